@@ -4,17 +4,21 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    call::Call,
     features::forward_headers::ForwardHeaders,
-    headers::{Control, Head, Headers},
-    rendering::{self, Length, Manner, Said},
-    route::Route,
-    target::{Coding, Reach, Target, Telling},
+    ingress::{
+        headers::{Control, Head, Headers},
+        route::Route,
+    },
+    request::request_head::{self, Length, Manner, Said},
+    resolve::{
+        target::{Coding, Reach, Target, Telling},
+        target_resolver::Call,
+    },
     upstream::Base,
 };
 use penstock_llm::{
+    catalog::{self, Options, Stated},
     operation::Operation,
-    providers::{self, Options, Stated},
 };
 
 /// What an official SDK sends, and the gateway's own fields beside it.
@@ -87,7 +91,7 @@ fn render(c: &mut Criterion) {
             issued: None,
         };
         group.bench_function(name, |b| {
-            b.iter(|| rendering::head(&call, &target, said, &aliases));
+            b.iter(|| request_head::head(&call, &target, said, &aliases));
         });
     }
     group.finish();
@@ -95,12 +99,12 @@ fn render(c: &mut Criterion) {
 
 fn target() -> Option<Target<'static>> {
     Some(Target {
-        provider: providers::find("openai")?,
+        provider: catalog::find("openai")?,
         base: Base::parse("https://api.openai.com/v1").ok()?,
         options: Options::default(),
         credential: Some("sk-0123456789abcdef0123456789abcdef".into()),
         authorization: None,
-        caller: penstock_core::caller::Caller::default(),
+        caller: penstock_core::auth::caller::Caller::default(),
         forward: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
         patience: Duration::from_mins(5),
@@ -111,7 +115,7 @@ fn target() -> Option<Target<'static>> {
         passthrough: false,
         saved: None,
         reach: Reach::Own,
-        priced: penstock_core::prices::Own::default(),
+        priced: penstock_core::accounting::prices::Own::default(),
         goes_on: None,
         grant: None,
         fields: Vec::new(),

@@ -6,11 +6,13 @@ use std::{fmt::Write, hint::black_box, sync::Arc};
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    answer::Contents,
-    body::Body,
     gateway::{Gateway, Request},
-    headers::{Head, Headers},
-    settings::Settings,
+    ingress::{
+        body::Body,
+        headers::{Head, Headers},
+    },
+    process::settings::Settings,
+    response::outgoing::Contents,
 };
 use penstock_mock::Server;
 use serde_json::json;

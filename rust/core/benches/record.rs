@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    headers::Head,
-    record::{Facts, Outcome, Payment, Record, Sink},
-    settings::Settings,
+    accounting::record::{Facts, Outcome, Payment, Record, Sink},
+    ingress::headers::Head,
+    process::settings::Settings,
 };
 use penstock_llm::{operation::Operation, usage::Usage};
 

@@ -4,15 +4,17 @@ use std::{fmt::Write, hint::black_box, sync::Arc};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    answer::Contents,
-    body::Body,
+    accounting::record::metadata::Metadata,
     config::{Config, TargetLimits, Unknown},
     gateway::{Gateway, Request},
-    headers::{Head, Headers},
-    record::metadata::Metadata,
-    routing::{Strategy, asked::Asked},
-    settings::Settings,
-    shared::inline_configs::InlineConfigs,
+    ingress::{
+        body::Body,
+        headers::{Head, Headers},
+    },
+    process::settings::Settings,
+    response::outgoing::Contents,
+    routing::{Strategy, condition_input::Asked},
+    state::shared::inline_configs::InlineConfigs,
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::{fmt::Write, hint::black_box};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock_core::snapshot::Snapshot;
+use penstock_core::state::snapshot::Snapshot;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 

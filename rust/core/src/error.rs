@@ -1,14 +1,16 @@
 //! Every error of the data plane: what it is called, its status, whose fault it is, and how it is told to the caller.
 
 use penstock_llm::{
-    dialect::{self, Dialect, Failure},
+    api_format::{self, Dialect, Failure},
     operation::Operation,
 };
 
 use crate::{
-    headers::{Answered, Headers, Whole},
-    route::METHODS,
-    snapshot::Lack,
+    ingress::{
+        headers::{Answered, Headers, Whole},
+        route::METHODS,
+    },
+    state::snapshot::Lack,
 };
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -346,7 +348,7 @@ impl Error {
         let message = self.message();
         if dialect != Dialect::OpenAi {
             let failure = Failure { status: self.status(), kind: None, message: &message, code: None, request_id };
-            return dialect::error_body(dialect, &failure);
+            return api_format::error_body(dialect, &failure);
         }
         let error = serde_json::json!({"message": message, "type": self.kind(), "param": null, "code": self.code()});
         let body = match self {

@@ -12,42 +12,51 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::{self, Dialect, Drawing, Form, Peek, PeekError},
+    api_format::{self, Dialect, Drawing, Form, Peek, PeekError},
+    catalog::Continuing,
+    chat::providers::Wire,
     operation::Operation,
-    providers::Continuing,
-    translation::{Mending, Translation, wires::Wire},
+    translation::{Mending, Translation},
 };
 use tokio::sync::Notify;
 
 use crate::{
-    answer::{Answer, mending},
-    batches::{self, Output, admission, blob},
-    body::{Body, Limits},
-    call::{Bases, Call, Choice},
-    caller::{self, Caller},
-    control,
-    counting::token_count,
+    accounting::record::{Facts, Record, Sink},
+    auth::caller::{self, Caller},
     credentials,
-    deadline::{Deadline, grace::Grace},
-    delivery::{self, Served},
+    endpoints::{
+        batches::{self, Output, allowlist, azure_blob_output},
+        count_tokens, files, management_proxy, model_list,
+    },
     error::{Error, Problem, Result},
     features::{inspect_stream, timeout},
-    files,
-    headers::{self, Control, Head},
-    include_usage,
-    models::{self, listing},
-    profiles,
-    record::{Facts, Record, Sink},
-    rendering::{self, Length, Manner, Said},
-    route::{self, Route},
+    ingress::{
+        body::{Body, Limits},
+        headers::{self, Control, Head},
+        route::{self, Route},
+    },
+    process::{coarse_timer::Grace, deadline::Deadline, settings::Settings},
+    request::{
+        include_usage, param_map,
+        request_head::{self, Length, Manner, Said},
+        translate,
+    },
+    resolve::{
+        inference_profiles, models,
+        target::Target,
+        target_resolver::{Bases, Call, Choice},
+    },
+    response::{
+        delivery::{self, Served},
+        normalise,
+        outgoing::Answer,
+    },
     routing::{self, Continuation},
-    settings::Settings,
-    shared::Shared,
-    snapshot::{self, Snapshot},
-    target::Target,
-    translation,
+    state::{
+        shared::Shared,
+        snapshot::{self, Snapshot},
+    },
     upstream::{Incoming, Outgoing, Shape, Upstream},
-    wording,
 };
 
 /// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
@@ -185,7 +194,7 @@ impl Gateway {
         {
             return match fault {
                 Some(fault) => self.turned_away(&fault, &head),
-                None => control::forward(self, head, body).await,
+                None => management_proxy::forward(self, head, body).await,
             };
         }
         if batches::is_apart(&snapshot, &head) && fault.is_none() {
@@ -267,7 +276,7 @@ impl Gateway {
         facts.metadata.check()?;
         facts.provider = target.provider.slug();
         facts.named_by = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
-        token_count::refuse_unserved(call.route.operation, &target)?;
+        count_tokens::refuse_unserved(call.route.operation, &target)?;
         let body = self.read(call, body, facts).await?;
         if let (true, Body::Whole(bytes)) = (call.asked_for().is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(call.asked_for(), bytes));
@@ -280,7 +289,7 @@ impl Gateway {
         target.end_by(until);
         if let Some(nameless) = target.provider.nameless(&target.options, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
-            Box::pin(profiles::learn(self, call.route.operation, &mut target, nameless, facts)).await;
+            Box::pin(inference_profiles::learn(self, call.route.operation, &mut target, nameless, facts)).await;
         }
         self.attempt(call, &target, body, facts).await
     }
@@ -342,7 +351,7 @@ impl Gateway {
         }
         let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.
-            Box::pin(admission::admitted(self, call, target, body, facts)).await?
+            Box::pin(allowlist::admitted(self, call, target, body, facts)).await?
         } else {
             body
         };
@@ -355,14 +364,14 @@ impl Gateway {
             return Box::pin(files::answer(self, call, (target, keeper), body, facts)).await;
         }
         if let Some(Output::Blob(url)) = call.head.output.as_deref() {
-            return Box::pin(blob::read(self, call, (target, url), facts)).await;
+            return Box::pin(azure_blob_output::read(self, call, (target, url), facts)).await;
         }
-        if token_count::is_ours(call, target) {
-            return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
+        if count_tokens::is_ours(call, target) {
+            return Box::pin(count_tokens::answer(call, body, &facts.model, &self.grace)).await;
         }
-        let body = match wording::of(call, target, &facts.model) {
+        let body = match param_map::of(call, target, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
-            Some(wording) => Box::pin(wording::put(wording, body, facts)).await?,
+            Some(wording) => Box::pin(param_map::put(wording, body, facts)).await?,
             None => body,
         };
         let body = if body.whole().len() > PEEKED_HERE {
@@ -371,15 +380,15 @@ impl Gateway {
         } else {
             include_usage::ask(call, target, body, facts)
         };
-        let counted = token_count::kept(call, target, &body);
+        let counted = count_tokens::kept(call, target, &body);
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
-        if let Some(body) = counted.filter(|_| token_count::is_refused(&incoming)) {
+        if let Some(body) = counted.filter(|_| count_tokens::is_refused(&incoming)) {
             let refused = Served::new(incoming, call.dialect(), deadline);
-            return Box::pin(token_count::estimate(call, body, refused, (facts, &self.grace))).await;
+            return Box::pin(count_tokens::estimate(call, body, refused, (facts, &self.grace))).await;
         }
-        if let Some(mending) = mending::of(call, target).filter(|mending| mending::is_due(*mending, &incoming)) {
+        if let Some(mending) = normalise::of(call, target).filter(|mending| normalise::is_due(*mending, &incoming)) {
             // In a box of its own: it would make the future of every request larger.
-            incoming = Box::pin(mending::mend(mending, incoming, &mut deadline)).await?;
+            incoming = Box::pin(normalise::mend(mending, incoming, &mut deadline)).await?;
         }
         let dialect = dialect_of(call, target);
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
@@ -399,22 +408,22 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
-        let counted = token_count::kept(call, target, &body);
-        let (body, translation) = translation::say(call, target, body, (wire, &self.shared), facts).await?;
+        let counted = count_tokens::kept(call, target, &body);
+        let (body, translation) = translate::say(call, target, body, (wire, &self.shared), facts).await?;
         if call.route.operation == Operation::Models {
-            return listing::ask(self, call, target, translation, facts).await;
+            return model_list::ask(self, call, target, translation, facts).await;
         }
         if translation.deletes() {
             return batches::delete(self, call, target, translation, facts).await;
         }
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
-        if let Some(body) = counted.filter(|_| token_count::is_refused(&incoming)) {
+        if let Some(body) = counted.filter(|_| count_tokens::is_refused(&incoming)) {
             let refused = Served::new(incoming, call.dialect(), deadline);
-            return Box::pin(token_count::estimate(call, body, refused, (facts, &self.grace))).await;
+            return Box::pin(count_tokens::estimate(call, body, refused, (facts, &self.grace))).await;
         }
-        if let (Some(head), true) = (translation::head_of_look(call), incoming.head.status < 300) {
-            let look = translation::look(call, &head);
+        if let (Some(head), true) = (translate::head_of_look(call), incoming.head.status < 300) {
+            let look = translate::look(call, &head);
             let looking = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts);
             // Both questions are one to the caller, and have the time of one.
             (incoming, _) = deadline.bound(looking).await?;
@@ -423,7 +432,7 @@ impl Gateway {
         if target.inspects && delivery::is_readable_stream(&incoming) {
             incoming = deadline.bound(inspect_stream::inspect(incoming)).await?;
         }
-        let incoming = translation::tell(call, translation, incoming, &mut deadline).await?;
+        let incoming = translate::tell(call, translation, incoming, &mut deadline).await?;
         Ok(Served::new(incoming, call.dialect(), deadline))
     }
 
@@ -436,7 +445,7 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
         let operation = call.route.operation;
-        let body = wording::named(call, target, body).await?;
+        let body = param_map::named(call, target, body).await?;
         let body = match target.goes_on {
             Some(how) => marked(how, body),
             None => body,
@@ -460,7 +469,7 @@ impl Gateway {
         };
         let mut deadline = Deadline::new(target.timeout, &body, &self.grace);
         let issued = issued.as_deref();
-        let mends = translation.is_none() && mending::of(call, target).is_some_and(Mending::mends);
+        let mends = translation.is_none() && normalise::of(call, target).is_some_and(Mending::mends);
         let content_type = translation.and_then(Translation::content_type);
         let said = Said {
             model: &facts.model,
@@ -474,7 +483,7 @@ impl Gateway {
             length,
             issued,
         };
-        let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
+        let mut head = request_head::head(call, target, said, &self.settings.header_aliases)?;
         if let Some(payload) = payload {
             credentials::sign(target, operation, issued, (&mut head, &payload))?;
         }
@@ -535,10 +544,10 @@ async fn model_in_form(kind: &str, body: &mut Body) -> Result<String> {
 /// What must be known of a JSON body. A large one is looked through elsewhere: here others wait.
 async fn peeked(body: &Bytes) -> std::result::Result<Peek, PeekError> {
     if body.len() <= PEEKED_HERE {
-        return dialect::peek(body);
+        return api_format::peek(body);
     }
     let body = body.clone();
-    let elsewhere = tokio::task::spawn_blocking(move || dialect::peek(&body)).await;
+    let elsewhere = tokio::task::spawn_blocking(move || api_format::peek(&body)).await;
     // Looking neither panics nor is cancelled, unless the process ends.
     elsewhere.unwrap_or(Err(PeekError { at: 0, message: "it could not be looked through" }))
 }
@@ -563,7 +572,7 @@ fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
     }
     if let Body::Whole(bytes) = &body
         && headers::is_json(kind.as_bytes())
-        && let Ok(peek) = dialect::peek(bytes)
+        && let Ok(peek) = api_format::peek(bytes)
     {
         if let Some(user) = &peek.user {
             facts.metadata.add_user(user);

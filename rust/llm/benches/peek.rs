@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::{
-    dialect::{Dialect, peek},
+    api_format::{Dialect, peek},
     usage::Usage,
 };
 

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::{
-    dialect::Dialect,
+    api_format::Dialect,
     operation::Operation,
     stream::{include_usage, sse::Splitter},
     usage::Meter,

@@ -5,8 +5,8 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::{
+    catalog,
     operation::Operation,
-    providers,
     translation::{Beside, Question, Translation},
 };
 
@@ -19,7 +19,7 @@ const COMPLETION: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/
 const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 
 fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {
-    let provider = providers::find(provider)?;
+    let provider = catalog::find(provider)?;
     let wire = provider.wire(operation, "m")?;
     Translation::of(
         &Question {

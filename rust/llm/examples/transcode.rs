@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::{
+    catalog,
     operation::Operation,
-    providers,
     translation::{Beside, Question, Translation},
 };
 
@@ -57,7 +57,7 @@ fn events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn translation() -> Option<Translation> {
-    let (operation, provider) = (Operation::ChatComplete, providers::find("anthropic")?);
+    let (operation, provider) = (Operation::ChatComplete, catalog::find("anthropic")?);
     let wire = provider.wire(operation, "claude")?;
     let question = Question {
         operation,

@@ -1,12 +1,21 @@
 //! What providers' APIs look like: operations, dialects, providers, files, streams, translation, usage and tokens. Pure, no I/O.
 
+pub mod api_format;
 pub mod avro;
-pub mod dialect;
+pub mod catalog;
+pub mod chat;
+pub(crate) mod citations;
+pub mod embeddings;
 pub mod files;
-pub mod moment;
+pub mod http_form;
+pub mod images;
+pub mod jobs;
+pub mod json;
+pub(crate) mod model_list;
 pub mod operation;
-pub mod providers;
+pub mod rerank;
 pub mod stream;
+pub mod timestamp;
 pub mod tokens;
 pub mod translation;
 pub mod usage;

@@ -1,6 +1,6 @@
 //! The operations that an inference API offers, and the method and path that stand for each.
 
-use crate::dialect::Dialect;
+use crate::api_format::Dialect;
 
 /// What comes with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,11 +10,11 @@ use std::{
 };
 
 use penstock_core::{
-    answer::{Answer, Contents},
-    edge::{idle::UnderWay, kernel},
+    endpoints::realtime::{self, CloseCode, CloseFrame, Connected, Message, Session},
     gateway::Gateway,
-    headers::{Head, Headers},
-    realtime::{self, CloseCode, CloseFrame, Connected, Message, Session},
+    ingress::headers::{Head, Headers},
+    process::edge::{idle_connections::UnderWay, sock_diag},
+    response::outgoing::{Answer, Contents},
 };
 use pyo3::{
     intern,
@@ -154,7 +154,7 @@ impl Conversation {
 
 /// Resolves when the caller of a WebSocket that is not there yet has left: until it is accepted the server tells nobody.
 async fn left(way: Option<Way>) {
-    let is_open = |Way { local, remote }| kernel::is_open(local, remote).ok();
+    let is_open = |Way { local, remote }| sock_diag::is_open(local, remote).ok();
     // Of a connection that the kernel does not know nothing can be said.
     let Some(way) = way.filter(|way| is_open(*way) == Some(true)) else { return pending().await };
     loop {

@@ -9,15 +9,14 @@ use std::{
 };
 
 use penstock_core::{
-    batches::lines::{self, Line},
-    body::Body,
+    accounting::record::{batch_records, masking},
     config::{Config, TargetLimits, Unknown, schema},
+    endpoints::batches::line_requests::{self, Line},
     error::Problem,
     gateway::{Gateway, Request},
-    record::{ledger, masking},
-    settings::Settings,
-    snapshot::Snapshot,
-    turns,
+    ingress::body::Body,
+    process::{preempt, settings::Settings},
+    state::snapshot::Snapshot,
 };
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
@@ -253,7 +252,7 @@ pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 pub fn end_turns_in_time(turn: f64) -> PyResult<()> {
     let turn = Duration::try_from_secs_f64(turn).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(turns::end_in_time(turn)?)
+    Ok(preempt::end_in_time(turn)?)
 }
 
 /// Whether a field of this name, in small letters with hyphens, may hold a credential: records mask it.
@@ -270,7 +269,7 @@ pub fn say_line<'py>(
     path: &str,
     body: &[u8],
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
-    let said = lines::said(Line { provider, path, body }).map_err(|problem| errors::invalid(py, &[problem]))?;
+    let said = line_requests::said(Line { provider, path, body }).map_err(|problem| errors::invalid(py, &[problem]))?;
     Ok((PyBytes::new(py, &said.body), said.lost))
 }
 
@@ -284,20 +283,20 @@ pub fn tell_line<'py>(
     answered: (u16, Bound<'py, PyBytes>),
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (status, answer) = answered;
-    let told = lines::told(Line { provider, path, body }, status, answer.as_bytes());
+    let told = line_requests::told(Line { provider, path, body }, status, answer.as_bytes());
     told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::invalid(py, &[problem]))
 }
 
 /// Writes the records of lines that a provider answered in a batch of its own.
 #[pyclass(frozen, module = "penstock._engine")]
-pub struct Ledger(ledger::Ledger);
+pub struct Ledger(batch_records::Ledger);
 
 #[pymethods]
 impl Ledger {
     /// `prices` is what a snapshot says of prices.
     #[new]
     fn new(py: Python<'_>, prices: &[u8]) -> PyResult<Self> {
-        ledger::Ledger::new(prices).map(Self).map_err(|problems| errors::invalid(py, &problems))
+        batch_records::Ledger::new(prices).map(Self).map_err(|problems| errors::invalid(py, &problems))
     }
 
     /// The record of a line and its answer, with the end of its line.

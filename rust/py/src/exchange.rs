@@ -12,12 +12,12 @@ use std::{
 
 use bytes::Bytes;
 use penstock_core::{
-    answer::{Answer, Contents, Cut, Reply, Stream},
-    edge::{
-        hangup::HangUps,
-        idle::{Aside, Callers, UnderWay},
-    },
     gateway::Gateway,
+    process::edge::{
+        disconnect::HangUps,
+        idle_connections::{Aside, Callers, UnderWay},
+    },
+    response::outgoing::{Answer, Contents, Cut, Reply, Stream},
 };
 use pyo3::{
     intern,

@@ -7,9 +7,11 @@ use std::{
 
 use bytes::Bytes;
 use penstock_core::{
-    body::{Body, End, Feeder, Interest, feed},
     gateway::Request,
-    headers::Head,
+    ingress::{
+        body::{Body, End, Feeder, Interest, feed},
+        headers::Head,
+    },
 };
 use pyo3::{prelude::*, types::PyDict};
 use tokio::sync::oneshot;

@@ -10,12 +10,12 @@ use std::{
 
 use async_task::Runnable;
 use penstock_core::{
-    control::{self, StepBack},
-    edge::{
-        hangup::HangUps,
-        idle::{Callers, Patience, UnderWay, Watch},
-    },
+    endpoints::management_proxy::{self, StepBack},
     gateway::{Gateway, Request},
+    process::edge::{
+        disconnect::HangUps,
+        idle_connections::{Callers, Patience, UnderWay, Watch},
+    },
 };
 use pyo3::{prelude::*, types::PyDict};
 use tokio::{
@@ -197,12 +197,12 @@ async fn run(
     mut stopped: oneshot::Receiver<()>,
 ) {
     let (stop_shipping, stop) = oneshot::channel();
-    let shipping = tokio::spawn(control::ship_records(Arc::clone(&gateway), stop));
+    let shipping = tokio::spawn(management_proxy::ship_records(Arc::clone(&gateway), stop));
     let hang_ups = Arc::clone(&bodies.hang_ups);
     let background = [
-        tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
-        tokio::spawn(control::follow_snapshots(Arc::clone(&gateway), step_back)),
-        tokio::spawn(control::tend_shared(Arc::clone(&gateway))),
+        tokio::spawn(management_proxy::tell_metrics(Arc::clone(&gateway))),
+        tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&gateway), step_back)),
+        tokio::spawn(management_proxy::tend_shared(Arc::clone(&gateway))),
         tokio::spawn(end_idle_connections(watch)),
         tokio::spawn(async move { hang_ups.carry_out().await }),
         tokio::spawn(async move { bodies.look_after_bodies().await }),
@@ -222,5 +222,5 @@ async fn run(
     }
     stop_shipping.send(()).ok();
     drop(tokio::time::timeout(FLUSH, shipping).await);
-    control::flush_records(&gateway, FLUSH).await;
+    management_proxy::flush_records(&gateway, FLUSH).await;
 }

@@ -1,6 +1,6 @@
 //! A request's head out of an ASGI scope.
 
-use penstock_core::headers::{Head, Headers};
+use penstock_core::ingress::headers::{Head, Headers};
 use pyo3::{
     intern,
     prelude::*,

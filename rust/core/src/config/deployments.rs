@@ -1,6 +1,6 @@
 //! Deployments of a resource at Azure, by the models that they are asked for by.
 
-use penstock_llm::providers::{self, Options, Provider};
+use penstock_llm::catalog::{self, Options, Provider};
 use serde_json::Value;
 
 use super::Reading;
@@ -50,7 +50,7 @@ impl Deployment {
     fn read(value: &Value, reading: &mut Reading) -> Self {
         let mut read = Self::default();
         reading.keys(value, |reading, key, value| {
-            match (key, providers::option(key)) {
+            match (key, catalog::option(key)) {
                 ("alias", _) => read.alias = reading.text(value).unwrap_or_default(),
                 ("is_default", _) => read.is_default = reading.boolean(value).unwrap_or_default(),
                 ("deployment_id" | "api_version", Some(option)) => {
@@ -99,7 +99,7 @@ mod tests {
             {"deploymentId": "d2", "alias": "o3", "apiVersion": "2024-10-21", "isDefault": true}]);
         let (deployments, problems) = parse(&list);
         assert!(problems.is_empty(), "{problems:?}");
-        let azure = providers::find("azure-openai").unwrap();
+        let azure = catalog::find("azure-openai").unwrap();
         let of = |model| {
             let mut told = Options::default();
             deployments.told(azure, model, &mut told);
@@ -107,7 +107,7 @@ mod tests {
         };
         assert_eq!(of("gpt-4o"), (Some("d1".into()), Some("v1".into())));
         assert_eq!(of("other"), (Some("d2".into()), Some("2024-10-21".into())));
-        let openai = providers::find("openai").unwrap();
+        let openai = catalog::find("openai").unwrap();
         let mut told = Options::default();
         deployments.told(openai, "gpt-4o", &mut told);
         assert_eq!(told.get("deployment_id"), None);

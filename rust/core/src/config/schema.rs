@@ -1,9 +1,9 @@
 //! The JSON Schema of configs, for editors: made of the same table that the parser reads.
 
-use penstock_llm::providers::{self, Form};
+use penstock_llm::catalog::{self, Form};
 use serde_json::{Map, Value, json};
 
-use super::draft::FIELDS;
+use crate::config::config_parser::FIELDS;
 
 /// What several keys share.
 const SHARED: &str = r##"{
@@ -63,7 +63,7 @@ const IDLE: &str = r#"{"not": {"propertyNames": {"enum": ["name", "on_status_cod
 pub fn schema() -> Value {
     let read = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
     let mut properties: Map<_, _> = FIELDS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
-    for provider in providers::all() {
+    for provider in catalog::all() {
         for option in provider.options() {
             for name in [option.key.to_owned(), option.header.replace('-', "_")] {
                 let kind = match option.form() {
@@ -79,7 +79,7 @@ pub fn schema() -> Value {
         }
     }
     let mut shared = read(SHARED);
-    let known: Vec<_> = providers::all().map(providers::Provider::slug).collect();
+    let known: Vec<_> = catalog::all().map(catalog::Provider::slug).collect();
     shared["provider"] =
         json!({"anyOf": [{"enum": known}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,

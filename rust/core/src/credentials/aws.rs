@@ -6,11 +6,12 @@ use std::{
 };
 
 use penstock_llm::{
-    providers::{AmazonKeys, Keys, Role},
+    catalog::{AmazonKeys, Keys, Role},
     xml,
 };
 
-use super::{Issued, Payload, sigv4, token};
+use super::{Issued, Payload, sigv4};
+use crate::credentials::token_endpoint;
 use crate::upstream::{Base, Upstream};
 
 /// As whom the role of a web identity is taken on.
@@ -25,7 +26,7 @@ pub async fn keys(upstream: &Upstream, role: &Role, with: &Keys) -> Result<(Issu
         ("RoleSessionName", role.session_name.as_str()),
     ];
     fields.extend(role.external_id.as_deref().map(|id| ("ExternalId", id)));
-    let form = token::form(&fields);
+    let form = token_endpoint::form(&fields);
     let Keys { id, secret, token: session } = with;
     let with = AmazonKeys { service: "sts", region: &role.region, id, secret, token: session.as_deref() };
     let signed = |base: &Base| {
@@ -41,7 +42,7 @@ pub async fn keys(upstream: &Upstream, role: &Role, with: &Keys) -> Result<(Issu
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)
     };
-    exchange(token::post(upstream, &role.endpoint, &form, signed).await?)
+    exchange(token_endpoint::post(upstream, &role.endpoint, &form, signed).await?)
 }
 
 /// The keys of a role, for whom somebody else vouches with a token.
@@ -50,14 +51,14 @@ pub async fn keys_for_identity(
     (role, endpoint): (&str, &str),
     identity: &str,
 ) -> Result<(Issued, Duration), String> {
-    let form = token::form(&[
+    let form = token_endpoint::form(&[
         ("Action", "AssumeRoleWithWebIdentity"),
         ("Version", "2011-06-15"),
         ("RoleArn", role),
         ("RoleSessionName", SESSION_NAME),
         ("WebIdentityToken", identity),
     ]);
-    exchange(token::post(upstream, endpoint, &form, |base| Ok(unsigned(base))).await?)
+    exchange(token_endpoint::post(upstream, endpoint, &form, |base| Ok(unsigned(base))).await?)
 }
 
 /// A head that lacks its last fields.
@@ -70,7 +71,7 @@ fn exchange((status, answer): (u16, bytes::Bytes)) -> Result<(Issued, Duration),
     let answer = String::from_utf8_lossy(&answer);
     if status >= 300 {
         let words = xml::text(&answer, "Message").unwrap_or_default();
-        return Err(format!("the role was not given ({status}): {}", token::plain(&words)));
+        return Err(format!("the role was not given ({status}): {}", token_endpoint::plain(&words)));
     }
     given(&answer, SystemTime::now()).ok_or_else(|| "the role was given without keys".to_owned())
 }

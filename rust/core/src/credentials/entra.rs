@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Issued, token};
+use super::Issued;
+use crate::credentials::token_endpoint;
 use crate::upstream::Upstream;
 
 /// With what an application shows that it is who it says.
@@ -30,5 +31,5 @@ pub async fn token(
         }
     }
     fields.push(("scope", scope));
-    token::ask(upstream, &url, &token::form(&fields)).await
+    token_endpoint::ask(upstream, &url, &token_endpoint::form(&fields)).await
 }

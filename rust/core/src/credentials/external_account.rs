@@ -3,13 +3,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use penstock_llm::providers::{ExternalAccount, Source};
+use penstock_llm::catalog::{ExternalAccount, Source};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Issued, machine, token};
+use super::Issued;
+use crate::credentials::{aws_instance, token_endpoint};
 use crate::{
-    settings::Identity,
+    process::settings::Identity,
     upstream::{Base, Upstream},
 };
 
@@ -27,7 +28,7 @@ pub async fn token(
     // What vouches for the machine, and what comes of it, goes to nobody but who its operator trusts.
     let is_machines = matches!(account.source, Source::File(_));
     let exchange = if is_machines { &own.google_sts_url } else { &account.exchange };
-    let form = token::form(&[
+    let form = token_endpoint::form(&[
         ("grant_type", GRANT_TYPE),
         ("audience", &account.audience),
         ("scope", account.scope),
@@ -35,7 +36,7 @@ pub async fn token(
         ("subject_token_type", &account.token_type),
         ("subject_token", &vouched),
     ]);
-    let given = token::ask(upstream, exchange, &form).await?;
+    let given = token_endpoint::ask(upstream, exchange, &form).await?;
     let Some((url, life)) = &account.impersonation else { return Ok(given) };
     let (Issued::Token(federated), _) = given else { return Err("what was given is no token".into()) };
     if !is_machines {
@@ -53,7 +54,7 @@ async fn vouched(upstream: &Upstream, own: &Identity, account: &ExternalAccount)
     let said = match &account.source {
         Source::File(path) => match &own.google_token_file {
             // Whoever stores a provider may not have any file of the machine's sent to somebody.
-            Some(file) if file.as_os_str() == path.as_str() => machine::read(file).await?,
+            Some(file) if file.as_os_str() == path.as_str() => aws_instance::read(file).await?,
             Some(_) => {
                 return Err("the file of `credential_source` is not the one of identity.google_token_file".into());
             }
@@ -71,7 +72,7 @@ async fn vouched(upstream: &Upstream, own: &Identity, account: &ExternalAccount)
                 }
                 Ok(head.into_bytes())
             };
-            let (status, body) = token::send(upstream, address, ("", ""), head).await?;
+            let (status, body) = token_endpoint::send(upstream, address, ("", ""), head).await?;
             if status != 200 {
                 return Err(format!("{address} answered {status}"));
             }
@@ -102,11 +103,11 @@ async fn of_account(
     let asked = json!({"scope": [scope], "lifetime": format!("{life}s")}).to_string();
     let head =
         |base: &Base| Ok(format!("{}authorization: Bearer {federated}\r\n", first_line("POST", base, "")).into_bytes());
-    let (status, body) = token::send(upstream, url, ("application/json", &asked), head).await?;
+    let (status, body) = token_endpoint::send(upstream, url, ("application/json", &asked), head).await?;
     if status != 200 {
         let told: Value = serde_json::from_slice(&body).unwrap_or_default();
         let words = told["error"]["message"].as_str().unwrap_or_default();
-        return Err(format!("{url} answered {status}: {}", token::plain(words)));
+        return Err(format!("{url} answered {status}: {}", token_endpoint::plain(words)));
     }
     let told: Told = serde_json::from_slice(&body).map_err(|_| format!("{url} gave no token"))?;
     if told.access_token.is_empty() || !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -11,7 +11,8 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Issued, token};
+use super::Issued;
+use crate::credentials::token_endpoint;
 use crate::upstream::Upstream;
 
 /// How long a token is asked for; nobody gets a longer one.
@@ -40,7 +41,12 @@ pub async fn token(upstream: &Upstream, key_file: &str, scope: &str) -> Result<(
     )?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let statement = statement(&file, scope, now)?;
-    token::ask(upstream, &file.token_uri, &token::form(&[("grant_type", GRANT_TYPE), ("assertion", &statement)])).await
+    token_endpoint::ask(
+        upstream,
+        &file.token_uri,
+        &token_endpoint::form(&[("grant_type", GRANT_TYPE), ("assertion", &statement)]),
+    )
+    .await
 }
 
 /// A JSON web token that says who asks for what.

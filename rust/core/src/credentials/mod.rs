@@ -1,17 +1,17 @@
 //! Credentials that take more than a header: what is fetched before, and what is signed anew for every request.
 
 mod aws;
+pub(crate) mod aws_instance;
+pub(crate) mod credential_cache;
+pub(crate) mod encrypted_key;
 mod entra;
 mod external_account;
 mod google;
-mod machine;
-mod managed;
+pub(crate) mod managed_identity;
 mod oracle;
-mod payload;
-mod sealed_key;
+pub(crate) mod payload_hash;
 mod sigv4;
-mod token;
-mod wallet;
+pub(crate) mod token_endpoint;
 
 use std::{
     sync::Arc,
@@ -20,19 +20,19 @@ use std::{
 
 use aws_lc_rs::signature::RsaKeyPair;
 use penstock_llm::{
+    catalog::{AmazonKeys, Grant, Keys, Machine, Role, Signature},
     operation::Operation,
-    providers::{AmazonKeys, Grant, Keys, Machine, Role, Signature},
 };
 
-pub use machine::check;
-pub use payload::Payload;
-pub use wallet::Wallet;
+pub use crate::credentials::aws_instance::check;
+pub use crate::credentials::credential_cache::Wallet;
+pub use crate::credentials::payload_hash::Payload;
 
 use crate::{
-    body::Body,
     error::{Error, Result},
     gateway::Gateway,
-    target::Target,
+    ingress::body::Body,
+    resolve::target::Target,
 };
 
 /// Longest wait for a credential to be fetched.
@@ -81,13 +81,15 @@ async fn issue(gateway: &Gateway, grant: &Grant) -> std::result::Result<(Issued,
             entra::token(&gateway.upstream, (authority, tenant), (client, entra::Proof::Secret(secret)), scope).await
         }
         Grant::Managed { resource, client } => {
-            managed::token(&gateway.settings.identity, resource, client.as_deref()).await
+            managed_identity::token(&gateway.settings.identity, resource, client.as_deref()).await
         }
-        Grant::Federated(asked) => managed::token_for(&gateway.upstream, &gateway.settings.identity, asked).await,
+        Grant::Federated(asked) => {
+            managed_identity::token_for(&gateway.upstream, &gateway.settings.identity, asked).await
+        }
         Grant::Role(role) => aws::keys(&gateway.upstream, role, &taking(gateway, role).await?).await,
-        Grant::Machine(asked) => machine::keys(&gateway.upstream, &gateway.settings.identity, asked).await,
+        Grant::Machine(asked) => aws_instance::keys(&gateway.upstream, &gateway.settings.identity, asked).await,
         Grant::SealedKey { pem, passphrase } => {
-            sealed_key::opened(&gateway.shared.wallet, pem.clone(), passphrase.clone()).await
+            encrypted_key::opened(&gateway.shared.wallet, pem.clone(), passphrase.clone()).await
         }
     }
 }

@@ -7,7 +7,7 @@ use aws_lc_rs::{
     signature::{RSA_PKCS1_SHA256, RsaKeyPair},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use penstock_llm::providers::OracleKey;
+use penstock_llm::catalog::OracleKey;
 use rustls::pki_types::{PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 
 use super::Payload;

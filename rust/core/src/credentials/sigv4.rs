@@ -10,7 +10,7 @@ use aws_sigv4::{
     },
     sign::v4,
 };
-use penstock_llm::providers::AmazonKeys;
+use penstock_llm::catalog::AmazonKeys;
 
 use super::Payload;
 

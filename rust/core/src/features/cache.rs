@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     config::Reading,
-    headers::{Headers, PREFIX, control_name},
+    ingress::headers::{Headers, PREFIX, control_name},
 };
 
 const DEFAULT_AGE: u64 = 604_800;

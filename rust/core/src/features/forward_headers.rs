@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::{
     config::Reading,
     error::{Error, Result},
-    headers,
+    ingress::headers,
 };
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

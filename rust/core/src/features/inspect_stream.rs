@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use penstock_llm::{
-    dialect::messages,
+    api_format::anthropic_messages,
     stream::sse::{Event, Splitter},
 };
 use serde_json::Value;
@@ -83,7 +83,7 @@ fn is_ping(event: &Event) -> bool {
 /// The error's own words.
 fn overloaded(event: &Event) -> Option<Bytes> {
     let data = event.data()?;
-    messages::is_overloaded(&data).then(|| Bytes::copy_from_slice(&data))
+    anthropic_messages::is_overloaded(&data).then(|| Bytes::copy_from_slice(&data))
 }
 
 fn refused(incoming: Incoming, error: Bytes) -> Incoming {

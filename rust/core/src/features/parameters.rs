@@ -1,8 +1,8 @@
 //! What a config changes of a request's JSON: defaults, then what it sets, then what it drops. A target's own words win over those around it.
 
-use penstock_llm::dialect::{
-    PeekError,
-    edit::{self, Field, Path},
+use penstock_llm::{
+    api_format::PeekError,
+    json::edit::{self, Field, Path},
 };
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{config::Reading, headers::Headers};
+use crate::{config::Reading, ingress::headers::Headers};
 
 /// Statuses after which a request is sent again where the config lists none.
 const STATUSES: [u16; 6] = [429, 500, 502, 503, 504, 529];

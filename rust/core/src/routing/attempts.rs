@@ -7,17 +7,13 @@ use std::{
 
 use super::{
     Place,
-    carried::Prepared,
     decision::{CacheStatus, Step, milliseconds},
     explain,
-    keeping::Question,
-    walk::Walk,
 };
+use crate::routing::{cache_lookup::Question, executor::Walk, replay_body::Prepared};
 use crate::{
-    body::Body,
     config::Node,
-    counting::token_count,
-    delivery::{Pieces, Served},
+    endpoints::{count_tokens, realtime},
     error::{Error, Origin, Result},
     features::{
         circuit_breaker::{Policy, Verdict},
@@ -26,9 +22,13 @@ use crate::{
         retry::{Retry, Waits},
     },
     gateway::{self, Gateway},
-    profiles, realtime,
-    shared::breakers::Passage,
-    target::{Coding, Target, Telling},
+    ingress::body::Body,
+    resolve::{
+        inference_profiles,
+        target::{Coding, Target, Telling},
+    },
+    response::delivery::{Pieces, Served},
+    state::shared::circuit_breakers::Passage,
 };
 
 /// Of a node that sets nothing and is asked once.
@@ -211,7 +211,7 @@ impl<'w> Walk<'w> {
         let (mut target, named) = self.choice.target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
         self.facts.provider = target.provider.slug();
-        token_count::refuse_unserved(operation, &target)?;
+        count_tokens::refuse_unserved(operation, &target)?;
         match named {
             Some(model) => prepared.name_model(self.call, model).await?,
             None => prepared.model = model,
@@ -220,7 +220,7 @@ impl<'w> Walk<'w> {
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
         if let (false, Some(nameless)) = (self.is_dry, target.provider.nameless(&target.options, &self.facts.model)) {
-            Box::pin(profiles::learn(self.gateway, operation, &mut target, nameless, self.facts)).await;
+            Box::pin(inference_profiles::learn(self.gateway, operation, &mut target, nameless, self.facts)).await;
         }
         gateway::refuse_other_words(self.call, &target, &self.facts.model)?;
         if self.parameters(node).decides("stream_options") {

@@ -8,11 +8,9 @@ use std::{
 
 use serde_json::Value;
 
-use super::{
-    asked::{Asked, Found, Source},
-    pattern::Pattern,
-};
+use super::pattern::Pattern;
 use crate::config::Reading;
+use crate::routing::condition_input::{Asked, Found, Source};
 
 /// Conditions in their order, and the place of the target where none holds.
 #[derive(Debug, Clone, Default)]
@@ -357,7 +355,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{config::Unknown, record::metadata::Metadata};
+    use crate::{accounting::record::metadata::Metadata, config::Unknown};
 
     /// Whether a query holds for a request with these fields.
     fn holds(query: &Value, params: &Value) -> bool {

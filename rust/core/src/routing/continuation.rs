@@ -6,30 +6,33 @@ use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
     stream::{
-        said::{Again, Form, Said},
-        seam::{Seam, Spent},
+        splice::{Seam, Spent},
+        transcript::{Again, Form, Said},
     },
     tokens,
     usage::Usage,
 };
 
-use super::{Strategy, carried::Carried, decision::Step, walk::Walk};
+use super::{Strategy, decision::Step};
+use crate::routing::{executor::Walk, replay_body::Carried};
 use crate::{
-    answer::{Answer, Contents},
-    body::Body,
-    call::Call,
-    caller,
+    accounting::record::{Facts, Record},
+    auth::caller,
     config::Node,
-    delivery::{self, Served},
     error::Error,
     features::recovery::Mode,
     gateway::Gateway,
-    headers::{Control, Head},
-    record::{Facts, Record},
-    route::Route,
-    shared::room::Share,
-    snapshot::Snapshot,
-    target::Target,
+    ingress::{
+        body::Body,
+        headers::{Control, Head},
+        route::Route,
+    },
+    resolve::{target::Target, target_resolver::Call},
+    response::{
+        delivery::{self, Served},
+        outgoing::{Answer, Contents},
+    },
+    state::{shared::memory_budget::Share, snapshot::Snapshot},
     upstream::AnswerBody,
 };
 

@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{config::Node, record::members::write_object};
+use crate::{accounting::record::json_writer::write_object, config::Node};
 
 /// Whether an old answer served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,29 +1,33 @@
 //! What would become of a request: the same choices as on its walk, and nothing is sent.
 
 use bytes::Bytes;
-use penstock_llm::{dialect::Dialect, operation::Operation};
+use penstock_llm::{api_format::Dialect, operation::Operation};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{
-    carried::{Carried, Prepared},
-    decision::CacheStatus,
-    keeping::Question,
-    walk::Walk,
+use super::decision::CacheStatus;
+use crate::routing::{
+    cache_lookup::Question,
+    executor::Walk,
+    replay_body::{Carried, Prepared},
 };
 use crate::{
-    body::Body,
-    call::{Call, Choice},
+    accounting::record::Facts,
     config::Node,
-    delivery::Served,
+    endpoints::realtime,
     error::{Error, Problem, Result},
     features::{circuit_breaker::Verdict, recovery::Mode},
     gateway::Gateway,
-    headers::{Control, Head, Headers},
-    realtime,
-    record::Facts,
-    route::Route,
-    target::Target,
+    ingress::{
+        body::Body,
+        headers::{Control, Head, Headers},
+        route::Route,
+    },
+    resolve::{
+        target::Target,
+        target_resolver::{Call, Choice},
+    },
+    response::delivery::Served,
 };
 
 /// So many bytes of a body's fields, and of each of them, fit into a header of an answer.
@@ -139,7 +143,7 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
 }
 
 /// The same of a target that is about to be tried, short enough for a header.
-pub(super) async fn briefly(
+pub(crate) async fn briefly(
     walk: &Walk<'_>,
     node: &Node,
     (target, prepared): (&Target<'_>, &Prepared),

@@ -1,7 +1,7 @@
 //! The strategy that tries one target after the other.
 
 use super::hedge::Hedge;
-use crate::{delivery::Served, error::Result};
+use crate::{error::Result, response::delivery::Served};
 
 /// After which answers the next target is tried.
 #[derive(Debug, Clone, Default, PartialEq)]

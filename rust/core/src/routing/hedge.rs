@@ -5,16 +5,13 @@ use std::{fmt, ops::RangeInclusive, time::Duration};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::{
-    decision::Step,
-    fallback::Fallback,
-    walk::{Going, Walk},
-};
+use super::{decision::Step, fallback::Fallback};
+use crate::routing::executor::{Going, Walk};
 use crate::{
+    accounting::record::Facts,
     config::{Node, Reading},
-    delivery::Served,
     error::Result,
-    record::Facts,
+    response::delivery::Served,
 };
 
 /// The share of requests that may be sent twice where the config does not say.

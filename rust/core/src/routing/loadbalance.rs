@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::asked::{Asked, Source};
 use crate::config::Reading;
+use crate::routing::condition_input::{Asked, Source};
 
 const DEFAULT_TTL: u64 = 3600;
 
@@ -173,7 +173,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{config::Unknown, record::metadata::Metadata};
+    use crate::{accounting::record::metadata::Metadata, config::Unknown};
 
     fn balance(weights: &[f64], sticky: Option<&Value>) -> LoadBalance {
         let mut reading = Reading::new(Unknown::Refused);

@@ -1,23 +1,23 @@
 //! Which target of a config answers, and what happens when one fails.
 
-pub mod asked;
 mod attempts;
-mod carried;
+pub(crate) mod cache_lookup;
+pub mod condition_input;
 pub mod conditional;
 mod continuation;
 pub mod decision;
+pub(crate) mod executor;
 mod explain;
 pub mod fallback;
 pub mod hedge;
-mod keeping;
 pub mod loadbalance;
 pub mod pattern;
-mod served;
-mod walk;
+pub(crate) mod replay_body;
+pub(crate) mod upstream_response;
 
+pub(crate) use crate::routing::executor::{open, readdress, route};
 pub(crate) use continuation::{Continuation, Place};
 pub(crate) use explain::{explain, is_asked};
-pub(crate) use walk::{open, readdress, route};
 
 use conditional::Conditional;
 use fallback::Fallback;

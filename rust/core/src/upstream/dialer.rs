@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use penstock_llm::providers;
+use penstock_llm::catalog;
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     error::{Error, Problem, Result},
-    settings::Settings,
+    process::settings::Settings,
 };
 
 /// After so long without a connection the next address is tried as well (RFC 8305 §5).
@@ -159,7 +159,7 @@ impl Dialer {
         }
         let found = match self.looked_up(origin, host, self.whose(host)).await {
             // A private network may give these another address, which is judged. Without one they are their cloud's.
-            Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if providers::names_host(host) => return Ok(()),
+            Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if catalog::names_host(host) => return Ok(()),
             found => found?,
         };
         let addresses = found.map_err(|error| match error.kind() {
@@ -192,7 +192,7 @@ impl Dialer {
     /// Who answers for a name: where that is nobody whom an operator or a provider chose, it may be slow on purpose.
     fn whose(&self, host: &str) -> Whose {
         let is_below = |domain: &&str| host.strip_suffix(*domain).is_some_and(|name| name.ends_with('.'));
-        let is_clouds = || providers::names_host(host) || CLOUDS.iter().any(is_below);
+        let is_clouds = || catalog::names_host(host) || CLOUDS.iter().any(is_below);
         if is_providers(host) || self.trusted.names(host) || is_clouds() { Whose::Provider } else { Whose::Other }
     }
 
@@ -247,7 +247,7 @@ impl Dialer {
 /// Whether a host is one of a provider's own, by the table.
 fn is_providers(host: &str) -> bool {
     static OWN: LazyLock<HashSet<Arc<str>>> = LazyLock::new(|| {
-        let bases = providers::all().filter_map(|provider| Base::parse(provider.base_url()).ok());
+        let bases = catalog::all().filter_map(|provider| Base::parse(provider.base_url()).ok());
         let hosts = bases.filter_map(|base| match base.origin {
             Origin::Network { host, .. } => Some(host),
             Origin::Unix(_) => None,

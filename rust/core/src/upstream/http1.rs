@@ -4,11 +4,14 @@ use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::{AnswerHead, Owed, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
+use super::{AnswerHead, Owed, Shape, broke, connection::Connection, pool::Home};
+use crate::upstream::response_body::Patience;
 use crate::{
-    body::{Body, Feed},
     error::{Error, Result},
-    headers::Headers,
+    ingress::{
+        body::{Body, Feed},
+        headers::Headers,
+    },
 };
 
 const MOST_FIELDS: usize = 128;

@@ -19,11 +19,14 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{AnswerHead, Incoming, Owed, Shape, answer_body::Patience, pool::LONGEST_IDLE};
+use super::{AnswerHead, Incoming, Owed, Shape, pool::LONGEST_IDLE};
+use crate::upstream::response_body::Patience;
 use crate::{
-    body::Body,
     error::{Error, Result},
-    headers::{Headers, is_hop_by_hop},
+    ingress::{
+        body::Body,
+        headers::{Headers, is_hop_by_hop},
+    },
 };
 
 /// What a provider may send of one answer beyond what was read of it.

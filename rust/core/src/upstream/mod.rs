@@ -1,17 +1,17 @@
 //! The way out: where a request goes, over which connection, and the answer as it comes. The only module that opens sockets to others, but for Redis's client.
 
 mod address;
-mod answer_body;
 mod connection;
 mod dialer;
-mod feed;
 mod http1;
 mod http2;
-mod machine;
+pub(crate) mod metadata_service;
 mod origin;
 mod pool;
 mod proxy;
+pub(crate) mod record_feed;
 mod resolver;
+pub(crate) mod response_body;
 pub(crate) mod tls;
 mod websocket;
 
@@ -19,20 +19,19 @@ use std::{io, time::Duration};
 
 use bytes::Bytes;
 
-pub use answer_body::{AnswerBody, Later};
-pub use feed::Feed;
-pub use machine::Service;
+pub use crate::upstream::metadata_service::Service;
+pub use crate::upstream::record_feed::Feed;
+pub use crate::upstream::response_body::{AnswerBody, Later};
 pub use origin::{Base, Origin};
 pub use resolver::LookUp;
 pub use websocket::{Handshake, LARGEST_MESSAGE, Socket, Upgraded};
 
+use crate::upstream::response_body::Patience;
 use crate::{
-    body::Body,
     error::{Error, Problem, Result},
-    headers::Headers,
-    settings::Settings,
+    ingress::{body::Body, headers::Headers},
+    process::settings::Settings,
 };
-use answer_body::Patience;
 use connection::Connection;
 use dialer::Dialled;
 use http2::Lease;

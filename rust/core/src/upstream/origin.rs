@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::address;
-use crate::headers;
+use crate::ingress::headers;
 
 /// Longest custom host URL.
 const LIMIT: usize = 2048;

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use url::Url;
 
 use super::{Origin, address::Kind};
-use crate::{error::Problem, secret::Secret, settings::Settings};
+use crate::{
+    error::Problem,
+    process::{secret::Secret, settings::Settings},
+};
 
 /// One proxy. Its own address is the operator's choice.
 pub struct Proxy {

@@ -20,7 +20,7 @@ use tokio_tungstenite::{
 use super::{AnswerHead, Incoming, Origin, Upstream, broke, connection::Connection, http1};
 use crate::{
     error::{Error, Result},
-    headers::Headers,
+    ingress::headers::Headers,
 };
 
 /// Most bytes of a message, either way: what the largest of providers takes is 15 MiB.

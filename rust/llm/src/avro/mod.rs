@@ -1,17 +1,15 @@
 //! Files of Avro as they come, told as lines of JSON: <https://avro.apache.org/docs/1.12.0/specification/>. Whatever a file says
 //! of itself, no more is held than its longest record, and no more is told at once than `MOST_AT_ONCE`.
 
-mod bytes;
+pub(crate) mod primitives;
 mod record;
 mod schema;
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use self::{
-    bytes::{Bytes, Fault},
-    schema::Schema,
-};
-use crate::translation::wires::Broken;
+use self::schema::Schema;
+use crate::avro::primitives::{Bytes, Fault};
+use crate::chat::providers::Broken;
 
 const MAGIC: &[u8] = b"Obj\x01";
 const SYNC: usize = 16;

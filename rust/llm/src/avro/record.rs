@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::{
     LONGEST, MOST_AT_ONCE,
-    bytes::{Bytes, Fault},
     schema::{Kind, Schema},
 };
+use crate::avro::primitives::{Bytes, Fault};
 
 /// A schema may refer to itself.
 const DEEPEST: usize = 64;

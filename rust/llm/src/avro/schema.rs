@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::bytes::Fault;
+use crate::avro::primitives::Fault;
 
 /// What a value may be made of; others by their places in the schema.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::{File, State, UNKNOWN, rows::Words};
+use super::{File, State, UNKNOWN};
+use crate::files::batch_rows::Words;
 use crate::{
-    moment,
-    providers::{Asked, Options, segment},
-    xml,
+    catalog::{Asked, Options, path_segment},
+    timestamp, xml,
 };
 
 /// The folder in which everything is that the gateway itself gave a name.
@@ -81,7 +81,7 @@ impl Place {
 
     /// What follows the host.
     pub fn path(&self) -> String {
-        let parts: Vec<_> = self.key.split('/').map(segment::escaped).collect();
+        let parts: Vec<_> = self.key.split('/').map(path_segment::escaped).collect();
         format!("/{}/{}", self.bucket, parts.join("/"))
     }
 
@@ -157,7 +157,7 @@ impl Bucket {
     }
 
     pub fn id(&self, place: &Place) -> String {
-        segment::escaped(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
+        path_segment::escaped(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
     }
 
     /// What follows the host: an object, or the bucket where the path names none.
@@ -187,7 +187,7 @@ impl Bucket {
     /// What the header fields of an object say of it.
     pub fn file<'h>(&self, place: &Place, field: impl Fn(&str) -> Option<&'h str>) -> File {
         let noted = field(&format!("{}meta-purpose", self.fields)).and_then(|said| super::purpose(said).ok());
-        let created = field("last-modified").and_then(moment::seconds_of_http).unwrap_or_default();
+        let created = field("last-modified").and_then(timestamp::seconds_of_http).unwrap_or_default();
         let bytes = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
         self.shown(place, noted, (bytes, created))
     }
@@ -202,15 +202,16 @@ impl Bucket {
     pub fn list_query(&self, most: usize, after: Option<&Place>, purpose: Option<&str>) -> String {
         let prefix = purpose.map_or_else(|| FILES.to_owned(), |purpose| format!("{FILES}{purpose}/"));
         // In the order of their names, as Amazon signs them.
-        let after = after.map(|place| format!("&start-after={}", segment::escaped(&place.key))).unwrap_or_default();
-        format!("list-type=2&max-keys={most}&prefix={}{after}", segment::escaped(&prefix))
+        let after =
+            after.map(|place| format!("&start-after={}", path_segment::escaped(&place.key))).unwrap_or_default();
+        format!("list-type=2&max-keys={most}&prefix={}{after}", path_segment::escaped(&prefix))
     }
 
     /// The files of such a list, and whether there are more.
     pub fn files(&self, bucket: &str, answer: &str) -> (Vec<File>, bool) {
         let read = |object: &str| {
             let place = Place::new(bucket, &xml::text(object, "Key")?).ok()?;
-            let created = moment::seconds(&xml::text(object, "LastModified")?).unwrap_or_default();
+            let created = timestamp::seconds(&xml::text(object, "LastModified")?).unwrap_or_default();
             Some(self.shown(&place, None, (xml::text(object, "Size")?.parse().ok()?, created)))
         };
         let has_more = xml::text(answer, "IsTruncated").as_deref() == Some("true");
@@ -239,7 +240,7 @@ fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::find;
+    use crate::catalog::find;
 
     fn options(given: &[(&str, &str)]) -> Options {
         Options::of(find("bedrock").unwrap().options(), given)
@@ -250,7 +251,7 @@ mod tests {
         let place = Place::new("b-1", "a b/ü%20.jsonl").unwrap();
         let id = S3.id(&place);
         assert_eq!(id, "s3%3A%2F%2Fb-1%2Fa%20b%2F%C3%BC%2520.jsonl");
-        for said in [id.clone(), segment::escaped(&id)] {
+        for said in [id.clone(), path_segment::escaped(&id)] {
             assert_eq!(S3.place(&format!("/files/{said}/content")).unwrap(), place, "{said}");
         }
         assert_eq!(S3.address_of(&id).as_deref(), Some("s3://b-1/a b/ü%20.jsonl"));

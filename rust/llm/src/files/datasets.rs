@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::{File, State, UNKNOWN, Words};
 use crate::{
-    moment,
+    catalog::{Asked, path_segment},
+    chat::providers::openai_chat,
     operation::Operation,
-    providers::{Asked, segment},
-    translation::wires::chat,
+    timestamp,
 };
 
 /// Whose.
@@ -46,7 +46,7 @@ pub fn described(purpose: &str, name: &str) -> Result<String, String> {
     if purpose != BATCH {
         return Err(unlike(purpose, BATCH));
     }
-    Ok(format!("name={}&type={INPUT}&optional_fields=custom_id", segment::escaped(name)))
+    Ok(format!("name={}&type={INPUT}&optional_fields=custom_id", path_segment::escaped(name)))
 }
 
 fn unlike(purpose: &str, known: &str) -> String {
@@ -142,7 +142,7 @@ impl Datasets {
 fn of_fireworks(dataset: &Value) -> Option<File> {
     let id = dataset["name"].as_str()?.rsplit('/').next()?.to_owned();
     let name = dataset["displayName"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
-    let created = dataset["createTime"].as_str().and_then(moment::seconds).unwrap_or_default();
+    let created = dataset["createTime"].as_str().and_then(timestamp::seconds).unwrap_or_default();
     let purpose = PURPOSES.iter().find(|purpose| id.starts_with(&format!("{purpose}-"))).unwrap_or(&UNKNOWN);
     let purpose = (*purpose).to_owned();
     let state = if dataset["state"] == "READY" { State::Ready } else { State::Coming };
@@ -153,7 +153,7 @@ fn of_fireworks(dataset: &Value) -> Option<File> {
 fn of_cohere(dataset: &Value) -> Option<File> {
     let id = dataset["id"].as_str()?.to_owned();
     let name = dataset["name"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
-    let created = dataset["created_at"].as_str().and_then(moment::seconds).unwrap_or_default();
+    let created = dataset["created_at"].as_str().and_then(timestamp::seconds).unwrap_or_default();
     let purpose = match dataset["dataset_type"].as_str() {
         Some(INPUT) => BATCH,
         Some(kind) if OUTPUTS.contains(&kind) => "batch_output",
@@ -173,8 +173,8 @@ fn of_cohere(dataset: &Value) -> Option<File> {
 }
 
 /// Code and words of a refusal.
-pub(super) fn refusal(answer: &[u8]) -> (Option<String>, Option<String>) {
-    let found = chat::error(answer);
+pub(crate) fn refusal(answer: &[u8]) -> (Option<String>, Option<String>) {
+    let found = openai_chat::error(answer);
     (found.code, found.message)
 }
 

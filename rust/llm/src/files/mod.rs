@@ -1,22 +1,22 @@
 //! Files of providers that keep them in another way than `OpenAI`, in the words of `OpenAI`.
 
+pub(crate) mod batch_results;
+pub(crate) mod batch_rows;
 mod bucket;
 pub mod datasets;
-mod results;
-mod rows;
 
+pub use crate::files::batch_results::Answered;
+pub use crate::files::batch_rows::{Row, Words};
 pub(crate) use bucket::{BAD_BUCKET, is_bucket};
 pub use bucket::{Bucket, FOLDER, GCS, Place, S3, completion};
 pub use datasets::Datasets;
-pub use results::Answered;
-pub use rows::{Row, Words};
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
 use crate::{
-    dialect::{Dialect, Failure, error_body},
+    api_format::{Dialect, Failure, error_body},
     xml,
 };
 
@@ -136,7 +136,7 @@ pub fn refused(provider: &str, status: u16, answer: &[u8], request_id: Option<&s
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
     let message = format!("{provider} error: {words}{request}");
     let failure = Failure { status, kind: None, message: &message, code: code.as_deref(), request_id: None };
-    crate::translation::failing::with_provider(error_body(Dialect::OpenAi, &failure), provider)
+    crate::translation::errors::with_provider(error_body(Dialect::OpenAi, &failure), provider)
 }
 
 #[cfg(test)]

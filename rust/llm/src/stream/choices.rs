@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 
 use super::sse;
 use crate::{
-    dialect::scan::{elements_from, fields},
+    json::scan::{elements_from, fields},
     usage::value_start,
 };
 
@@ -15,19 +15,19 @@ static INDEX: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"index\""));
 
 /// A bit for each choice, by its index; there are 128 at most.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Choices {
+pub(crate) struct Choices {
     seen: u128,
     ended: u128,
 }
 
 impl Choices {
     /// Whether there were choices, and each of them has ended.
-    pub(super) fn have_ended(self) -> bool {
+    pub(crate) fn have_ended(self) -> bool {
         self.ended != 0 && self.seen & !self.ended == 0
     }
 
     /// Takes whole events. Nearly all streams have one choice: theirs are not parsed.
-    pub(super) fn look(&mut self, events: &[u8]) {
+    pub(crate) fn look(&mut self, events: &[u8]) {
         let mut is_one = self.seen <= 1;
         for at in INDEX.find_iter(events) {
             match value_start(events, at + 7) {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use crate::{
-    dialect::scan::{fields_from, string_at, unescape},
+    json::scan::{fields_from, string_at, unescape},
     operation::Operation,
     usage::value_start,
 };
@@ -26,7 +26,7 @@ pub struct Deltas {
 }
 
 impl Deltas {
-    pub(super) fn of(operation: Operation) -> Self {
+    pub(crate) fn of(operation: Operation) -> Self {
         // Legacy completions have no deltas: each piece is a choice with its text.
         Self { is_legacy: operation == Operation::Complete, escaped: Vec::new(), beyond: 0 }
     }
@@ -52,7 +52,7 @@ impl Deltas {
     }
 
     /// Takes the text out of whole events. Quotes within JSON strings are escaped, so keys are not found in text.
-    pub(super) fn take(&mut self, events: &[u8]) {
+    pub(crate) fn take(&mut self, events: &[u8]) {
         let (key, length) = if self.is_legacy { (&TEXT, 6) } else { (&DELTA, 7) };
         for at in key.find_iter(events) {
             match value_start(events, at + length) {

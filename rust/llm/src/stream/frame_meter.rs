@@ -7,10 +7,8 @@ use super::{
     meter::Metered,
 };
 use crate::{
-    dialect::{
-        Dialect,
-        scan::{fields, unescape},
-    },
+    api_format::Dialect,
+    json::scan::{fields, unescape},
     usage::Counts,
 };
 

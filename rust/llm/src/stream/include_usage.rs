@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 
 use super::sse;
 use crate::{
-    dialect::{edit, peek, scan::fields},
+    api_format::peek,
+    catalog::{Options, Provider},
+    json::{edit, scan::fields},
     operation::Operation,
-    providers::{Options, Provider},
     usage::value_start,
 };
 

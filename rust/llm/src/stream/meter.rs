@@ -6,10 +6,8 @@ use memchr::memmem::Finder;
 
 use super::{choices::Choices, deltas::Deltas, sse};
 use crate::{
-    dialect::{
-        Dialect,
-        scan::{fields, unescape},
-    },
+    api_format::Dialect,
+    json::scan::{fields, unescape},
     operation::Operation,
     usage::{Counts, Usage, value_start},
 };

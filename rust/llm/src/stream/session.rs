@@ -5,10 +5,8 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use crate::{
-    dialect::{
-        Dialect,
-        scan::{fields, unescape},
-    },
+    api_format::Dialect,
+    json::scan::{fields, unescape},
     usage::{Counts, Usage},
 };
 

@@ -1,7 +1,7 @@
 //! Reads what a large whole answer cost from its two ends as it passes by.
 
 use crate::{
-    dialect::{Dialect, Drawn},
+    api_format::{Dialect, Drawn},
     operation::Operation,
     usage::{Lookout, Usage, from_end, from_head},
 };

@@ -2,17 +2,17 @@
 //!
 //! The first count in an encoding takes tens of milliseconds and long texts take their time: not for an event loop.
 
-mod bodies;
-mod ranks;
-mod required;
-mod runs;
-mod words;
+pub(crate) mod ascii_words;
+pub(crate) mod body_text;
+pub(crate) mod bpe;
+pub(crate) mod long_runs;
+pub(crate) mod request_checks;
 
+pub use crate::tokens::body_text::{count_answer, count_messages};
 use crate::{
-    dialect::Dialect,
+    api_format::Dialect,
     translation::{self, Refusal},
 };
-pub use bodies::{count_answer, count_messages};
 
 /// A vocabulary and its way of cutting text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,14 +45,14 @@ pub fn count_request(dialect: Dialect, encoding: Encoding, body: &[u8]) -> Resul
     if dialect == Dialect::Bedrock {
         return Ok(count_messages(encoding, &translation::to_count(body)?).unwrap_or_default());
     }
-    required::check(dialect, body)?;
+    request_checks::check(dialect, body)?;
     Ok(count_messages(encoding, body).unwrap_or_default())
 }
 
 /// How many tokens a text has; marks such as `<|endoftext|>` are text like any other.
 pub fn count(encoding: Encoding, text: &str) -> usize {
     match tiktoken::get_encoding(encoding.0) {
-        Some(vocabulary) => runs::count(encoding, vocabulary, text),
+        Some(vocabulary) => long_runs::count(encoding, vocabulary, text),
         None => text.len().div_ceil(4),
     }
 }

@@ -3,57 +3,43 @@
 //! A caller's request becomes [`asked::Asked`], a provider's answer becomes [`piece::Piece`]s: `callers` and `wires` know one
 //! side each. What is not translated does not come here.
 
-mod answering;
-mod asked;
-mod batching;
-pub(crate) mod call_ids;
-mod callers;
-mod citing;
-mod embedding;
-pub(crate) mod failing;
-mod finish;
-mod in_turn;
-mod listing;
-mod lost;
-mod mending;
-mod picture;
-mod piece;
-mod ranking;
-mod signatures;
-mod teller;
-mod transcoder;
-mod tuning;
-pub mod wires;
+pub(crate) mod dropped;
+pub(crate) mod errors;
+pub(crate) mod normalise;
 
-pub use answering::Answering;
-pub use asked::Refusal;
-pub use lost::{Lost, Unsaid};
-pub use mending::Mending;
-pub use signatures::{Kept, Signatures};
-pub use transcoder::Transcoder;
+pub use crate::chat::request::Refusal;
+pub use crate::chat::response_context::Answering;
+pub use crate::chat::signatures::{Kept, Signatures};
+pub use crate::chat::transcoder::Transcoder;
+pub use crate::translation::dropped::{Lost, Unsaid};
+pub use crate::translation::normalise::Mending;
 
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-use self::{
-    asked::Fields,
-    batching::Run,
-    citing::ByBlock,
-    embedding::{Shape, Texts},
-    failing::Whose,
-    in_turn::InTurn,
-    listing::Listed,
-    picture::{Drawn, Picture},
-    ranking::{DOCUMENTS, Ranking},
-    teller::{Noting, Teller},
-    tuning::{Page, Tune},
-    wires::{Broken, Frames, Wire},
+use crate::{
+    api_format::Dialect,
+    catalog::{Options, Provider},
+    operation::Operation,
 };
 use crate::{
-    dialect::Dialect,
-    operation::Operation,
-    providers::{Options, Provider},
+    chat::{
+        providers::{Broken, Frames, Wire},
+        request::Fields,
+        response_writer::{Noting, Teller},
+        sequential_tool_calls::InTurn,
+    },
+    citations::ByBlock,
+    embeddings::request::{Shape, Texts},
+    images::request::{Drawn, Picture},
+    jobs::{
+        batch::Run,
+        fine_tuning::{Page, Tune},
+    },
+    model_list::Listed,
+    rerank::request::{DOCUMENTS, Ranking},
+    translation::errors::Whose,
 };
 
 /// A request to be said to a provider in the provider's own way.
@@ -152,21 +138,27 @@ impl Translation {
             return Ok((Self { is_carried: true, ..Self::new(question, (caller, wire), Lost::default()) }, body?));
         }
         let (mut asked, echo) = match caller {
-            Caller::Chat => (callers::chat::read(question.body)?, Fields::default()),
-            Caller::Messages => (callers::messages::read(question.body)?, Fields::default()),
-            Caller::Responses => callers::responses::read(question.body)?,
-            Caller::Gemini => {
-                (callers::gemini::read(question.body, question.model, operation.streams())?, Fields::default())
-            }
-            Caller::Converse => {
-                (callers::converse::read(question.body, question.model, operation.streams())?, Fields::default())
-            }
+            Caller::Chat => (crate::chat::clients::openai_chat::read(question.body)?, Fields::default()),
+            Caller::Messages => (crate::chat::clients::anthropic_messages::read(question.body)?, Fields::default()),
+            Caller::Responses => crate::chat::clients::openai_responses::read(question.body)?,
+            Caller::Gemini => (
+                crate::chat::clients::gemini::read(question.body, question.model, operation.streams())?,
+                Fields::default(),
+            ),
+            Caller::Converse => (
+                crate::chat::clients::bedrock_converse::read(question.body, question.model, operation.streams())?,
+                Fields::default(),
+            ),
             Caller::Invoke => (
-                callers::converse::invoke::read(question.body, question.model, operation.streams())?,
+                crate::chat::clients::bedrock_converse::invoke::read(
+                    question.body,
+                    question.model,
+                    operation.streams(),
+                )?,
                 Fields::default(),
             ),
             Caller::Embed(shape) => return Self::of_texts(question, wire, shape),
-            Caller::Complete => (callers::complete::read(question.body)?, Fields::default()),
+            Caller::Complete => (crate::chat::clients::openai_completions::read(question.body)?, Fields::default()),
             Caller::Draw => return Self::of_picture(question, wire),
             Caller::Rank => return Self::of_ranking(question, wire),
             Caller::Count(counted) => return Self::of_count(question, wire, counted),
@@ -175,7 +167,7 @@ impl Translation {
         };
         let images = !question.strict || asked.asks_for_images();
         let shows_thoughts = match caller {
-            Caller::Gemini => callers::gemini::shows_thoughts(&asked),
+            Caller::Gemini => crate::chat::clients::gemini::shows_thoughts(&asked),
             _ => asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
         };
         let blocks = images || shows_thoughts;
@@ -209,8 +201,8 @@ impl Translation {
 
     fn of_texts(question: &Question<'_>, wire: &'static dyn Wire, shape: Shape) -> Result<(Self, Vec<u8>), Refusal> {
         let mut texts = match shape {
-            Shape::Content => callers::gemini::texts::one(question.body, question.model)?,
-            Shape::Contents => callers::gemini::texts::several(question.body, question.model)?,
+            Shape::Content => crate::chat::clients::gemini::texts::one(question.body, question.model)?,
+            Shape::Contents => crate::chat::clients::gemini::texts::several(question.body, question.model)?,
             Shape::Numbers | Shape::Packed => Texts::read(question.body)?,
         };
         if !texts.items.is_empty() && !wire.sees(&texts.model) {
@@ -259,9 +251,11 @@ impl Translation {
         counted: Counted,
     ) -> Result<(Self, Vec<u8>), Refusal> {
         let mut asked = match counted {
-            Counted::Messages => callers::messages::read(question.body)?,
-            Counted::Contents => callers::gemini::read_counted(question.body, question.model)?,
-            Counted::Converse => callers::converse::counted::read(question.body, question.model)?,
+            Counted::Messages => crate::chat::clients::anthropic_messages::read(question.body)?,
+            Counted::Contents => crate::chat::clients::gemini::read_counted(question.body, question.model)?,
+            Counted::Converse => {
+                crate::chat::clients::bedrock_converse::count_tokens::read(question.body, question.model)?
+            }
         };
         let body = wire.count(&mut asked)?;
         let betas = asked.betas.take();
@@ -364,17 +358,28 @@ impl Translation {
             }
             Caller::Tune => {
                 let answer = if answer.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
-                return tuning::told(self.wire, &answer, &self.answering, (self.operation, &self.page));
+                return crate::jobs::fine_tuning::told(
+                    self.wire,
+                    &answer,
+                    &self.answering,
+                    (self.operation, &self.page),
+                );
             }
             Caller::Batch => {
-                return batching::told(self.wire, &read()?, &self.answering, (self.operation, &self.page));
+                return crate::jobs::batch::told(self.wire, &read()?, &self.answering, (self.operation, &self.page));
             }
-            Caller::Chat => Box::new(ByBlock::new(callers::chat::Whole::new(self.answering.clone()))),
-            Caller::Complete => Box::new(callers::complete::Whole::new(self.answering.clone())),
-            Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(self.answering.clone())),
-            Caller::Gemini => Box::new(callers::gemini::Whole::new(self.answering.clone())),
-            Caller::Converse => Box::new(callers::converse::Whole::new(self.answering.clone())),
-            Caller::Responses => Box::new(ByBlock::new(callers::responses::Whole::new(self.answering.clone()))),
+            Caller::Chat => {
+                Box::new(ByBlock::new(crate::chat::clients::openai_chat::Whole::new(self.answering.clone())))
+            }
+            Caller::Complete => Box::new(crate::chat::clients::openai_completions::Whole::new(self.answering.clone())),
+            Caller::Messages | Caller::Invoke => {
+                Box::new(crate::chat::clients::anthropic_messages::Whole::new(self.answering.clone()))
+            }
+            Caller::Gemini => Box::new(crate::chat::clients::gemini::Whole::new(self.answering.clone())),
+            Caller::Converse => Box::new(crate::chat::clients::bedrock_converse::Whole::new(self.answering.clone())),
+            Caller::Responses => {
+                Box::new(ByBlock::new(crate::chat::clients::openai_responses::Whole::new(self.answering.clone())))
+            }
         };
         let mut teller = Noting::new(teller, &self.answering);
         self.wire.read(answer, &mut teller)?;
@@ -409,15 +414,15 @@ impl Translation {
 
     fn listed(&self, models: Vec<Listed>) -> Vec<u8> {
         if self.is_anthropics {
-            listing::told_to_anthropics(&models)
+            crate::model_list::told_to_anthropics(&models)
         } else {
-            listing::told(models, self.answering.provider)
+            crate::model_list::told(models, self.answering.provider)
         }
     }
 
     /// Whether there is another page of a list of models behind this one: then it is what is asked for next.
     pub fn turns(&mut self, page: &[u8]) -> bool {
-        self.next = listing::next(page);
+        self.next = crate::model_list::next(page);
         self.next.is_some()
     }
 
@@ -427,7 +432,7 @@ impl Translation {
             return Transcoder::carrying(self.wire.frames());
         }
         let teller: Box<dyn Teller> = match self.caller {
-            Caller::Complete => Box::new(callers::complete::Stream::new(self.answering.clone())),
+            Caller::Complete => Box::new(crate::chat::clients::openai_completions::Stream::new(self.answering.clone())),
             Caller::Chat
             | Caller::Embed(_)
             | Caller::Draw
@@ -435,12 +440,22 @@ impl Translation {
             | Caller::Count(_)
             | Caller::List
             | Caller::Tune
-            | Caller::Batch => Box::new(ByBlock::new(callers::chat::Stream::new(self.answering.clone()))),
-            Caller::Messages => Box::new(InTurn::new(callers::messages::Stream::new(self.answering.clone()))),
-            Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
-            Caller::Converse => Box::new(InTurn::new(callers::converse::Stream::new(self.answering.clone()))),
-            Caller::Invoke => Box::new(InTurn::new(callers::converse::invoke::Stream::new(self.answering.clone()))),
-            Caller::Responses => Box::new(ByBlock::new(callers::responses::Stream::new(self.answering.clone()))),
+            | Caller::Batch => {
+                Box::new(ByBlock::new(crate::chat::clients::openai_chat::Stream::new(self.answering.clone())))
+            }
+            Caller::Messages => {
+                Box::new(InTurn::new(crate::chat::clients::anthropic_messages::Stream::new(self.answering.clone())))
+            }
+            Caller::Gemini => Box::new(crate::chat::clients::gemini::Stream::new(self.answering.clone())),
+            Caller::Converse => {
+                Box::new(InTurn::new(crate::chat::clients::bedrock_converse::Stream::new(self.answering.clone())))
+            }
+            Caller::Invoke => Box::new(InTurn::new(crate::chat::clients::bedrock_converse::invoke::Stream::new(
+                self.answering.clone(),
+            ))),
+            Caller::Responses => {
+                Box::new(ByBlock::new(crate::chat::clients::openai_responses::Stream::new(self.answering.clone())))
+            }
         };
         let teller = Noting::new(teller, &self.answering);
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
@@ -453,7 +468,7 @@ impl Translation {
         }
         let whose = Whose { provider: self.answering.provider, status, request_id };
         let dialect = self.operation.dialect().unwrap_or(Dialect::OpenAi);
-        failing::told(dialect, whose, self.wire.error(answer), answer)
+        errors::told(dialect, whose, self.wire.error(answer), answer)
     }
 
     /// Of the streams that the caller reads.
@@ -527,8 +542,8 @@ pub fn counted(operation: Operation, tokens: u64) -> Vec<u8> {
 
 /// What is to be counted of what Amazon's clients send for that, where it is a request that could be sent.
 pub(crate) fn to_count(body: &[u8]) -> Result<Vec<u8>, Refusal> {
-    callers::converse::counted::read(body, "")?;
-    Ok(callers::converse::counted::wrapped(body)?.0)
+    crate::chat::clients::bedrock_converse::count_tokens::read(body, "")?;
+    Ok(crate::chat::clients::bedrock_converse::count_tokens::wrapped(body)?.0)
 }
 
 /// Whether an error is one of Anthropic's already.
@@ -537,5 +552,5 @@ fn is_anthropics(answer: &[u8]) -> bool {
 }
 
 fn includes_usage(body: &[u8]) -> bool {
-    crate::dialect::peek(body).is_ok_and(|peek| peek.include_usage == Some(true))
+    crate::api_format::peek(body).is_ok_and(|peek| peek.include_usage == Some(true))
 }

@@ -2,23 +2,20 @@
 
 use memchr::memmem;
 
-use super::{
-    SERVICE_TIER, Service, Usage, last_usage,
-    tools::{self, Grounding, Tools},
-    value_start,
-};
-use crate::dialect::{
-    Dialect, PeekError,
-    scan::{Nested, closes_after, elements_from, fields, fields_from, nested_from, string_at},
+use super::{SERVICE_TIER, Service, Usage, last_usage, value_start};
+use crate::usage::tool_uses::{self, Grounding, Tools};
+use crate::{
+    api_format::{Dialect, PeekError},
+    json::scan::{Nested, closes_after, elements_from, fields, fields_from, nested_from, string_at},
 };
 
 /// The numbers as providers write them, the larger of two where a stream says them twice: they are cumulative.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
 pub(crate) struct Counts {
-    pub(super) seen: bool,
-    pub(super) input: u64,
-    pub(super) output: u64,
+    pub(crate) seen: bool,
+    pub(crate) input: u64,
+    pub(crate) output: u64,
     total: u64,
     /// Gemini's own tools put this into the prompt beside what was counted of it.
     tool_use: u64,
@@ -36,12 +33,12 @@ pub(crate) struct Counts {
     tools: Tools,
     /// What the items of a response used that came one by one.
     itemised: Tools,
-    pub(super) grounding: Grounding,
+    pub(crate) grounding: Grounding,
     /// Perplexity's, which its total leaves out.
     cited: u64,
     reasoned: u64,
     /// In the words that responses have for it.
-    pub(super) is_of_response: bool,
+    pub(crate) is_of_response: bool,
     /// Where images are made, pictures of the request are told apart and what came of it is not: that is pictures.
     draws: bool,
     tells_output_apart: bool,
@@ -60,7 +57,7 @@ impl Counts {
         let _ = nested_from(object, 0, self);
     }
 
-    pub(super) fn read_tail(mut self, tail: &[u8]) -> Option<Self> {
+    pub(crate) fn read_tail(mut self, tail: &[u8]) -> Option<Self> {
         self.read_last_and_behind(tail).map(|()| self)
     }
 
@@ -84,7 +81,7 @@ impl Counts {
     }
 
     /// Reads an answer, or an array of Google's with all the pieces of one.
-    pub(super) fn read_whole(&mut self, dialect: Dialect, answer: &[u8]) -> Result<(), PeekError> {
+    pub(crate) fn read_whole(&mut self, dialect: Dialect, answer: &[u8]) -> Result<(), PeekError> {
         if dialect == Dialect::Gemini && answer.trim_ascii_start().starts_with(b"[") {
             return elements_from(answer, 0, |at| self.read_fields(&answer[at])).map(drop);
         }
@@ -92,7 +89,7 @@ impl Counts {
     }
 
     /// Reads what stands of usage among the fields of an answer.
-    pub(super) fn read_fields(&mut self, answer: &[u8]) -> Result<(), PeekError> {
+    pub(crate) fn read_fields(&mut self, answer: &[u8]) -> Result<(), PeekError> {
         fields(answer, |key, at| {
             match key {
                 b"usage" | b"usageMetadata" => self.read(&answer[at]),
@@ -108,12 +105,12 @@ impl Counts {
 
     /// Reads what the items of a response used of its provider's tools.
     pub(crate) fn read_items(&mut self, output: &[u8]) {
-        self.tools = self.tools.or(&tools::of_items(output));
+        self.tools = self.tools.or(&tool_uses::of_items(output));
     }
 
     /// Likewise of one item of a stream; the response at its end may say all of them again.
     pub(crate) fn read_item(&mut self, item: &[u8]) {
-        self.itemised = self.itemised.plus(&tools::of_item(item));
+        self.itemised = self.itemised.plus(&tool_uses::of_item(item));
     }
 
     /// Reads what candidates say was looked up for them.
@@ -220,7 +217,7 @@ impl Counts {
             b"citation_tokens" => &mut self.cited,
             b"reasoning_tokens" => &mut self.reasoned,
             b"tool_calls_details" => {
-                self.tools = self.tools.or(&tools::invoked(value));
+                self.tools = self.tools.or(&tool_uses::invoked(value));
                 return;
             }
             b"cacheDetails" => {
@@ -387,7 +384,7 @@ fn carve(whole: &mut u64, part: u64) -> u64 {
     part
 }
 
-pub(super) fn raise(slot: &mut u64, seen: &mut bool, value: &[u8]) {
+pub(crate) fn raise(slot: &mut u64, seen: &mut bool, value: &[u8]) {
     if let Some(count) = count(value) {
         *slot = count.max(*slot);
         *seen = true;
@@ -430,7 +427,7 @@ fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) ->
 }
 
 /// A count from a JSON number of any form; negative ones are nothing.
-pub(super) fn count(value: &[u8]) -> Option<u64> {
+pub(crate) fn count(value: &[u8]) -> Option<u64> {
     // Fewer digits than the largest has.
     if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
         return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));

@@ -1,0 +1,71 @@
+//! What images cost that are paid for by the piece: by their quality and size.
+
+use std::collections::BTreeMap;
+
+use penstock_llm::api_format::Drawing;
+
+type Named<T> = BTreeMap<Box<str>, T>;
+
+/// Pico-dollars for one.
+#[derive(Debug, Clone)]
+pub struct Images(Named<Named<u64>>);
+
+/// What is said of all for which nothing else is.
+const DEFAULT: &str = "default";
+
+impl Images {
+    /// None, where nothing is said.
+    pub fn of(said: Named<Named<u64>>) -> Option<Box<Self>> {
+        (!said.is_empty()).then(|| Box::new(Self(said)))
+    }
+
+    /// The same with other prices.
+    pub fn with(&self, other: impl Fn(u64) -> u64) -> Self {
+        let sizes = |sizes: &Named<u64>| sizes.iter().map(|(size, price)| (size.clone(), other(*price))).collect();
+        Self(self.0.iter().map(|(quality, of)| (quality.clone(), sizes(of))).collect())
+    }
+
+    /// Of all that were asked for; `None` where no price is known of such.
+    pub fn cost(&self, drawing: &Drawing) -> Option<u128> {
+        let sizes = pick(&self.0, &drawing.quality, "standard")?;
+        let price = pick(sizes, &drawing.size, "1024x1024")?;
+        Some(u128::from(*price) * u128::from(drawing.count))
+    }
+}
+
+/// Who leaves it to the provider gets what is usual there.
+fn pick<'t, T>(named: &'t Named<T>, asked: &str, usual: &str) -> Option<&'t T> {
+    let found = named.get(asked).or_else(|| named.get(DEFAULT));
+    if found.is_some() || !matches!(asked, "" | "auto") {
+        return found;
+    }
+    named.get(usual).or_else(|| named.values().next().filter(|_| named.len() == 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_costs_what_is_said_of_its_kind_or_of_all() {
+        let images = |json: &str| Images::of(serde_json::from_str(json).unwrap()).unwrap();
+        let dall_e = images(r#"{"standard":{"1024x1024":40,"1024x1792":80},"hd":{"1024x1024":80,"default":120}}"#);
+        let usual = images(r#"{"default":{"default":7}}"#);
+        let only = images(r#"{"high":{"512x512":5}}"#);
+        for (images, (count, quality, size), expected) in [
+            (&dall_e, (2, "standard", "1024x1792"), Some(160)),
+            (&dall_e, (1, "", ""), Some(40)),
+            (&dall_e, (3, "auto", "auto"), Some(120)),
+            (&dall_e, (1, "hd", "1x1"), Some(120)),
+            (&dall_e, (1, "standard", "1x1"), None),
+            (&dall_e, (1, "low", "1024x1024"), None),
+            (&usual, (4, "hd", "1x1"), Some(28)),
+            (&only, (1, "", "auto"), Some(5)),
+            (&only, (1, "", "1x1"), None),
+        ] {
+            let drawing = Drawing { count, quality: quality.into(), size: size.into() };
+            assert_eq!(images.cost(&drawing), expected, "{drawing:?}");
+        }
+        assert!(Images::of(Named::default()).is_none());
+    }
+}

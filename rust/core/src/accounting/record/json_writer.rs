@@ -1,0 +1,207 @@
+//! Compact JSON, written member by member straight into bytes: for what every request writes, of which a general serialiser
+//! would be most of the cost.
+
+use std::time::Duration;
+
+use penstock_llm::timestamp;
+use serde::Serialize;
+
+/// An object that is being written.
+pub struct Members<'o>(&'o mut Vec<u8>);
+
+/// Writes one object.
+pub fn write_object(out: &mut Vec<u8>, members: impl FnOnce(&mut Members<'_>)) {
+    out.push(b'{');
+    members(&mut Members(out));
+    out.push(b'}');
+}
+
+#[allow(
+    clippy::inline_always,
+    reason = "where a key is known when this is compiled, its letters are copied by no call"
+)]
+impl Members<'_> {
+    #[inline(always)]
+    pub fn text(&mut self, key: &str, value: &str) {
+        write_text(self.key(key), value.as_bytes());
+    }
+
+    /// Both as bytes, with a mark in the place of what is not UTF-8.
+    pub fn bytes(&mut self, key: &[u8], value: &[u8]) {
+        self.next();
+        write_text(self.0, key);
+        self.0.push(b':');
+        write_text(self.0, value);
+    }
+
+    #[inline(always)]
+    pub fn number(&mut self, key: &str, value: impl itoa::Integer) {
+        let mut digits = itoa::Buffer::new();
+        self.key(key).extend_from_slice(digits.format(value).as_bytes());
+    }
+
+    #[inline(always)]
+    pub fn flag(&mut self, key: &str, value: bool) {
+        self.key(key).extend_from_slice(if value { b"true" } else { b"false" });
+    }
+
+    pub fn null(&mut self, key: &str) {
+        self.key(key).extend_from_slice(b"null");
+    }
+
+    /// As RFC 3339 has it, in milliseconds since the epoch.
+    pub fn moment(&mut self, key: &str, since_epoch: Duration) {
+        write_plain(self.key(key), &timestamp::in_milliseconds(since_epoch));
+    }
+
+    /// As a number with up to three digits behind its point.
+    pub fn milliseconds(&mut self, key: &str, duration: Duration) {
+        let micros = duration.as_micros() as u64;
+        self.number(key, micros / 1000);
+        let (mut fraction, mut digits) = (micros % 1000, 3);
+        while digits > 1 && fraction.is_multiple_of(10) {
+            fraction /= 10;
+            digits -= 1;
+        }
+        let mut letters = itoa::Buffer::new();
+        let letters = letters.format(fraction).as_bytes();
+        self.0.push(b'.');
+        self.0.extend_from_slice(&b"00"[..digits - letters.len()]);
+        self.0.extend_from_slice(letters);
+    }
+
+    pub fn object(&mut self, key: &str, members: impl FnOnce(&mut Members<'_>)) {
+        write_object(self.key(key), members);
+    }
+
+    /// A list of what `write` makes of each.
+    pub fn list<T>(&mut self, key: &str, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+        let out = self.key(key);
+        out.push(b'[');
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            write(out, item);
+        }
+        out.push(b']');
+    }
+
+    /// Whatever is rare.
+    pub fn value(&mut self, key: &str, value: &impl Serialize) {
+        drop(serde_json::to_writer(self.key(key), value));
+    }
+
+    /// `key` is a name of ours.
+    #[inline(always)]
+    fn key(&mut self, key: &str) -> &mut Vec<u8> {
+        self.next();
+        self.0.push(b'"');
+        self.0.extend_from_slice(key.as_bytes());
+        self.0.extend_from_slice(b"\":");
+        self.0
+    }
+
+    fn next(&mut self) {
+        // No value ends like this.
+        if self.0.last() != Some(&b'{') {
+            self.0.push(b',');
+        }
+    }
+}
+
+fn write_text(out: &mut Vec<u8>, text: &[u8]) {
+    if is_plain(text) {
+        write_plain(out, text);
+    } else {
+        drop(serde_json::to_writer(out, &String::from_utf8_lossy(text)));
+    }
+}
+
+fn write_plain(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    out.extend_from_slice(text);
+    out.push(b'"');
+}
+
+/// Whether text is ASCII of which nothing is to be escaped.
+fn is_plain(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    match text.last_chunk::<8>() {
+        Some(last) => words.iter().chain([last]).all(|word| odd_in(u64::from_le_bytes(*word)) == 0),
+        None => rest.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')),
+    }
+}
+
+/// Not zero where one of eight bytes is a quote, a backslash, a control character or not ASCII.
+fn odd_in(word: u64) -> u64 {
+    const LOW: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
+    let quotes = (word ^ u64::from_le_bytes([b'"'; 8])).wrapping_sub(LOW);
+    let backslashes = (word ^ u64::from_le_bytes([b'\\'; 8])).wrapping_sub(LOW);
+    let controls = word.wrapping_sub(u64::from_le_bytes([b' '; 8]));
+    (quotes | backslashes | controls | word) & HIGH
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn written(members: impl FnOnce(&mut Members<'_>)) -> String {
+        let mut out = Vec::new();
+        write_object(&mut out, members);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn members_stand_one_after_the_other() {
+        let text = written(|line| {
+            line.text("text", "a \"b\"");
+            line.object("none", |_| ());
+            line.object("inner", |inner| inner.number("small", -1));
+            line.flag("is", true);
+            line.null("nothing");
+            line.moment("at", Duration::from_millis(1500));
+            line.list("objects", &[1, 2], |out, n| write_object(out, |inner| inner.number("n", *n)));
+            line.value("list", &[1, 2]);
+        });
+        let expected = concat!(
+            r#"{"text":"a \"b\"","none":{},"inner":{"small":-1},"is":true,"nothing":null,"#,
+            r#""at":"1970-01-01T00:00:01.500Z","objects":[{"n":1},{"n":2}],"list":[1,2]}"#
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn times_have_a_point() {
+        let told = |micros| written(|line| line.milliseconds("t", Duration::from_micros(micros)));
+        for (micros, text) in
+            [(0, "0.0"), (7, "0.007"), (1000, "1.0"), (1050, "1.05"), (12_345, "12.345"), (100, "0.1")]
+        {
+            assert_eq!(told(micros), format!("{{\"t\":{text}}}"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(key in any::<Vec<u8>>(), value in any::<Vec<u8>>(), text in any::<String>()) {
+            let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let read: Value = serde_json::from_str(&written(|line| {
+                line.bytes(&key, &value);
+                line.object("inner", |inner| inner.text("text", &text));
+            })).unwrap();
+            prop_assert_eq!(&read["inner"]["text"], &json!(text));
+            prop_assume!(key != b"inner");
+            prop_assert_eq!(&read[text_of(&key)], &json!(text_of(&value)));
+        }
+
+        #[test]
+        fn times_are_what_a_general_serialiser_writes(micros in 0..1u64 << 50) {
+            let read: Value = serde_json::from_str(&written(|line| line.milliseconds("t", Duration::from_micros(micros)))).unwrap();
+            prop_assert_eq!(&read["t"], &json!(micros as f64 / 1000.0));
+        }
+    }
+}

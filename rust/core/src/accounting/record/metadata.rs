@@ -1,0 +1,198 @@
+//! What is noted of a request for those who look at records later: short texts by name, from wherever the caller says them.
+
+use std::borrow::Cow;
+
+use serde::{Serialize, Serializer, ser::SerializeStruct};
+use serde_json::{Map, Value};
+
+use crate::{
+    accounting::record::masking,
+    error::{Error, Result},
+    ingress::headers::Headers,
+};
+
+/// Most characters of a value.
+const LONGEST: usize = 128;
+/// The name of the person behind a request.
+const USER: &str = "_user";
+/// The name of what several requests belong to.
+pub const SESSION: &str = "session_id";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metadata {
+    pairs: Vec<(String, String)>,
+    /// Why what the caller sent cannot be kept.
+    problem: Option<String>,
+}
+
+impl Metadata {
+    /// Reads `x-gateway-metadata`: a JSON map of texts.
+    pub fn read(json: &str) -> Self {
+        let Ok(map) = serde_json::from_str::<Map<String, Value>>(json) else {
+            return Self { pairs: Vec::new(), problem: Some("must be a JSON object".into()) };
+        };
+        let mut metadata = Self::default();
+        for (key, value) in map {
+            match value {
+                Value::String(text) if is_short(&text) => metadata.pairs.push((key, text)),
+                _ => {
+                    let key: String = key.chars().take(LONGEST).collect();
+                    metadata
+                        .problem
+                        .get_or_insert_with(|| format!("`{key}` must be a text of at most {LONGEST} characters"));
+                }
+            }
+        }
+        metadata
+    }
+
+    /// What the caller said wins over what is found elsewhere; of that, only what fits is kept.
+    pub fn add(&mut self, key: &str, value: &str) {
+        if is_short(value) && !key.is_empty() && !self.pairs.iter().any(|(known, _)| known == key) {
+            self.pairs.push((key.to_owned(), value.to_owned()));
+        }
+    }
+
+    /// What a key or its workspace says wins over what the caller said.
+    pub fn impose(&mut self, pairs: &[(String, String)]) {
+        for (key, value) in pairs {
+            self.pairs.retain(|(known, _)| known != key);
+            self.pairs.push((key.clone(), value.clone()));
+        }
+    }
+
+    /// The `user` of the body stands for who asks where nothing else does.
+    pub fn add_user(&mut self, user: &str) {
+        self.add(USER, user);
+    }
+
+    /// Takes W3C baggage: `key=value;property,…`, percent-encoded.
+    pub fn add_baggage(&mut self, headers: &Headers) {
+        let fields = headers.iter().filter(|(name, _)| *name == b"baggage");
+        let members =
+            fields.filter_map(|(_, value)| std::str::from_utf8(value).ok()).flat_map(|value| value.split(','));
+        for member in members {
+            let (pair, _) = member.split_once(';').unwrap_or((member, ""));
+            if let Some((key, value)) = pair.split_once('=')
+                && !masking::may_be_secret(key.to_ascii_lowercase())
+            {
+                self.add(key.trim(), &decoded(value.trim()));
+            }
+        }
+    }
+
+    /// Takes the values of header fields that an operator listed, by their lower-case names.
+    pub fn add_fields<'n>(&mut self, headers: &Headers, listed: impl Iterator<Item = &'n String>) {
+        for name in listed {
+            if let Some(value) = headers.text(name) {
+                self.add(name, value);
+            }
+        }
+    }
+
+    /// Refuses what cannot be kept as it was sent.
+    pub fn check(&self) -> Result<()> {
+        match &self.problem {
+            None => Ok(()),
+            Some(message) => Err(Error::HeaderInvalid { name: "x-gateway-metadata", message: message.clone() }),
+        }
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+}
+
+fn is_short(text: &str) -> bool {
+    text.len() <= LONGEST || text.chars().count() <= LONGEST
+}
+
+/// Percent escapes undone; a plus sign stays one.
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let kept = text.replace('+', "%2B");
+    url::form_urlencoded::parse(kept.as_bytes())
+        .next()
+        .map_or(Cow::Borrowed(""), |(whole, _)| Cow::Owned(whole.into_owned()))
+}
+
+/// Two parallel lists.
+impl Serialize for Metadata {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let list = |pick: fn(&(String, String)) -> &str| self.pairs.iter().map(pick).collect::<Vec<_>>();
+        let mut lists = serializer.serialize_struct("Metadata", 2)?;
+        lists.serialize_field("key", &list(|(key, _)| key))?;
+        lists.serialize_field("value", &list(|(_, value)| value))?;
+        lists.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(fields: &[(&str, &str)]) -> Headers {
+        fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
+    }
+
+    fn shown(metadata: &Metadata) -> String {
+        serde_json::to_string(metadata).unwrap()
+    }
+
+    #[test]
+    fn a_map_of_texts_becomes_two_lists() {
+        let metadata = Metadata::read(r#"{"_user":"ann","team":"red"}"#);
+        assert!(metadata.check().is_ok());
+        assert_eq!(shown(&metadata), r#"{"key":["_user","team"],"value":["ann","red"]}"#);
+    }
+
+    #[test]
+    fn what_is_no_map_of_short_texts_is_refused_by_name() {
+        let longest = "é".repeat(128);
+        assert!(Metadata::read(&format!(r#"{{"a":"{longest}"}}"#)).check().is_ok());
+        for (json, named) in [
+            (format!(r#"{{"a":"1","b":"{longest}x"}}"#), "`b`"),
+            (r#"{"a":1}"#.into(), "`a`"),
+            (r#"{"a":null}"#.into(), "`a`"),
+            (r#"{"a":{"b":"c"}}"#.into(), "`a`"),
+            ("[]".into(), "object"),
+            ("{".into(), "object"),
+        ] {
+            let error = Metadata::read(&json).check().unwrap_err();
+            assert_eq!((error.status(), error.message().contains(named)), (400, true), "{json}: {}", error.message());
+        }
+    }
+
+    #[test]
+    fn baggage_is_merged_and_what_is_said_plainly_wins() {
+        let mut metadata = Metadata::read(r#"{"team":"red"}"#);
+        metadata.add_baggage(&fields(&[
+            ("baggage", "team=blue , userId=Am%C3%A9lie%20%2B;prop=1;x"),
+            ("baggage", "isProduction=a+b,broken,=empty,api_key=sk-1"),
+        ]));
+        assert_eq!(shown(&metadata), r#"{"key":["team","userId","isProduction"],"value":["red","Amélie +","a+b"]}"#);
+    }
+
+    #[test]
+    fn the_user_of_the_body_is_taken_where_none_was_named() {
+        let mut metadata = Metadata::default();
+        metadata.add_user("bob");
+        metadata.add_user("eve");
+        assert_eq!(shown(&metadata), r#"{"key":["_user"],"value":["bob"]}"#);
+    }
+
+    #[test]
+    fn listed_header_fields_come_along_where_they_fit() {
+        let mut metadata = Metadata::default();
+        let headers = fields(&[("X-Team", "red"), ("x-long", &"l".repeat(129))]);
+        let listed = ["x-team", "x-long", "x-absent"].map(String::from);
+        metadata.add_fields(&headers, listed.iter());
+        assert_eq!(shown(&metadata), r#"{"key":["x-team"],"value":["red"]}"#);
+    }
+}

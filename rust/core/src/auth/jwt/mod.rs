@@ -1,0 +1,541 @@
+//! Tokens of an organisation's own identity provider in the place of gateway keys: checked against its published keys.
+
+mod verifier;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use self::verifier::{PublishedKey, Verifier, decoded};
+use crate::{
+    error::{Error, Problem, Result},
+    state::snapshot::{Key, Workspace, read_defaults},
+};
+
+/// The scope without which a token may do nothing here.
+const SCOPE: &str = "completions.write";
+const LARGEST: usize = 16 * 1024;
+/// Tokens that were found good are remembered with this snapshot.
+const MOST_KNOWN: usize = 10_000;
+
+/// What was published of how tokens are checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Published {
+    keys: Vec<PublishedKey>,
+    issuers: Vec<Issuer>,
+    algorithms: Vec<String>,
+    /// The organisations whose tokens are taken; none named means all.
+    organisations: Vec<String>,
+    default_scopes: Vec<String>,
+    leeway_seconds: u64,
+}
+
+/// An identity provider, and for whom it may speak.
+#[derive(Debug, Deserialize)]
+struct Issuer {
+    /// Where its keys are published.
+    #[serde(default)]
+    url: String,
+    /// What its tokens say in `iss`, where that matters.
+    #[serde(default, rename = "issuer")]
+    name: String,
+    /// What its tokens must say in `aud`, where that matters.
+    #[serde(default)]
+    audience: String,
+    #[serde(default)]
+    organisations: Vec<String>,
+}
+
+/// Who was taken out of an organisation, or of one workspace alone: by all that a token may call them, emails in small letters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Departed {
+    organisation_id: Box<str>,
+    workspace_id: Option<Box<str>>,
+    names: HashSet<Box<str>>,
+}
+
+/// A caller who showed a token: as a key that is good until the token ends.
+#[derive(Debug)]
+pub struct Passport {
+    pub key: Key,
+    /// Unix seconds.
+    begins_at: u64,
+}
+
+/// How tokens are checked, and those that were found good.
+#[derive(Debug)]
+pub struct Tokens {
+    /// By their ids, which two issuers may have in common.
+    keys: HashMap<String, Vec<(usize, Verifier)>>,
+    issuers: Vec<Issuer>,
+    algorithms: Vec<String>,
+    organisations: Vec<String>,
+    default_scopes: Vec<String>,
+    leeway: u64,
+    /// By the id of the organisation or workspace.
+    departed: HashMap<Box<str>, HashSet<Box<str>>>,
+    known: Mutex<HashMap<[u8; 32], Arc<Passport>>>,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    alg: String,
+    kid: String,
+    #[serde(rename = "typ")]
+    _typ: String,
+}
+
+impl Tokens {
+    pub(crate) fn compile(published: Published, departed: Vec<Departed>, problems: &mut Vec<Problem>) -> Self {
+        let mut keys: HashMap<String, Vec<(usize, Verifier)>> = HashMap::with_capacity(published.keys.len());
+        for (index, key) in published.keys.into_iter().enumerate() {
+            match Verifier::of(&key).filter(|_| key.issuer < published.issuers.len()) {
+                Some(verifier) => keys.entry(key.kid).or_default().push((key.issuer, verifier)),
+                None => problems.push(Problem::new(format!("$.jwt.keys[{index}]"), "is no public key for signatures")),
+            }
+        }
+        let Published { issuers, algorithms, organisations, default_scopes, leeway_seconds: leeway, .. } = published;
+        let departed =
+            departed.into_iter().map(|gone| (gone.workspace_id.unwrap_or(gone.organisation_id), gone.names)).collect();
+        Self { keys, issuers, algorithms, organisations, default_scopes, leeway, departed, known: Mutex::default() }
+    }
+
+    /// Who showed this text, where it is a token at all.
+    pub fn read(&self, text: &str, workspaces: &[Workspace]) -> Option<Result<Arc<Passport>>> {
+        let mut parts = text.split('.');
+        let (Some(head), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return None;
+        };
+        head.starts_with("eyJ").then(|| {
+            let digest = Sha256::digest(text.as_bytes()).into();
+            let found = self.known().get(&digest).cloned();
+            let passport = match found {
+                Some(passport) => passport,
+                None if text.len() > LARGEST => return Err(Error::TokenInvalid),
+                None => {
+                    let refusal = || self.refusal(claims);
+                    let (issuer, claims) = self.verify(head, claims, signature).ok_or_else(refusal)?;
+                    let passport = Arc::new(self.passport(issuer, &claims, workspaces)?);
+                    self.remember(digest, &passport);
+                    passport
+                }
+            };
+            self.in_time(&passport).map(|()| passport)
+        })
+    }
+
+    /// Whether a text is a token of one of the issuers, whatever else is said of it.
+    pub fn are_from(&self, text: &str) -> bool {
+        let mut parts = text.split('.');
+        let (Some(head), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return false;
+        };
+        let is_token = head.starts_with("eyJ") && text.len() <= LARGEST;
+        is_token && self.verify(head, claims, signature).is_some()
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<Passport>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, digest: [u8; 32], passport: &Arc<Passport>) {
+        let mut known = self.known();
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(digest, Arc::clone(passport));
+    }
+
+    fn in_time(&self, passport: &Passport) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let end = passport.key.expires_at.unwrap_or(0);
+        if end.saturating_add(self.leeway) <= now || passport.begins_at > now.saturating_add(self.leeway) {
+            return Err(Error::TokenExpired);
+        }
+        Ok(())
+    }
+
+    /// Checks the signature: its algorithm is one that was allowed, and fits the kind of the key. Gives whose it is.
+    fn verify(&self, head: &str, claims: &str, signature: &str) -> Option<(&Issuer, Value)> {
+        let read: Head = serde_json::from_slice(&decoded(head)?).ok()?;
+        let algorithm = self.algorithms.iter().find(|name| **name == read.alg)?;
+        let message = format!("{head}.{claims}");
+        let signature = decoded(signature)?;
+        let claims: Value = serde_json::from_slice(&decoded(claims)?).ok()?;
+        let good = |(index, key): &(usize, Verifier)| {
+            let issuer = &self.issuers[*index];
+            issuer.is_of(&claims).then(|| key.verify(algorithm, message.as_bytes(), &signature))?.map(|()| issuer)
+        };
+        let issuer = self.keys.get(&read.kid)?.iter().find_map(good)?;
+        Some((issuer, claims))
+    }
+
+    /// Why a token is not taken: of an issuer whose keys could not be read yet nobody knows whether it is one.
+    fn refusal(&self, claims: &str) -> Error {
+        let claims: Value = decoded(claims).and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
+        let is_mute = |index| !self.keys.values().flatten().any(|(own, _)| *own == index);
+        let is_unread =
+            |(index, issuer): (usize, &Issuer)| !issuer.url.is_empty() && issuer.is_of(&claims) && is_mute(index);
+        if self.issuers.iter().enumerate().any(is_unread) { Error::TokenUnchecked } else { Error::TokenInvalid }
+    }
+
+    fn passport(&self, issuer: &Issuer, claims: &Value, workspaces: &[Workspace]) -> Result<Passport> {
+        let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let seconds = |name: &str| claims.get(name).and_then(moment);
+        let ends = seconds("exp").ok_or(Error::TokenInvalid)?;
+        let organisation = text("organisation_id").ok_or(Error::TokenInvalid)?;
+        let user = ["email_id", "sub", "uid"].into_iter().find_map(text).ok_or(Error::TokenInvalid)?;
+        let is_allowed = |allowed: &[String]| allowed.is_empty() || allowed.iter().any(|one| one == organisation);
+        if !is_allowed(&self.organisations) || !is_allowed(&issuer.organisations) {
+            return Err(Error::TokenForbidden { what: "organisation" });
+        }
+        if self.has_departed(organisation, user) {
+            return Err(Error::TokenDeparted);
+        }
+        let mut own = workspaces.iter().filter(|workspace| &*workspace.organisation_id == organisation).peekable();
+        own.peek().ok_or(Error::TokenInvalid)?;
+        let slug = text("workspace_slug").ok_or(Error::TokenForbidden { what: "workspace" })?;
+        let workspace =
+            own.find(|workspace| &*workspace.slug == slug).ok_or(Error::TokenForbidden { what: "workspace" })?;
+        if self.has_departed(&workspace.id, user) {
+            return Err(Error::TokenForbidden { what: "workspace" });
+        }
+        if !self.may_call(claims) {
+            return Err(Error::TokenForbidden { what: "scope" });
+        }
+        unlimited(claims)?;
+        let defaults = match claims.get("defaults") {
+            None | Some(Value::Null) => None,
+            Some(said @ Value::Object(_)) => read_defaults(&said.to_string()).map_err(|_| Error::TokenInvalid)?,
+            Some(_) => return Err(Error::TokenInvalid),
+        };
+        let key = Key {
+            id: user.into(),
+            name: user.into(),
+            expires_at: Some(ends),
+            workspace: Some(Arc::clone(&workspace.id)),
+            defaults,
+        };
+        Ok(Passport { key, begins_at: seconds("nbf").unwrap_or(0) })
+    }
+
+    /// Whether this was somebody there, and is no more.
+    fn has_departed(&self, place: &str, user: &str) -> bool {
+        let named = |names: &HashSet<Box<str>>| names.contains(user) || names.contains(user.to_lowercase().as_str());
+        self.departed.get(place).is_some_and(named)
+    }
+
+    fn may_call(&self, claims: &Value) -> bool {
+        // A brand may stand before a scope.
+        let is_it = |scope: &str| scope == SCOPE || scope.split_once('.').is_some_and(|(_, rest)| rest == SCOPE);
+        match claims.get("scopes").or_else(|| claims.get("scope")) {
+            Some(Value::String(all)) => all.split_whitespace().any(is_it),
+            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).any(is_it),
+            Some(_) => false,
+            None => self.default_scopes.iter().any(|scope| is_it(scope)),
+        }
+    }
+}
+
+impl Issuer {
+    /// Whether a token says that it is from here, and meant for us.
+    fn is_of(&self, claims: &Value) -> bool {
+        let says = |name: &str, wanted: &str| match claims.get(name) {
+            Some(Value::String(said)) => said == wanted,
+            Some(Value::Array(said)) => name == "aud" && said.iter().any(|one| one == wanted),
+            _ => false,
+        };
+        (self.name.is_empty() || says("iss", &self.name)) && (self.audience.is_empty() || says("aud", &self.audience))
+    }
+}
+
+/// Nothing counts what a token's requests use: who was promised limits must not go on without them.
+fn unlimited(claims: &Value) -> Result<()> {
+    for (name, what) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
+        let said = claims.get(name).unwrap_or(&Value::Null);
+        if !said.is_null() && said.as_array().is_none_or(|limits| !limits.is_empty()) {
+            return Err(Error::TokenForbidden { what });
+        }
+    }
+    Ok(())
+}
+
+/// Seconds since 1970, which may have a fraction.
+fn moment(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::{
+        rand::SystemRandom,
+        rsa::KeySize,
+        signature::{
+            ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
+        },
+    };
+    use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+    use serde_json::json;
+
+    use super::*;
+
+    fn encoded(bytes: &[u8]) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    struct Signer {
+        rsa: RsaKeyPair,
+        point: EcdsaKeyPair,
+        edwards: Ed25519KeyPair,
+    }
+
+    impl Signer {
+        fn new() -> Self {
+            Self {
+                rsa: RsaKeyPair::generate(KeySize::Rsa2048).unwrap(),
+                point: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap(),
+                edwards: Ed25519KeyPair::generate().unwrap(),
+            }
+        }
+
+        fn tokens(&self, algorithms: &[&str]) -> Tokens {
+            // SEQUENCE { INTEGER n of 257 bytes, INTEGER e of 3 bytes }.
+            let der = self.rsa.public_key().as_ref();
+            let (n, e) = (&der[9..265], &der[267..270]);
+            let point = self.point.public_key().as_ref();
+            let published = json!({"algorithms": algorithms, "organisations": [], "default_scopes": [],
+            "leeway_seconds": 60, "issuers": [{}], "keys": [
+                {"issuer": 0, "kid": "r", "kty": "RSA", "n": encoded(n), "e": encoded(e)},
+                {"issuer": 0, "kid": "p", "kty": "EC", "crv": "P-256", "x": encoded(&point[1..33]), "y": encoded(&point[33..])},
+                self.row(0),
+            ]});
+            compiled(published)
+        }
+
+        /// The last of its keys, as one of somebody's.
+        fn row(&self, issuer: usize) -> Value {
+            json!({"issuer": issuer, "kid": "e", "kty": "OKP", "crv": "Ed25519",
+                "x": encoded(self.edwards.public_key().as_ref())})
+        }
+
+        fn sign(&self, algorithm: &str, claims: &Value) -> String {
+            let kid = match algorithm {
+                "RS256" => "r",
+                "ES256" => "p",
+                _ => "e",
+            };
+            let head = json!({"alg": algorithm, "kid": kid, "typ": "JWT"});
+            let message =
+                format!("{}.{}", encoded(head.to_string().as_bytes()), encoded(claims.to_string().as_bytes()));
+            let random = SystemRandom::new();
+            let signature = match algorithm {
+                "RS256" => {
+                    let mut signature = vec![0; self.rsa.public_modulus_len()];
+                    self.rsa.sign(&RSA_PKCS1_SHA256, &random, message.as_bytes(), &mut signature).unwrap();
+                    signature
+                }
+                "ES256" => self.point.sign(&random, message.as_bytes()).unwrap().as_ref().to_vec(),
+                _ => self.edwards.sign(message.as_bytes()).as_ref().to_vec(),
+            };
+            format!("{message}.{}", encoded(&signature))
+        }
+    }
+
+    fn compiled(published: Value) -> Tokens {
+        let mut problems = Vec::new();
+        let departed = json!([{"organisation_id": "o", "names": ["u-1", "gone@b.test"]},
+            {"organisation_id": "o", "workspace_id": "w", "names": ["left@b.test"]},
+            {"organisation_id": "o", "workspace_id": "other", "names": ["somebody"]}]);
+        let departed = serde_json::from_value(departed).unwrap();
+        let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), departed, &mut problems);
+        assert!(problems.is_empty());
+        tokens
+    }
+
+    fn workspaces() -> Vec<Workspace> {
+        vec![Workspace { id: "w".into(), slug: "ws-1".into(), organisation_id: "o".into() }]
+    }
+
+    fn claims() -> Value {
+        json!({"organisation_id": "o", "workspace_slug": "ws-1", "scope": "logs.write portkey.completions.write",
+            "exp": 4_000_000_000u64, "sub": "somebody"})
+    }
+
+    fn outcome(tokens: &Tokens, text: &str) -> String {
+        match tokens.read(text, &workspaces()) {
+            None => "no token".into(),
+            Some(Ok(passport)) => passport.key.id.to_string(),
+            Some(Err(error)) => format!("{} {}", error.status(), error.message()),
+        }
+    }
+
+    #[test]
+    fn a_token_is_taken_in_each_way_of_signing_that_is_allowed_and_in_no_other() {
+        let issuer = Signer::new();
+        let all = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
+        for algorithm in ["RS256", "ES256", "EdDSA"] {
+            let text = issuer.sign(algorithm, &claims());
+            // The second time it is known.
+            assert_eq!([outcome(&all, &text), outcome(&all, &text)], ["somebody", "somebody"], "{algorithm}");
+            let others = ["RS256", "ES256", "EdDSA"].into_iter().filter(|other| *other != algorithm);
+            assert!(outcome(&issuer.tokens(&others.collect::<Vec<_>>()), &text).starts_with("401"), "{algorithm}");
+            assert!(outcome(&Signer::new().tokens(&[algorithm]), &text).starts_with("401"), "{algorithm}");
+        }
+        let passport = all.read(&issuer.sign("RS256", &claims()), &workspaces()).unwrap().unwrap();
+        assert_eq!(passport.key.workspace.as_deref(), Some("w"));
+    }
+
+    #[test]
+    fn what_a_token_says_decides() {
+        let issuer = Signer::new();
+        let tokens = issuer.tokens(&["EdDSA"]);
+        for (name, value, status) in [
+            ("exp", json!(1), "401"),
+            ("exp", json!("soon"), "401"),
+            ("nbf", json!(4_000_000_000u64), "401"),
+            ("organisation_id", json!("other"), "401"),
+            ("organisation_id", Value::Null, "401"),
+            ("sub", Value::Null, "401"),
+            ("workspace_slug", json!("ws-2"), "403"),
+            ("workspace_slug", Value::Null, "403"),
+            ("scope", json!("logs.write"), "403"),
+            ("scope", Value::Null, "403"),
+            ("scopes", json!(["logs.write"]), "403"),
+            ("scopes", json!(["completions.write"]), "somebody"),
+            ("email_id", json!("a@b.test"), "a@b.test"),
+            ("email_id", json!("Gone@b.test"), "401 whom"),
+            ("sub", json!("u-1"), "401 whom"),
+            ("email_id", json!("Left@b.test"), "403 the workspace"),
+        ] {
+            let mut changed = claims();
+            changed[name] = value.clone();
+            let found = outcome(&tokens, &issuer.sign("EdDSA", &changed));
+            assert!(found.starts_with(status), "{name} {value}: {found}");
+        }
+    }
+
+    #[test]
+    fn an_issuer_speaks_for_itself_and_its_own_organisations_alone() {
+        let (one, other) = (Signer::new(), Signer::new());
+        // Both call their key by the same id.
+        let tokens = compiled(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
+        "leeway_seconds": 60, "keys": [one.row(0), other.row(1)], "issuers": [
+            {"url": "https://one.test", "issuer": "one", "organisations": ["o"]},
+            {"url": "https://other.test", "issuer": "other", "audience": "us", "organisations": ["p"]},
+        ]}));
+        let both = || {
+            let mut all = workspaces();
+            all.push(Workspace { id: "v".into(), slug: "ws-1".into(), organisation_id: "p".into() });
+            all
+        };
+        for (issuer, changes, status) in [
+            (&one, json!({"iss": "one"}), 200),
+            (&one, json!({}), 401),
+            (&one, json!({"iss": "other"}), 401),
+            (&one, json!({"iss": ["one"]}), 401),
+            (&one, json!({"iss": "one", "organisation_id": "p"}), 403),
+            (&other, json!({"iss": "other", "aud": "us", "organisation_id": "p"}), 200),
+            (&other, json!({"iss": "other", "aud": ["they", "us"], "organisation_id": "p"}), 200),
+            (&other, json!({"iss": "other", "aud": "they", "organisation_id": "p"}), 401),
+            (&other, json!({"iss": "other", "organisation_id": "p"}), 401),
+            (&other, json!({"iss": "other", "aud": "us"}), 403),
+            (&other, json!({"iss": "one", "aud": "us"}), 401),
+        ] {
+            let mut said = claims();
+            said.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let found = tokens.read(&issuer.sign("EdDSA", &said), &both()).unwrap();
+            assert_eq!(found.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
+        }
+    }
+
+    #[test]
+    fn a_token_whose_issuers_keys_are_not_there_yet_is_not_said_to_be_wrong() {
+        let issuer = Signer::new();
+        let read = |url: &str, keys: Value, iss: &str| {
+            let tokens = compiled(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
+                "leeway_seconds": 60, "keys": keys, "issuers": [{"url": url, "issuer": "one"}]}));
+            let mut said = claims();
+            said["iss"] = iss.into();
+            outcome(&tokens, &issuer.sign("EdDSA", &said))
+        };
+        let url = "https://one.test";
+        assert!(read(url, json!([]), "one").starts_with("503"));
+        assert!(read(url, json!([]), "other").starts_with("401"));
+        assert!(read("", json!([]), "one").starts_with("401"));
+        assert!(read(url, json!([Signer::new().row(0)]), "one").starts_with("401"));
+        assert_eq!(read(url, json!([issuer.row(0)]), "one"), "somebody");
+    }
+
+    #[test]
+    fn a_token_brings_defaults_along_as_keys_have_them() {
+        let issuer = Signer::new();
+        let tokens = issuer.tokens(&["EdDSA"]);
+        let with = |defaults: Value| {
+            let mut said = claims();
+            said["defaults"] = defaults;
+            tokens.read(&issuer.sign("EdDSA", &said), &workspaces()).unwrap()
+        };
+        assert_eq!(with(json!({"config_id": "c-1"})).unwrap().key.config(), Some("c-1"));
+        let said = json!({"config_id": "pc-1", "allow_config_override": false, "metadata": {"team": "a", "size": 3}});
+        let key = &with(said).unwrap().key;
+        assert_eq!((key.config(), key.is_bound()), (Some("pc-1"), true));
+        assert_eq!(key.metadata().len(), 2);
+        assert_eq!(with(Value::Null).unwrap().key.config(), None);
+        for wrong in [json!("pc-1"), json!([]), json!({"config_id": 5}), json!({"metadata": []})] {
+            assert_eq!(with(wrong.clone()).err().map(|error| error.status()), Some(401), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_with_limits_is_refused_for_as_long_as_nothing_counts_for_it() {
+        let issuer = Signer::new();
+        let tokens = issuer.tokens(&["EdDSA"]);
+        for name in ["usage_limits", "rate_limits"] {
+            for (limits, status) in
+                [(json!(null), None), (json!([]), None), (json!([{"value": 5}]), Some(403)), (json!({}), Some(403))]
+            {
+                let mut said = claims();
+                said[name] = limits.clone();
+                let found = tokens.read(&issuer.sign("EdDSA", &said), &workspaces()).unwrap();
+                assert_eq!(found.err().map(|error| error.status()), status, "{name} {limits}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_that_was_changed_or_is_none_is_not_taken() {
+        let issuer = Signer::new();
+        let tokens = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
+        let text = issuer.sign("EdDSA", &claims());
+        let (head, rest) = text.split_once('.').unwrap();
+        let (_, signature) = rest.split_once('.').unwrap();
+        let other = encoded(br#"{"organisation_id":"o"}"#);
+        let unsigned = encoded(br#"{"alg":"none","kid":"e","typ":"JWT"}"#);
+        let confused = encoded(br#"{"alg":"RS256","kid":"e","typ":"JWT"}"#);
+        for changed in [
+            format!("{head}.{other}.{signature}"),
+            format!("{unsigned}.{rest}"),
+            format!("{confused}.{rest}"),
+            format!("{head}.{rest}AA"),
+            format!("{head}.{}.", rest.split_once('.').unwrap().0),
+            format!("{text}{}", "A".repeat(LARGEST)),
+        ] {
+            assert!(outcome(&tokens, &changed).starts_with("401"), "{changed}");
+        }
+        for key in ["abc", "a.b.c", "eyJ.b", "eyJ.b.c.d", ""] {
+            assert_eq!(outcome(&tokens, key), "no token");
+        }
+    }
+}

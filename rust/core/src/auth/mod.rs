@@ -1,0 +1,4 @@
+//! Authentication: gateway keys and tokens of identity providers.
+
+pub mod caller;
+pub mod jwt;

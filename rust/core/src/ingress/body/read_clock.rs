@@ -1,0 +1,43 @@
+//! How long a body's caller has been waited for.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Measures how long is waited for a caller.
+#[derive(Default)]
+pub(crate) struct Clock {
+    /// In all, before the piece that is waited for now.
+    pub(crate) waited: Duration,
+    since: Option<Instant>,
+    /// One for a body, not one for each piece: where pieces came meanwhile it rings too early and is set again.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl Clock {
+    pub(crate) fn stop(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.waited += since.elapsed();
+        }
+    }
+
+    pub(crate) fn poll_rings(&mut self, context: &mut Context<'_>, patience: Duration) -> Poll<()> {
+        let deadline = *self.since.get_or_insert_with(Instant::now) + patience;
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if deadline < alarm.deadline() {
+            alarm.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(alarm.as_mut().poll(context));
+            if alarm.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            alarm.as_mut().reset(deadline);
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! Header fields as they came: one buffer, a span for each name and value, order kept.
+
+use std::{net::IpAddr, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{endpoints::batches::Output, ingress::trace_context::Trace};
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    name: u32,
+    value: u32,
+    end: u32,
+}
+
+/// How many fields an answer gets from us.
+pub const OURS: usize = 10;
+
+/// A list of header fields. Names are lower-case. Look-ups are scans: lists are short.
+#[derive(Debug, Clone, Default)]
+pub struct Headers {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+impl Headers {
+    pub fn with_capacity(fields: usize) -> Self {
+        Self { bytes: Vec::with_capacity(fields * 40), spans: Vec::with_capacity(fields) }
+    }
+
+    /// Of an answer: so many fields of so many bytes, and those that we add.
+    pub fn with_room(fields: usize, bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes + OURS * 64), spans: Vec::with_capacity(fields + OURS) }
+    }
+
+    /// Adds a field; the name is lowered.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        self.push_joined(name, b"", value);
+    }
+
+    /// Adds a field whose name is a prefix and a rest.
+    pub fn push_joined(&mut self, prefix: &[u8], rest: &[u8], value: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(prefix);
+        self.bytes.extend_from_slice(rest);
+        self.bytes[start..].make_ascii_lowercase();
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.spans.push(Span { name: start as u32, value: middle as u32, end: self.bytes.len() as u32 });
+    }
+
+    /// Forgets the fields whose name does not pass.
+    pub fn retain(&mut self, mut passes: impl FnMut(&[u8]) -> bool) {
+        let Self { bytes, spans } = self;
+        spans.retain(|span| passes(&bytes[span.name as usize..span.value as usize]));
+    }
+
+    /// Makes room for so many more fields of so many bytes in all.
+    pub fn reserve(&mut self, fields: usize, bytes: usize) {
+        self.spans.reserve(fields);
+        self.bytes.reserve(bytes);
+    }
+
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// How many bytes they take, each on a line of HTTP/1.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + self.spans.len() * ": \r\n".len()
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.spans.iter().map(|span| (self.name(*span), self.value(*span)))
+    }
+
+    /// The first value of a (lower-case) name.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let length = name.len() as u32;
+        self.spans
+            .iter()
+            .find(|span| span.value - span.name == length && self.name(**span) == name.as_bytes())
+            .map(|span| self.value(*span))
+    }
+
+    /// The first value of a name where it is text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// Whether their body is of this media type.
+    pub fn is_kind(&self, kind: &str) -> bool {
+        self.get("content-type").is_some_and(|value| is_kind(value, kind))
+    }
+
+    /// Whether their body is JSON.
+    pub fn is_json(&self) -> bool {
+        self.get("content-type").is_some_and(is_json)
+    }
+
+    /// Whether their body is an image.
+    pub fn is_image(&self) -> bool {
+        self.get("content-type").is_some_and(|value| {
+            essence(value).split_at_checked(6).is_some_and(|(family, _)| family.eq_ignore_ascii_case(b"image/"))
+        })
+    }
+
+    /// Whether a comma-separated field holds this token, in any case.
+    pub fn has_token(&self, name: &str, token: &str) -> bool {
+        self.iter().filter(|(field, _)| *field == name.as_bytes()).any(|(_, value)| {
+            value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+        })
+    }
+
+    /// The fields that `connection` names as its own, lower-case, besides the usual words: nearly always none.
+    pub fn of_the_connection(&self) -> Vec<Vec<u8>> {
+        let values = self.iter().filter(|(name, _)| *name == b"connection").map(|(_, value)| value);
+        let unusual =
+            values.filter(|value| !value.eq_ignore_ascii_case(b"keep-alive") && !value.eq_ignore_ascii_case(b"close"));
+        unusual
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .map(|part| part.trim_ascii().to_ascii_lowercase())
+            .collect()
+    }
+
+    fn name(&self, span: Span) -> &[u8] {
+        &self.bytes[span.name as usize..span.value as usize]
+    }
+
+    fn value(&self, span: Span) -> &[u8] {
+        &self.bytes[span.value as usize..span.end as usize]
+    }
+}
+
+impl<'a> FromIterator<(&'a [u8], &'a [u8])> for Headers {
+    fn from_iter<I: IntoIterator<Item = (&'a [u8], &'a [u8])>>(fields: I) -> Self {
+        let mut headers = Self::default();
+        for (name, value) in fields {
+            headers.push(name, value);
+        }
+        headers
+    }
+}
+
+/// Whether these may stand in a head as a field: a token, and a text on one line.
+pub fn is_field(name: &str, value: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty()
+        && name.bytes().all(is_token)
+        && !value.chars().any(char::is_control)
+        && !is_hop_by_hop(name.as_bytes())
+        && !matches!(name, "host" | "content-length" | "expect")
+}
+
+/// Fields that belong to one connection and are never passed on (RFC 9110 §7.6.1).
+pub fn is_hop_by_hop(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection"
+            | b"keep-alive"
+            | b"proxy-authenticate"
+            | b"proxy-authorization"
+            | b"proxy-connection"
+            | b"te"
+            | b"trailer"
+            | b"transfer-encoding"
+            | b"upgrade"
+    )
+}
+
+/// Fields by which cloud metadata services tell a request of their own machine from a forged one: never passed on.
+pub fn is_cloud_metadata(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"metadata"
+            | b"metadata-flavor"
+            | b"x-aliyun-ecs-metadata-token"
+            | b"x-aliyun-ecs-metadata-token-ttl-seconds"
+            | b"x-aws-ec2-metadata-token"
+            | b"x-aws-ec2-metadata-token-ttl-seconds"
+            | b"x-google-metadata-request"
+    )
+}
+
+/// The prefix of the gateway's own control headers.
+pub const PREFIX: &[u8] = b"x-gateway-";
+
+/// What the caller asks of the gateway, read from `x-gateway-*` (or an alias of that prefix) in one pass.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Control<'a> {
+    pub api_key: Option<&'a str>,
+    pub provider: Option<&'a str>,
+    pub virtual_key: Option<&'a str>,
+    pub config: Option<&'a str>,
+    pub custom_host: Option<&'a str>,
+    pub trace_id: Option<&'a str>,
+    pub span_id: Option<&'a str>,
+    pub span_name: Option<&'a str>,
+    pub parent_span_id: Option<&'a str>,
+    pub metadata: Option<&'a str>,
+    pub request_timeout: Option<&'a str>,
+    pub forward_headers: Option<&'a str>,
+    pub sensitive_headers: Option<&'a str>,
+    pub cache_force_refresh: Option<&'a str>,
+    pub cache_namespace: Option<&'a str>,
+    pub strict: Option<&'a str>,
+    pub explain: Option<&'a str>,
+    pub nitro: Option<&'a str>,
+    /// Whether more than figures may be kept of the request.
+    pub debug: Option<&'a str>,
+    /// In which workspace somebody with a token means to be.
+    pub workspace: Option<&'a str>,
+    /// How long a recording lasts that is uploaded, as clients find it out: milliseconds.
+    pub audio_file_duration: Option<&'a str>,
+    /// Checks that are to be made of what is asked, and of what is answered.
+    pub input_guardrails: Option<&'a str>,
+    pub output_guardrails: Option<&'a str>,
+    /// There are others: options of a provider may be among them.
+    pub others: bool,
+    /// The prefix that the caller used, to be answered with the same.
+    pub prefix: Option<&'a [u8]>,
+    /// From `traceparent`.
+    pub trace: Option<Trace<'a>>,
+    pub has_baggage: bool,
+    /// As the client calls what several requests belong to.
+    pub session: Option<&'a str>,
+    /// How long the client says that it waits.
+    pub patience: Option<Duration>,
+}
+
+/// What a coding assistant says of the session that a request is part of: for gateways to group by, and not for providers.
+pub const SESSION: &[u8] = b"x-claude-code-session-id";
+
+/// Stands for a value that is no text: it is there, and it is nothing that anyone could mean.
+const NO_TEXT: &str = "\u{fffd}";
+
+impl<'a> Control<'a> {
+    /// Reads the control headers. `aliases` are further prefixes, lower-case, such as `x-portkey-`.
+    pub fn read(headers: &'a Headers, aliases: &'a [String]) -> Self {
+        let mut control = Self::default();
+        let mut traceparent: Option<&[u8]> = None;
+        for (name, value) in headers.iter() {
+            if let Some((prefix, rest)) = control_name(name, aliases) {
+                // Those who know the alias look for nothing else in the answer.
+                if control.prefix.is_none_or(|known| known == PREFIX) {
+                    control.prefix = Some(prefix);
+                }
+                control.set(rest, std::str::from_utf8(value).unwrap_or(NO_TEXT).trim());
+            } else if name == b"traceparent" {
+                // Two of them are none.
+                traceparent = Some(if traceparent.is_none() { value } else { b"" });
+            } else if name == b"baggage" {
+                control.has_baggage = true;
+            } else if name == SESSION {
+                control.session = std::str::from_utf8(value).ok().map(str::trim);
+            } else if matches!(name, b"x-stainless-timeout" | b"x-stainless-read-timeout") {
+                control.patience = control.patience.into_iter().chain(seconds(value)).min();
+            }
+        }
+        control.trace = traceparent.and_then(Trace::parse);
+        control
+    }
+
+    /// Whether the answer is to say why the request went where it went.
+    pub fn is_to_be_explained(&self) -> bool {
+        self.explain == Some("true")
+    }
+
+    /// Whether the request is to go as it came and once: no parameter set, nothing told in other words, no retry.
+    pub fn is_nitro(&self) -> bool {
+        self.nitro == Some("true")
+    }
+
+    /// Whether nothing but figures is to be kept of the request.
+    pub fn is_discreet(&self) -> bool {
+        self.debug.is_some_and(|said| said.eq_ignore_ascii_case("false"))
+    }
+
+    fn set(&mut self, name: &[u8], value: &'a str) {
+        let field = match name {
+            b"api-key" => &mut self.api_key,
+            b"provider" => &mut self.provider,
+            b"virtual-key" => &mut self.virtual_key,
+            b"config" => &mut self.config,
+            b"custom-host" => &mut self.custom_host,
+            b"trace-id" => &mut self.trace_id,
+            b"span-id" => &mut self.span_id,
+            b"span-name" => &mut self.span_name,
+            b"parent-span-id" => &mut self.parent_span_id,
+            b"metadata" => &mut self.metadata,
+            b"request-timeout" => &mut self.request_timeout,
+            b"forward-headers" => &mut self.forward_headers,
+            b"sensitive-headers" => &mut self.sensitive_headers,
+            b"cache-force-refresh" => &mut self.cache_force_refresh,
+            b"cache-namespace" => &mut self.cache_namespace,
+            b"explain" => &mut self.explain,
+            b"nitro-mode" => &mut self.nitro,
+            b"debug" => &mut self.debug,
+            b"workspace" => &mut self.workspace,
+            b"audio-file-duration" => &mut self.audio_file_duration,
+            b"default-input-guardrails" => &mut self.input_guardrails,
+            b"default-output-guardrails" => &mut self.output_guardrails,
+            b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
+            _ => {
+                self.others = true;
+                return;
+            }
+        };
+        if !value.is_empty() {
+            *field = Some(value);
+        }
+    }
+}
+
+/// A time in seconds; some clients write a word that says nothing.
+fn seconds(value: &[u8]) -> Option<Duration> {
+    let seconds = std::str::from_utf8(value).ok()?.trim().parse::<f64>().ok()?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
+}
+
+/// Splits a control header's name into its prefix and the rest; `None` for any other header.
+pub fn control_name<'n>(name: &'n [u8], aliases: &[String]) -> Option<(&'n [u8], &'n [u8])> {
+    if name.first() != Some(&b'x') {
+        return None;
+    }
+    std::iter::once(PREFIX)
+        .chain(aliases.iter().map(String::as_bytes))
+        .find(|prefix| name.starts_with(prefix))
+        .map(|prefix| name.split_at(prefix.len()))
+}
+
+/// What is wrong with the fields that decide who asks for what: each may be understood in one way only.
+pub fn fault(headers: &Headers, aliases: &[String]) -> Option<(&'static str, String)> {
+    let mut once = [false; 2];
+    for (place, (name, value)) in headers.iter().enumerate() {
+        let single = match name {
+            b"host" if !is_host(value) => return Some(("host", format!("`{}` is no host", value.escape_ascii()))),
+            b"host" => 0,
+            b"authorization" => 1,
+            [b'x', ..] => {
+                if let Some(message) = control_fault(headers, place, aliases) {
+                    return Some(("header", message));
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        if std::mem::replace(&mut once[single], true) {
+            let name = ["host", "authorization"][single];
+            return Some((name, "is sent twice".to_owned()));
+        }
+    }
+    None
+}
+
+/// What is wrong with a field that begins with an `x`.
+fn control_fault(headers: &Headers, place: usize, aliases: &[String]) -> Option<String> {
+    let (name, value) = headers.iter().nth(place)?;
+    let shown = || String::from_utf8_lossy(name).into_owned();
+    if name.contains(&b'_') {
+        // Some readers take an underscore for a hyphen.
+        let plain = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect::<Vec<_>>();
+        return control_name(&plain, aliases)
+            .map(|_| format!("`{}` is written with hyphens: `{}`", shown(), String::from_utf8_lossy(&plain)));
+    }
+    let (prefix, rest) = control_name(name, aliases)?;
+    headers.iter().skip(place + 1).find_map(|(other, said)| {
+        let (other_prefix, _) =
+            other.ends_with(rest).then(|| control_name(other, aliases))?.filter(|(_, r)| *r == rest)?;
+        match (prefix == other_prefix, value == said) {
+            (true, _) => Some(format!("`{}` is sent twice", shown())),
+            (false, false) => Some(format!("`{}` and `{}` differ", shown(), String::from_utf8_lossy(other))),
+            (false, true) => None,
+        }
+    })
+}
+
+/// Whether it is a host with or without a port (RFC 9110 §7.2).
+fn is_host(value: &[u8]) -> bool {
+    let (host, port) = match value.iter().rposition(|byte| matches!(byte, b':' | b']')) {
+        Some(at) if value[at] == b':' => value.split_at(at),
+        _ => (value, &b""[..]),
+    };
+    let is_port = port.is_empty() || port.len() <= 6 && port[1..].iter().all(u8::is_ascii_digit);
+    let is_name = match host {
+        [b'[', inner @ .., b']'] => {
+            inner.contains(&b':') && inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
+        }
+        name => {
+            !name.is_empty()
+                && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte))
+        }
+    };
+    is_port && is_name
+}
+
+/// Whether it is the media type of JSON, or of a format that is JSON: `application/stream+json` is lines of it.
+pub fn is_json(kind: &[u8]) -> bool {
+    if is_kind(kind, "application/json") || is_kind(kind, "text/json") {
+        return true;
+    }
+    let kind = essence(kind).to_ascii_lowercase();
+    kind.starts_with(b"application/") && kind.ends_with(b"+json") && kind != b"application/stream+json"
+}
+
+/// Whether a `content-type` is this media type, whatever its case and its parameters are (RFC 9110 §8.3.1).
+pub fn is_kind(value: &[u8], kind: &str) -> bool {
+    essence(value).eq_ignore_ascii_case(kind.as_bytes())
+}
+
+/// The media type without its parameters.
+fn essence(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
+}
+
+/// A request without its body, shared between the walk and the record.
+#[derive(Debug, Clone, Default)]
+pub struct Head {
+    /// Upper-case, such as `POST`.
+    pub method: String,
+    /// As it came: percent-encoded, without query.
+    pub path: String,
+    pub query: String,
+    pub headers: Headers,
+    /// Who is at the other end of the connection; known of management requests alone.
+    pub peer: Option<IpAddr>,
+    /// What its provider said of the batch whose output is asked for in the caller's name.
+    pub output: Option<Box<Output>>,
+}
+
+impl Head {
+    /// How many bytes it takes, all but the version.
+    pub fn size(&self) -> usize {
+        self.method.len() + self.path.len() + self.query.len() + self.headers.size()
+    }
+
+    /// Methods whose requests have a body even when it is empty.
+    pub fn takes_body(&self) -> bool {
+        matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
+    }
+
+    /// Whether sending it twice does no harm.
+    pub fn is_replayable(&self) -> bool {
+        matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE")
+            || self.headers.get("idempotency-key").is_some()
+    }
+}
+
+/// What is wrong with a path that would mean something else to the next reader: dot segments, in clear or encoded.
+pub fn odd_path(path: &str) -> Option<&'static str> {
+    if !path.contains('.') && !path.contains('%') {
+        return None;
+    }
+    // Whoever decodes it sees a separator where an encoded one stands.
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    let mut segments = plain.split(['/', '\\']);
+    segments.any(|segment| segment == "." || segment == "..").then_some("must not hold dot segments")
+}
+
+/// A response without its body.
+#[derive(Debug, Default, Clone)]
+pub struct Answered {
+    pub status: u16,
+    pub headers: Headers,
+}
+
+/// What is sent to the caller: the body is whole or comes in pieces.
+#[derive(Debug, Default, Clone)]
+pub struct Whole {
+    pub answered: Answered,
+    pub body: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Headers {
+        [
+            (&b"X-Gateway-Provider"[..], &b"openai"[..]),
+            (b"x-portkey-trace-id", b"t-1"),
+            (b"connection", b"keep-alive, X-Custom"),
+        ]
+        .into_iter()
+        .collect()
+    }
+
+    #[test]
+    fn finds_values_by_lower_case_name() {
+        assert_eq!(sample().text("x-gateway-provider"), Some("openai"));
+        assert_eq!(sample().get("x-gateway"), None);
+    }
+
+    #[test]
+    fn reads_control_headers_under_either_prefix() {
+        let headers = sample();
+        let aliases = vec!["x-portkey-".to_owned()];
+        let control = Control::read(&headers, &aliases);
+        assert_eq!((control.provider, control.trace_id), (Some("openai"), Some("t-1")));
+        assert_eq!(Control::read(&headers, &[]).trace_id, None);
+    }
+
+    #[test]
+    fn the_answer_goes_to_the_alias_where_both_prefixes_are_used() {
+        let aliases = vec!["x-portkey-".to_owned()];
+        for names in [["x-gateway-a", "x-portkey-b"], ["x-portkey-b", "x-gateway-a"]] {
+            let headers: Headers = names.iter().map(|name| (name.as_bytes(), &b"1"[..])).collect();
+            assert_eq!(Control::read(&headers, &aliases).prefix, Some(&b"x-portkey-"[..]));
+            assert_eq!(Control::read(&headers, &[]).prefix, Some(PREFIX));
+        }
+    }
+
+    #[test]
+    fn what_could_be_understood_in_two_ways_is_a_fault_that_names_it() {
+        let aliases = ["x-portkey-".to_owned()];
+        let faults = |fields: &[(&str, &str)]| {
+            let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+            fault(&headers, &aliases).map(|(name, message)| format!("{name} {message}"))
+        };
+        for (fields, said) in [
+            (&[("host", "a"), ("Host", "a")][..], "host is sent twice"),
+            (&[("authorization", "a"), ("Authorization", "a")], "authorization is sent twice"),
+            (&[("x_gateway_api_key", "a")], "`x_gateway_api_key` is written with hyphens"),
+            (&[("X-Gateway_Config", "a")], "`x-gateway_config` is written"),
+            (&[("x-portkey-api_key", "a")], "`x-portkey-api_key` is written"),
+            (&[("x-gateway-provider", "a"), ("x-gateway-provider", "a")], "`x-gateway-provider` is sent twice"),
+            (
+                &[("x-portkey-config", "a"), ("x-gateway-config", "b")],
+                "`x-portkey-config` and `x-gateway-config` differ",
+            ),
+        ] {
+            let found = faults(fields).unwrap();
+            assert!(found.contains(said), "{found}");
+        }
+        for fields in [
+            &[("host", "a:80"), ("x_other", "1"), ("x-other", "1"), ("x-other", "2")][..],
+            &[("x-gateway-config", "a"), ("x-portkey-config", "a"), ("x-gateway-provider", "p")],
+            &[("x-gateway-span-id", "1"), ("x-gateway-parent-span-id", "2")],
+        ] {
+            assert_eq!(faults(fields), None);
+        }
+    }
+
+    #[test]
+    fn a_traceparent_counts_where_there_is_one_of_them() {
+        let parent = (&b"TraceParent"[..], &b"00-12345678901234567890123456789012-1234567890123456-01"[..]);
+        let read = |fields: &[(&[u8], &[u8])]| Control::read(&fields.iter().copied().collect(), &[]).trace.is_some();
+        assert!(read(&[parent]));
+        assert!(!read(&[parent, parent]) && !read(&[(b"trace-parent", parent.1)]));
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+        for host in ["a", "a.example:8787", "127.0.0.1:80", "[::1]", "[::ffff:1.2.3.4]:443", "my_host", "a."] {
+            assert!(is_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "", " ", "a b", "a/b", "u@a", "a:x", "a:123456", "a,b", "a?", "a#", ":80", "[::1", "::1", "[]", "a\\b",
+            "[a]b",
+        ] {
+            assert!(!is_host(host.as_bytes()), "{host}");
+        }
+    }
+
+    #[test]
+    fn json_has_several_names() {
+        for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", "text/json"] {
+            assert!(is_json(kind.as_bytes()), "{kind}");
+        }
+        for kind in [
+            "text/plain",
+            "application/jsonl",
+            "application/json-seq",
+            "application/stream+json",
+            "Application/Stream+JSON; charset=utf-8",
+            "application/x-ndjson",
+            "text/html; a=json",
+            "",
+        ] {
+            assert!(!is_json(kind.as_bytes()), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_found_in_any_case() {
+        assert!(sample().has_token("connection", "x-custom"));
+        assert!(!sample().has_token("connection", "keep"));
+    }
+
+    #[test]
+    fn what_a_connection_names_is_its_own() {
+        assert_eq!(sample().of_the_connection(), [&b"keep-alive"[..], b"x-custom"]);
+        let usual: Headers = [(&b"connection"[..], &b"Keep-Alive"[..])].into_iter().collect();
+        assert!(usual.of_the_connection().is_empty());
+    }
+}

@@ -1,0 +1,223 @@
+//! A request said in its provider's own way, and the answer told in the caller's. Only those that need it come here.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use penstock_llm::{
+    api_format::gemini,
+    chat::providers::Wire,
+    operation::Operation,
+    translation::{Beside, Kept, Question, Translation},
+};
+
+use crate::{
+    accounting::record::Facts,
+    error::{Error, Result},
+    ingress::{
+        body::Body,
+        headers::{Head, Headers},
+        route::Route,
+    },
+    process::deadline::Deadline,
+    resolve::{target::Target, target_resolver::Call},
+    response::normalise::{self, MOST_OF_ERROR},
+    state::shared::{self, Shared},
+    upstream::{self, AnswerBody, Incoming},
+};
+
+/// A whole answer that is larger cannot be told.
+pub const MOST: usize = 64 * 1024 * 1024;
+/// Bodies up to this size take far less than a millisecond to say.
+pub const SAID_HERE: usize = 128 * 1024;
+
+/// What is sent instead of the caller's body, and who understands the answer.
+pub async fn say(
+    call: &Call<'_>,
+    target: &Target<'_>,
+    body: Body,
+    (wire, shared): (&'static dyn Wire, &Shared),
+    facts: &mut Facts,
+) -> Result<(Body, Translation)> {
+    let body = body.collect().await?;
+    let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
+    let length = body.len();
+    let model = facts.model.clone();
+    let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
+    let betas = text("anthropic_beta").or_else(|| call.head.headers.text("anthropic-beta").map(ToOwned::to_owned));
+    let version = text("anthropic_version");
+    let is_anthropics = call.head.headers.text("anthropic-version").is_some();
+    let meant = Some(provider.meant(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
+    // Of jobs alone there is something to say that neither body nor path says.
+    let tuning = operation.is_of_jobs().then(|| (call.head.query.clone(), target.options.clone()));
+    let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| kept(shared, target, &model));
+    let kept = signatures.clone().filter(|_| shared.redis.is_some());
+    let said = move || {
+        let (betas, version) = (betas.as_deref(), version.as_deref());
+        let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
+        let beside = Beside {
+            betas,
+            version,
+            is_anthropics,
+            query,
+            options,
+            meant: meant.as_deref(),
+            signatures: signatures.as_ref(),
+        };
+        let question = Question {
+            operation,
+            provider,
+            body: &body,
+            model: &model,
+            beside,
+            strict,
+            now: now(),
+            mark: fastrand::u32(..),
+        };
+        Translation::of(&question, wire)
+    };
+    let again = kept.map(|kept| (kept, said.clone()));
+    let mut told = worked(length, said).await?;
+    if let Some((kept, said)) = again
+        && learned(shared, &kept).await
+    {
+        told = worked(length, said).await?;
+    }
+    let refused = |refusal: penstock_llm::translation::Refusal| Error::Untranslatable {
+        provider: provider.slug(),
+        path: refusal.path,
+        message: refusal.message,
+    };
+    let (translation, body) = told.map_err(refused)?;
+    facts.lost.clone_from(&translation.lost);
+    facts.unsaid = Some(translation.answering.unsaid.clone());
+    Ok((Body::Whole(body.into()), translation))
+}
+
+/// Signatures of calls of one caller, who asks one provider with one credential for one model.
+fn kept(shared: &Shared, target: &Target<'_>, model: &str) -> Kept {
+    let caller = target.caller.key.map(|key| (&key.id, &key.workspace));
+    let Target { provider, base, credential, authorization, .. } = target;
+    let place = (provider.slug(), &base.origin);
+    let owner = shared.mark((caller, place, credential, authorization, model));
+    Kept::new(Arc::clone(&shared.signatures), owner, now())
+}
+
+/// Whether another worker kept signatures that are missing here; now they are here.
+async fn learned(shared: &Shared, kept: &Kept) -> bool {
+    let missed = kept.missed();
+    let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
+    let names: Vec<_> = missed.iter().map(|call| shared::signature_of(kept.owner, call)).collect();
+    let noted = redis.noted(&names).await;
+    let found = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
+    found.map(|(call, signature)| kept.learn(call, &signature)).count() > 0
+}
+
+/// Whether a stream is told as one array: Google's clients ask for events, and who does not gets this.
+fn wants_items(call: &Call<'_>) -> bool {
+    let wants_events = call.head.query.split('&').any(|pair| pair == "alt=sse");
+    call.route.operation == Operation::StreamGenerateContent && !wants_events
+}
+
+/// The head of the question how a job stands that was cancelled: its caller is told, and providers that are said all else in their
+/// own words say nothing of it.
+pub fn head_of_look(call: &Call<'_>) -> Option<Head> {
+    let is_cancelled = matches!(call.route.operation, Operation::CancelFinetune | Operation::CancelBatch);
+    is_cancelled.then(|| Head { method: "GET".into(), ..call.head.clone() })
+}
+
+/// That question.
+pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
+    let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
+    let tunes = call.route.operation.tunes();
+    let operation = if tunes { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
+    Call { route: Route { operation, path, ..call.route }, head, control: call.control }
+}
+
+/// The answer as the caller's own provider would give it.
+pub async fn tell(
+    call: &Call<'_>,
+    translation: Translation,
+    incoming: Incoming,
+    deadline: &mut Deadline,
+) -> Result<Incoming> {
+    if incoming.head.status == normalise::LIMIT {
+        return Ok(normalise::named(incoming));
+    }
+    let Incoming { mut head, mut body } = incoming;
+    let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
+    if head.status == 200 && is_plain && head.headers.is_kind(translation.sent_stream_type()) {
+        let mut items = wants_items(call).then(gemini::Items::default);
+        let kind = if items.is_some() { "application/json" } else { translation.stream_type() };
+        head.headers = retyped(head.headers, kind.as_bytes());
+        let mut transcoder = translation.stream();
+        let body = body.through(move |piece| {
+            let is_end = piece.is_none();
+            let told = match piece {
+                Some(piece) => transcoder.push(piece),
+                None => transcoder.finish(),
+            };
+            match &mut items {
+                Some(items) => items.told(&told, is_end).into(),
+                None => told,
+            }
+        });
+        return Ok(Incoming { head, body });
+    }
+    // Some give an image as it is, whatever they are asked for.
+    let is_image = translation.draws() && head.headers.is_image();
+    let most = if head.status < 300 { MOST } else { MOST_OF_ERROR };
+    let answer = deadline.bound(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
+    if head.status >= 400 {
+        normalise::name_request(&mut head.headers);
+    }
+    let told = match answer {
+        Some(answer) if head.status < 300 && is_image => {
+            worked(answer.len(), move || translation.image(&answer)).await?
+        }
+        Some(answer) if head.status < 300 => whole(translation, answer, head.status).await?,
+        Some(answer) => {
+            let said = normalise::said(&head.headers, answer);
+            translation.error(head.status, &said, normalise::request_id(&head.headers))
+        }
+        None if head.status < 300 => return Err(unread("it is too large, or compressed")),
+        None => translation.error(head.status, b"", normalise::request_id(&head.headers)),
+    };
+    head.headers = retyped(head.headers, b"application/json");
+    // Who made something new, or has nothing to say, has said in our words that it is well.
+    head.status = if head.status < 300 { 200 } else { head.status };
+    Ok(Incoming { head, body: AnswerBody::whole(told.into()) })
+}
+
+async fn whole(translation: Translation, answer: Bytes, status: u16) -> Result<Vec<u8>> {
+    let (provider, said) = (translation.answering.provider, answer.clone());
+    let told = worked(answer.len(), move || translation.whole(&answer)).await?;
+    told.map_err(|_| Error::invalid_answer(provider, status, &said))
+}
+
+/// Does what a body of so many bytes needs, where it holds up nobody else.
+pub async fn worked<T: Send + 'static>(length: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    if length <= SAID_HERE {
+        return Ok(work());
+    }
+    // It neither panics nor is cancelled, unless the process ends.
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)
+}
+
+pub fn unread(cause: &str) -> Error {
+    Error::UpstreamBroke { cause: format!("it cannot be read: {cause}") }
+}
+
+/// The provider's fields, but for those that speak of its bytes, or send the caller to where it has nothing to ask for.
+pub fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
+    headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding" | b"location"));
+    headers.push(b"content-type", kind);
+    headers
+}
+
+/// In milliseconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
+}

@@ -1,0 +1,8 @@
+//! Delivering the upstream response to the client, whole or streamed.
+
+pub mod compressed;
+pub(crate) mod delivery;
+pub(crate) mod normalise;
+pub mod outgoing;
+pub(crate) mod partial_event;
+pub(crate) mod pretty_print;

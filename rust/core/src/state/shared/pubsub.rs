@@ -1,0 +1,60 @@
+//! What workers and nodes tell each other of what they share.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::features::cache::Key;
+use crate::state::shared::{circuit_breakers::Breakers, monotonic_clock::Clock, response_cache::Answers};
+
+/// What one worker saw of a target since it last told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    pub target: u64,
+    pub cooldown_ms: u64,
+    pub requests: u64,
+    pub failures: u64,
+}
+
+/// One message. What a newer version says besides is passed over.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct News {
+    /// Who says it: everybody hears their own words too.
+    pub from: u64,
+    pub seen: Vec<Seen>,
+    pub opened: Vec<u64>,
+    pub closed: Vec<u64>,
+    /// Answers in whose place there are new ones.
+    pub refreshed: Vec<Key>,
+}
+
+impl News {
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty() && self.opened.is_empty() && self.closed.is_empty() && self.refreshed.is_empty()
+    }
+}
+
+/// Where it goes.
+#[derive(Clone)]
+pub struct Ears {
+    pub answers: Arc<Answers>,
+    pub breakers: Arc<Breakers>,
+    pub clock: Arc<Clock>,
+}
+
+impl Ears {
+    pub fn hear(&self, news: &News) {
+        let now = self.clock.now();
+        news.seen.iter().for_each(|seen| self.breakers.add(seen, now));
+        news.opened.iter().for_each(|target| self.breakers.open(*target, now));
+        news.closed.iter().for_each(|target| self.breakers.close(*target, now));
+        news.refreshed.iter().for_each(|key| self.answers.forget(key));
+    }
+
+    /// What was opened before this worker was there, and how long ago.
+    pub fn learn(&self, opened: impl Iterator<Item = (u64, Duration)>) {
+        let now = self.clock.now();
+        opened.for_each(|(target, age)| self.breakers.open(target, now.saturating_sub(age)));
+    }
+}

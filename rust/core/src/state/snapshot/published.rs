@@ -1,0 +1,384 @@
+//! What the control process publishes, as JSON, and how it is compiled.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
+
+use penstock_llm::catalog::{self, Options};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::{
+    Key, KeyDefaults, Lack, SavedProvider, Snapshot, Workspace,
+    tables::{Named, Saved, Tables},
+};
+use crate::{
+    accounting::prices::{self, Prices},
+    auth::jwt::{self, Tokens},
+    config::{Config, Unknown},
+    error::Problem,
+    process::secret::Secret,
+    resolve::models::{self, Models, PublishedModels},
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Published<'a> {
+    epoch: String,
+    /// The epoch of the snapshot that it is a change of; what may be left out is as it was there.
+    #[serde(default, borrow)]
+    since: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    keys: Vec<PublishedKey<'a>>,
+    #[serde(default)]
+    providers: Vec<PublishedProvider>,
+    #[serde(default)]
+    models: Vec<PublishedModels>,
+    #[serde(default)]
+    workspaces: Vec<PublishedWorkspace>,
+    #[serde(default)]
+    departed: Vec<jwt::Departed>,
+    #[serde(default)]
+    jwt: Option<jwt::Published>,
+    /// May be left out.
+    #[serde(default)]
+    prices: Option<prices::Published>,
+    #[serde(default)]
+    catalogue: bool,
+    #[serde(default, borrow)]
+    configs: Vec<PublishedConfig<'a>>,
+    #[serde(default)]
+    management: Vec<String>,
+    /// Those that did not change may be left out.
+    #[serde(default, borrow)]
+    parts: Vec<Part<'a>>,
+}
+
+/// A part of the store's large tables; of those that it names, it says all that was and is in it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(default, borrow)]
+    keys: Option<Vec<PublishedKey<'a>>>,
+    #[serde(default, borrow)]
+    configs: Option<Vec<PublishedConfig<'a>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedKey<'a> {
+    id: Box<str>,
+    #[serde(default)]
+    name: Box<str>,
+    #[serde(borrow)]
+    sha256: Cow<'a, str>,
+    #[serde(default)]
+    expires_at: Option<u64>,
+    #[serde(default, borrow)]
+    workspace: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    defaults: Option<PublishedDefaults<'a>>,
+    /// Why it may do nothing here; of such a key nothing else is kept.
+    #[serde(default)]
+    lacks: Option<Lack>,
+}
+
+/// What a key says of its requests, or a token in `defaults`.
+#[derive(Deserialize)]
+struct PublishedDefaults<'a> {
+    #[serde(default, borrow)]
+    config_id: Option<Cow<'a, str>>,
+    #[serde(default)]
+    allow_config_override: Option<bool>,
+    #[serde(default)]
+    metadata: Option<Texts>,
+}
+
+/// A table whose values are told as texts. What is no text stays as it is written, however deep it goes: a row from before
+/// that was bounded must not end publishing for all.
+#[derive(Default)]
+struct Texts(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Texts;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Texts, A::Error> {
+                let mut texts = Vec::new();
+                while let Some((key, value)) = table.next_entry::<String, &RawValue>()? {
+                    let text = serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned());
+                    texts.push((key, text));
+                }
+                Ok(Texts(texts))
+            }
+        }
+
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedWorkspace {
+    id: Box<str>,
+    #[serde(default)]
+    slug: Box<str>,
+    #[serde(default)]
+    organisation_id: Box<str>,
+    #[serde(default)]
+    block_inline_config: bool,
+    #[serde(default)]
+    figures_alone: bool,
+    #[serde(default)]
+    metadata: Texts,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedProvider {
+    slug: String,
+    provider: String,
+    #[serde(default)]
+    api_key: Option<Secret>,
+    #[serde(default)]
+    custom_host: Option<String>,
+    #[serde(default)]
+    anthropic_inspect_stream_for_overloaded_error: Option<bool>,
+    #[serde(default)]
+    options: BTreeMap<String, String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// The id of what is said of its models.
+    #[serde(default)]
+    models: Option<String>,
+    #[serde(default)]
+    workspace: Option<String>,
+    #[serde(default)]
+    expires_at: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedConfig<'a> {
+    #[serde(default)]
+    id: Option<Box<str>>,
+    slug: String,
+    #[serde(default)]
+    workspace: Option<String>,
+    #[serde(borrow)]
+    config: &'a RawValue,
+}
+
+impl PublishedWorkspace {
+    fn named(&self) -> Workspace {
+        Workspace { id: Arc::from(&*self.id), slug: self.slug.clone(), organisation_id: self.organisation_id.clone() }
+    }
+}
+
+/// Compiles what was published after this snapshot, or after whichever.
+pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Result<Snapshot, Vec<Problem>> {
+    let published: Published =
+        serde_json::from_slice(json).map_err(|error| vec![Problem::new("$", error.to_string())])?;
+    let (mut stored, mut prices) = (Tables::default(), Arc::default());
+    match &published.since {
+        Some(since) if *since == before.epoch || is_after_any => {
+            (stored, prices) = (before.stored.clone(), Arc::clone(&before.prices));
+        }
+        Some(_) => return Err(vec![Problem::new("$.since", "is not the epoch of what is here")]),
+        None => {}
+    }
+    let mut problems = Vec::new();
+    let mut own = Tables::default();
+    add_keys(&mut own, &Place::whole(), published.keys, &mut problems);
+    let models = compile_models(published.models, &mut problems);
+    let providers = compile_providers(published.providers, &models, &mut problems);
+    add_configs(&mut own, &Place::whole(), published.configs, &mut problems);
+    replace(&mut stored, published.parts, &mut problems);
+    if let Some(published) = published.prices {
+        prices = Arc::new(Prices::compile(published, &mut problems));
+    }
+    let those = |is_one: fn(&PublishedWorkspace) -> bool| {
+        published.workspaces.iter().filter(|row| is_one(row)).map(|row| row.id.clone()).collect()
+    };
+    let snapshot = Snapshot {
+        epoch: published.epoch,
+        own,
+        stored,
+        prices,
+        providers,
+        blocking: those(|row| row.block_inline_config),
+        discreet: those(|row| row.figures_alone),
+        workspaces: published.workspaces.iter().map(PublishedWorkspace::named).collect(),
+        tokens: published.jwt.map(|jwt| Tokens::compile(jwt, published.departed, &mut problems)),
+        metadata: published.workspaces.into_iter().map(|row| (row.id, row.metadata.0)).collect(),
+        has_catalogue: published.catalogue,
+        management: compile_management(published.management, &mut problems),
+    };
+    if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
+}
+
+/// Puts what parts say in the place of what they said.
+fn replace(tables: &mut Tables, parts: Vec<Part<'_>>, problems: &mut Vec<Problem>) {
+    let names = |has: fn(&Part<'_>) -> bool| parts.iter().filter(|part| has(part)).map(|part| &*part.name).collect();
+    tables.forget_keys(&names(|part| part.keys.is_some()));
+    tables.forget_configs(&names(|part| part.configs.is_some()));
+    tables.reserve_keys(parts.iter().map(|part| part.keys.as_ref().map_or(0, Vec::len)).sum());
+    for (index, part) in parts.into_iter().enumerate() {
+        let place = Place { part: part.name.into(), path: format!("$.parts[{index}]") };
+        add_keys(tables, &place, part.keys.unwrap_or_default(), problems);
+        add_configs(tables, &place, part.configs.unwrap_or_default(), problems);
+    }
+}
+
+/// Where rows stand in what was published.
+struct Place {
+    part: Arc<str>,
+    path: String,
+}
+
+impl Place {
+    fn whole() -> Self {
+        Self { part: "".into(), path: "$".into() }
+    }
+}
+
+fn add_keys(tables: &mut Tables, place: &Place, keys: Vec<PublishedKey<'_>>, problems: &mut Vec<Problem>) {
+    // Many keys are of one workspace: its id is kept once.
+    let mut workspaces: HashSet<Arc<str>> = HashSet::new();
+    for (index, row) in keys.into_iter().enumerate() {
+        let Some(digest) = digest(&row.sha256) else {
+            let path = format!("{}.keys[{index}].sha256", place.path);
+            problems.push(Problem::new(path, "must be 64 hexadecimal digits"));
+            continue;
+        };
+        if let Some(lack) = row.lacks {
+            tables.add_refused(&place.part, digest, lack);
+            continue;
+        }
+        let workspace = row.workspace.map(|id| shared(&mut workspaces, &id));
+        let defaults = row.defaults.and_then(compile_defaults);
+        let key = Key { id: row.id, name: row.name, expires_at: row.expires_at, workspace, defaults };
+        tables.add_key(&place.part, digest, key);
+    }
+}
+
+fn add_configs(tables: &mut Tables, place: &Place, saved: Vec<PublishedConfig<'_>>, problems: &mut Vec<Problem>) {
+    for (index, row) in saved.into_iter().enumerate() {
+        let named = Named { id: row.id, slug: row.slug, workspace: row.workspace };
+        match Config::parse(row.config.get().as_bytes(), Unknown::Refused) {
+            Ok(config) => tables.add_config(&place.part, named, config),
+            Err(found) => problems.extend(found.into_iter().map(|problem| {
+                let rest = problem.path.trim_start_matches('$');
+                Problem::new(format!("{}.configs[{index}].config{rest}", place.path), problem.message)
+            })),
+        }
+    }
+}
+
+fn compile_defaults(said: PublishedDefaults) -> Option<Box<KeyDefaults>> {
+    let config = said.config_id.map(Into::into);
+    let is_bound = config.is_some() && said.allow_config_override == Some(false);
+    let metadata = said.metadata.unwrap_or_default().0;
+    (config.is_some() || !metadata.is_empty()).then(|| Box::new(KeyDefaults { config, is_bound, metadata }))
+}
+
+/// What a token says in `defaults`, if it can be read.
+pub(crate) fn read_defaults(json: &str) -> serde_json::Result<Option<Box<KeyDefaults>>> {
+    serde_json::from_str(json).map(compile_defaults)
+}
+
+/// The one copy of a text.
+fn shared(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
+    if let Some(found) = known.get(text) {
+        return Arc::clone(found);
+    }
+    let text: Arc<str> = text.into();
+    known.insert(Arc::clone(&text));
+    text
+}
+
+fn compile_models(published: Vec<PublishedModels>, problems: &mut Vec<Problem>) -> HashMap<String, Arc<Models>> {
+    let rows = published.into_iter().enumerate();
+    rows.map(|(index, row)| (row.id.clone(), Arc::new(Models::compile(row, &format!("$.models[{index}]"), problems))))
+        .collect()
+}
+
+fn digest(hex: &str) -> Option<[u8; 32]> {
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    let mut digest = [0; 32];
+    for (byte, index) in digest.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[index..index + 2], 16).ok()?;
+    }
+    Some(digest)
+}
+
+fn compile_providers(
+    saved: Vec<PublishedProvider>,
+    models: &HashMap<String, Arc<Models>>,
+    problems: &mut Vec<Problem>,
+) -> Saved<SavedProvider> {
+    let mut compiled = Saved::default();
+    for (index, row) in saved.into_iter().enumerate() {
+        let path = |field: &str| format!("$.providers[{index}].{field}");
+        if catalog::find(&row.provider).is_none() {
+            problems.push(Problem::new(path("provider"), format!("`{}` is not known", row.provider)));
+        }
+        if row.api_key.as_ref().is_some_and(|key| key.expose().chars().any(char::is_control)) {
+            problems.push(Problem::new(path("api_key"), "must not hold control characters"));
+        }
+        let own = format!("$.providers[{index}]");
+        let custom_host = models::host(row.custom_host.as_deref(), &own, problems);
+        let fields = models::fields(row.headers, &own, problems);
+        let said = row.models.as_ref().and_then(|id| models.get(id)).map(Arc::clone);
+        if row.models.is_some() && said.is_none() {
+            problems.push(Problem::new(path("models"), "is not there"));
+        }
+        let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
+        let mut options = Options::default();
+        for (option, value) in models::options(row.options, &own, problems) {
+            options.put(option, value);
+        }
+        let provider = SavedProvider {
+            provider: row.provider,
+            api_key: row.api_key,
+            custom_host,
+            inspect_stream,
+            options,
+            fields,
+            models: said,
+            expires_at: row.expires_at,
+        };
+        if compiled.insert(row.workspace, row.slug, provider).is_some() {
+            problems.push(Problem::new(path("slug"), "is there twice"));
+        }
+    }
+    compiled
+}
+
+/// What the control process serves to the engine alone stays out of everybody else's reach, whatever was published.
+fn compile_management(prefixes: Vec<String>, problems: &mut Vec<Problem>) -> Vec<String> {
+    for (index, prefix) in prefixes.iter().enumerate() {
+        let first = prefix.strip_prefix('/').and_then(|rest| rest.split('/').next());
+        if matches!(first, None | Some("" | "internal")) {
+            problems.push(Problem::new(format!("$.management[{index}]"), "must be a path, and not below `/internal`"));
+        }
+    }
+    prefixes
+}

@@ -1,0 +1,124 @@
+//! The services of the machine that this runs on (metadata, keys of its container): reached here and by no other request, by
+//! address and never by name, past every proxy.
+
+use std::{
+    fmt::Write,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{net::TcpStream, time::timeout};
+
+use super::{
+    Shape,
+    connection::{Connection, Io},
+    http1,
+};
+use crate::upstream::response_body::Patience;
+use crate::{error::Result as Answered, ingress::body::Body};
+
+/// They are beside the machine, or they are not there.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// No answer of theirs is longer.
+const MOST: usize = 64 * 1024;
+/// Where clouds have them.
+const SERVICES: [&str; 5] = ["169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23"];
+
+/// Where such a service listens, and the path that an operator named with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    address: SocketAddr,
+    authority: String,
+    pub path: String,
+}
+
+impl Service {
+    /// From a URL that an operator set: of this machine, of its own link, or one of the addresses that clouds have for it.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        let rest = url.strip_prefix("http://").ok_or("must begin with http://")?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        // Containers are told so; it needs no look-up.
+        let authority = &authority.replacen("localhost", "127.0.0.1", usize::from(is_localhost(authority)));
+        let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 80));
+        let address = authority.parse().ok().or_else(|| bare(authority)).ok_or("must name an address")?;
+        let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
+        let known = SERVICES.iter().filter_map(|known| known.parse().ok()).any(|known: IpAddr| known == address.ip());
+        let is_near = match address.ip() {
+            IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_loopback(),
+        };
+        if !known && !is_near || !is_plain {
+            return Err(format!("must be of this machine or its link, or one of {}", SERVICES.join(", ")));
+        }
+        let path = path.trim_end_matches('/').to_owned();
+        Ok(Self { address, authority: authority.clone(), path })
+    }
+
+    /// Asks for a path with these header fields. An error says what went wrong.
+    pub async fn ask(&self, method: &str, path: &str, fields: &[(&str, &str)]) -> Result<(u16, Bytes), String> {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\naccept: */*\r\n", self.authority);
+        for (name, value) in fields {
+            if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+                return Err(format!("what {name} says can be carried by no header"));
+            }
+            // A String takes every write.
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        let length = if method == "PUT" { "content-length: 0\r\n" } else { "" };
+        let head = format!("{head}{length}\r\n");
+        let failed = |cause: &dyn std::fmt::Display| format!("{} could not be asked: {cause}", self.authority);
+        match timeout(PATIENCE, self.exchange(head.as_bytes())).await {
+            Ok(Ok(answer)) => answer.ok_or_else(|| failed(&"it answers too much")),
+            Ok(Err(cause)) => Err(failed(&cause)),
+            Err(_) => Err(failed(&"it does not answer")),
+        }
+    }
+
+    async fn exchange(&self, head: &[u8]) -> Result<Option<(u16, Bytes)>, String> {
+        let stream = TcpStream::connect(self.address).await.map_err(|error| error.to_string())?;
+        self.over(stream, head).await.map_err(|error| error.message())
+    }
+
+    async fn over(&self, stream: TcpStream, head: &[u8]) -> Answered<Option<(u16, Bytes)>> {
+        let mut connection = Connection::new(Io::Tcp(stream));
+        let answered = http1::exchange(&mut connection, head, Body::empty(), Shape::default()).await?;
+        let status = answered.answer.status;
+        let patience = Patience::new(PATIENCE, PATIENCE);
+        let mut body = http1::Reading::new(connection, answered.framing, None, patience).into();
+        Ok(super::collect(&mut body, MOST).await?.map(|bytes| (status, bytes)))
+    }
+}
+
+fn is_localhost(authority: &str) -> bool {
+    authority.split(':').next() == Some("localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_and_the_addresses_of_clouds_are_services() {
+        for (url, path) in [
+            ("http://169.254.169.254", ""),
+            ("http://169.254.170.2/v2/credentials/1", "/v2/credentials/1"),
+            ("http://127.0.0.1:8080/creds/", "/creds"),
+            ("http://[fd00:ec2::23]/v1/credentials", "/v1/credentials"),
+            ("http://localhost:42356/msi/token", "/msi/token"),
+            ("http://169.254.129.2:8081/msi/token", "/msi/token"),
+        ] {
+            assert_eq!(Service::parse(url).unwrap().path, path, "{url}");
+        }
+        for url in [
+            "https://169.254.169.254",
+            "http://10.0.0.1",
+            "http://metadata",
+            "http://169.254.169.254.example",
+            "http://localhost.example",
+            "x",
+        ] {
+            assert!(Service::parse(url).is_err(), "{url}");
+        }
+    }
+}

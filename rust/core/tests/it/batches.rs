@@ -1,0 +1,241 @@
+//! The output of a batch is one question to the caller and two to the provider; what the gateway keeps goes nowhere else.
+
+use std::sync::{Arc, Mutex};
+
+use crate::harness::{
+    Ask, Rig, get, in_time, pick,
+    scripted::{Scripted, request, whole},
+    sha256,
+};
+use penstock_core::ingress::body::{Body, End, Interest, feed};
+use penstock_mock::Server;
+use serde_json::json;
+use tokio::{io::AsyncWriteExt, sync::mpsc};
+
+#[tokio::test]
+async fn the_output_of_a_providers_batch_comes_as_lines() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let told = rig.send(get("/v1/batches/b-1/output?api-version=2")).await;
+    assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
+    assert_eq!(told.header("content-type"), Some("application/octet-stream"));
+    let asked: Vec<_> = provider.ledger().into_iter().map(|seen| seen.path).collect();
+    assert_eq!(asked, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
+    assert_eq!(rig.records().len(), 2);
+}
+
+#[tokio::test]
+async fn a_batch_without_output_is_said_to_have_none_and_an_error_stays_the_providers() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let provider = Scripted::start(move |mut io, number| {
+        let tell = tell.clone();
+        async move {
+            tell.send(request(&mut io).await.unwrap()).unwrap();
+            let (status, body) = match number {
+                0 => ("200 OK", r#"{"id":"b","status":"in_progress","output_file_id":null}"#),
+                1 => ("404 Not Found", r#"{"error":{"message":"no such batch"}}"#),
+                _ => ("200 OK", "not JSON"),
+            };
+            io.write_all(&whole(status, "connection: close\r\n", body)).await.unwrap();
+        }
+    })
+    .await;
+    let rig = Rig::at(&provider.url());
+    let waiting = rig.send(get("/v1/batches/b/output").header("accept-encoding", "gzip")).await;
+    assert_eq!((waiting.status, waiting.code().as_str()), (404, "no_output"));
+    assert!(waiting.text().contains("it is in_progress"), "{}", waiting.text());
+    let missing = rig.send(get("/v1/batches/b/output")).await;
+    assert_eq!((missing.status, missing.text().contains("no such batch")), (404, true));
+    assert_eq!(rig.send(get("/v1/batches/b/output")).await.code(), "no_output");
+    let first = String::from_utf8(told.recv().await.unwrap()).unwrap();
+    assert!(!first.contains("accept-encoding"), "{first}");
+}
+
+/// Plays Azure where a customer keeps the output: who gives tokens, the batch, and the storage, which takes none but its own.
+async fn azure(blob: impl Fn(&str) -> String + Send + Sync + 'static) -> (Scripted, Arc<Mutex<Vec<String>>>) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (hearing, blob) = (Arc::clone(&heard), Arc::new(blob));
+    let provider = Scripted::start(move |mut io, _| {
+        let (hearing, blob) = (Arc::clone(&hearing), Arc::clone(&blob));
+        async move {
+            let here = format!("http://{}", io.local_addr().unwrap());
+            while let Some(asked) = request(&mut io).await {
+                let asked = String::from_utf8(asked).unwrap();
+                hearing.lock().unwrap().push(asked.clone());
+                let batch =
+                    json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob(&here)});
+                let (status, body) = if asked.starts_with("POST /t/oauth2") {
+                    let is_for_storage = asked.contains("scope=https%3A%2F%2Fstorage.azure.com%2F.default");
+                    let token = if is_for_storage { "for-storage" } else { "for-batches" };
+                    ("200 OK", json!({"access_token": token, "expires_in": 3600}).to_string())
+                } else if asked.contains("/batches/b?") {
+                    ("200 OK", batch.to_string())
+                } else if asked.contains("Bearer for-storage\r\n") || asked.contains("sig=s1") {
+                    ("200 OK", "{\"custom_id\":\"1\"}\n".to_owned())
+                } else {
+                    (
+                        "403 Forbidden",
+                        "<Error><Code>AuthorizationFailure</Code><Message>no</Message></Error>".to_owned(),
+                    )
+                };
+                io.write_all(&whole(status, "x-ms-request-id: r-1\r\n", &body)).await.unwrap();
+            }
+        }
+    })
+    .await;
+    (provider, heard)
+}
+
+fn trusting() -> Rig {
+    Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+}
+
+/// Asks for the output at Azure, with what says who asks.
+fn output(provider: &Scripted, said: &[(&str, &str)]) -> Ask {
+    let ask = Ask::new("GET", "/v1/batches/b/output")
+        .header("x-gateway-provider", "azure-openai")
+        .header("x-gateway-azure-api-version", "2025-04-01-preview")
+        .header("x-gateway-custom-host", &provider.url());
+    said.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
+}
+
+#[tokio::test]
+async fn an_output_that_lies_in_a_blob_is_read_there_with_a_token_for_storage() {
+    let (provider, heard) = azure(|here| format!("{here}/out/1/results.jsonl")).await;
+    let rig = trusting();
+    let url = provider.url();
+    let entra = [
+        ("x-gateway-azure-auth-mode", "entra"),
+        ("x-gateway-azure-entra-tenant-id", "t"),
+        ("x-gateway-azure-entra-client-id", "c"),
+        ("x-gateway-azure-entra-client-secret", "s"),
+        ("x-gateway-azure-authority-host", &url),
+    ];
+    let told = rig.send(output(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
+    assert_eq!((told.status, told.text().as_str()), (200, "{\"custom_id\":\"1\"}\n"));
+    let last = heard.lock().unwrap().last().unwrap().clone();
+    assert!(last.starts_with("GET /out/1/results.jsonl HTTP/1.1\r\n"), "{last}");
+    assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
+    let given = heard.lock().unwrap().iter().filter(|asked| asked.starts_with("POST ")).count();
+    assert_eq!((given, rig.records().len()), (2, 2));
+    // A token that came with the request goes there as it is, and what storage says to it is told.
+    let told = rig.send(output(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
+    assert_eq!((told.status, told.code().as_str()), (403, "AuthorizationFailure"), "{}", told.text());
+    assert!(
+        told.text().contains("no (request r-1)") && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
+    );
+    // An API key opens no storage, and is not shown to it.
+    let asked = heard.lock().unwrap().len();
+    let told = rig.send(output(&provider, &[("authorization", "Bearer sk-1")])).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"));
+    assert!(told.text().contains("azure_auth_mode"), "{}", told.text());
+    assert_eq!(heard.lock().unwrap().len(), asked + 1);
+}
+
+#[tokio::test]
+async fn an_address_that_is_signed_needs_no_token_and_stands_in_no_record() {
+    let (provider, heard) = azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
+    let rig = trusting();
+    let told = rig.send(output(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+    assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
+    let last = heard.lock().unwrap().last().unwrap().clone();
+    assert!(last.starts_with("GET /out/a%20b.jsonl?sv=1&sig=s1 ") && !last.contains("authorization"), "{last}");
+    let records = format!("{:?}", rig.records());
+    assert!(records.contains("a%2520b.jsonl"), "{records}");
+    assert!(!records.contains("s1"), "{records}");
+}
+
+#[tokio::test]
+async fn no_token_goes_where_no_storage_is() {
+    for blob in
+        ["https://evil.example/a", "http://acct.blob.core.windows.net/a", "https://blob.core.windows.net/a", "nowhere"]
+    {
+        let (provider, heard) = azure(move |_| blob.to_owned()).await;
+        let told = trusting().send(output(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"), "{blob}: {}", told.text());
+        assert_eq!(heard.lock().unwrap().len(), 1);
+    }
+    // Who is not Azure leaves none.
+    let (provider, _) = azure(|here| format!("{here}/out/a?sig=s1")).await;
+    let rig = Rig::at(&provider.url());
+    let told = rig.send(get("/v1/batches/b/output?x=1")).await;
+    assert_eq!((told.status, told.code().as_str()), (404, "no_output"), "{}", told.text());
+}
+
+#[tokio::test]
+async fn what_the_gateway_keeps_is_asked_of_the_control_process() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.apply(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let ask = |method: &str, target: &str| {
+        Ask::new(method, target).header("x-gateway-api-key", "pk-1").header("content-type", "application/json")
+    };
+    let made = r#"{"input_file_id":"gw_file_1","endpoint":"/v1/chat/completions","completion_window":"immediate"}"#;
+    for ask in [
+        ask("GET", "/v1/files"),
+        ask("GET", "/v1/batches/gw_batch_1/output").header("x-gateway-provider", "mock"),
+        ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(made),
+    ] {
+        // There is none here.
+        assert_eq!(rig.send(ask).await.code(), "control_down");
+    }
+    assert!(provider.ledger().is_empty());
+    let theirs = made.replace("gw_file_1", "file-1");
+    let passed = rig.send(ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
+    assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
+    assert_eq!(provider.ledger().len(), 1);
+    assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.code(), "control_down");
+}
+
+#[tokio::test]
+async fn a_large_batch_counts_once_towards_the_room() {
+    let provider = Server::start().await;
+    let room = 2 * 1024 * 1024;
+    let rig = Rig::with(&provider.url(), |settings| (settings.gathered_bytes, settings.max_body_bytes) = (room, room));
+    rig.apply(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let mut body =
+        br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#.to_vec();
+    body.resize(room * 3 / 4, b' ');
+    let ask = || {
+        let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        ask.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
+    };
+    let (feeder, fed) = feed(|| ());
+    for piece in body.chunks(100_000) {
+        feeder.push(piece.to_vec().into());
+    }
+    feeder.end(End::Complete);
+    for ask in [ask().with(Body::Fed(fed, Some(body.len() as u64))), ask().body(body)] {
+        assert_eq!(rig.send(ask).await.status, 200);
+        assert_eq!(rig.gateway.shared.bodies.used(), 0);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_read_of_the_batch_of_a_stranger() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.gathered_bytes = 0);
+    rig.apply(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let batch = |key: &str| {
+        let (feeder, fed) = feed(|| ());
+        let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        let ask = ask.header("content-type", "application/json").header("x-gateway-api-key", key);
+        (feeder, ask.with(Body::Fed(fed, None)))
+    };
+    // Its body never comes.
+    let (feeder, stranger) = batch("pk-2");
+    let told = in_time(rig.send(stranger)).await;
+    assert_eq!((told.status, told.code().as_str(), feeder.interest()), (401, "03", Interest::Lost));
+    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "03"]));
+    let (feeder, known) = batch("pk-1");
+    feeder
+        .push(br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#[..].into());
+    feeder.end(End::Complete);
+    assert_eq!(rig.send(known).await.status, 200);
+    let (feeder, broken) = batch("pk-1");
+    feeder.end(End::Left);
+    assert_eq!(rig.send(broken).await.code(), "broken_body");
+}

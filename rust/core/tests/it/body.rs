@@ -1,0 +1,329 @@
+//! Request bodies: fed or whole, streamed where nobody must read them, bounded always.
+
+use std::time::Duration;
+
+use crate::harness::{
+    Ask, CHAT, MESSAGES, Rig, get, in_time, pick, post,
+    scripted::{Scripted, request, request_head, whole},
+    sha256, until, words,
+};
+use bytes::Bytes;
+use penstock_core::ingress::body::{Body, End, Feeder, feed};
+use penstock_mock::Server;
+use serde_json::json;
+use tokio::{io::AsyncWriteExt, sync::mpsc};
+
+fn fed(target: &str, length: Option<u64>) -> (Feeder, Ask) {
+    let (feeder, feed) = feed(|| ());
+    (feeder, post(target, "").with(Body::Fed(feed, length)))
+}
+
+#[tokio::test]
+async fn a_body_that_comes_in_pieces_is_put_together() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let body = words("mock", false);
+    for length in [None, Some(body.len() as u64)] {
+        let (feeder, ask) = fed(CHAT, length);
+        let pieces = body.clone();
+        let feeding = tokio::spawn(async move {
+            for piece in pieces.into_bytes().chunks(7) {
+                feeder.push(Bytes::copy_from_slice(piece));
+                tokio::task::yield_now().await;
+            }
+            feeder.end(End::Complete);
+        });
+        assert_eq!(rig.send(ask).await.status, 200);
+        feeding.await.unwrap();
+    }
+    for entry in provider.ledger() {
+        let length = body.len();
+        assert_eq!((entry.body_bytes, entry.header("content-length")), (length as u64, Some(&*length.to_string())));
+        assert_eq!(entry.header("transfer-encoding"), None);
+    }
+}
+
+#[tokio::test]
+async fn an_upload_is_sent_on_as_it_comes_with_its_length_or_in_chunks() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let body: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+    for length in [None, Some(body.len() as u64)] {
+        let (feeder, ask) = fed("/v1/files", length);
+        for piece in body.chunks(50_001) {
+            feeder.push(Bytes::copy_from_slice(piece));
+            feeder.push(Bytes::new());
+        }
+        feeder.end(End::Complete);
+        let echo = rig.send(ask).await.json();
+        assert_eq!(pick(&echo, ["body_bytes", "body_sha"]), json!([body.len(), sha256(&body)]));
+        let framing = length.map_or(json!([null, "chunked"]), |length| json!([length.to_string(), null]));
+        assert_eq!(pick(&echo["headers"], ["content-length", "transfer-encoding"]), framing);
+    }
+}
+
+#[tokio::test]
+async fn an_upload_is_not_held_until_it_is_complete() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let provider = Scripted::start(move |mut io, _| {
+        let tell = tell.clone();
+        async move {
+            tell.send(request_head(&mut io).await.unwrap()).unwrap();
+            let rest = request(&mut &b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n"[..]).await;
+            assert!(rest.is_some());
+            io.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+        }
+    })
+    .await;
+    let rig = Rig::at(&provider.url());
+    let (feeder, ask) = fed("/v1/files", Some(6));
+    feeder.push(Bytes::from_static(b"abc"));
+    let sending = tokio::spawn(async move { rig.send(ask).await.status });
+    let head = in_time(told.recv()).await.unwrap();
+    assert!(String::from_utf8_lossy(&head).contains("content-length: 6\r\n"));
+    feeder.push(Bytes::from_static(b"def"));
+    feeder.end(End::Complete);
+    assert_eq!(in_time(sending).await.unwrap(), 200);
+}
+
+#[tokio::test]
+async fn a_fast_upload_waits_for_a_slow_provider() {
+    let provider = Scripted::start(|mut io, _| async move {
+        drop(request_head(&mut io).await);
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let rig = Rig::at(&provider.url());
+    let (feeder, ask) = fed("/v1/files", None);
+    let sending = tokio::spawn(async move { drop(rig.open(ask).await) });
+    let mut taken = 0_u64;
+    let piece = Bytes::from(vec![0; 64 * 1024]);
+    // Nothing is read at the other end: sooner or later the feeder is told to stop, and stays so.
+    while feeder.push(piece.clone()) && taken < 100_000_000 {
+        taken += piece.len() as u64;
+        tokio::task::yield_now().await;
+    }
+    assert!(taken < 50_000_000, "{taken}");
+    sending.abort();
+}
+
+#[tokio::test]
+async fn a_body_above_the_limit_is_refused_before_anything_leaves() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.max_body_bytes = 1000);
+    for target in [CHAT, MESSAGES, "/v1/files", "/v1/proxy/files"] {
+        // Declared and not sent, or sent without being declared.
+        let (_feeder, declared) = fed(target, Some(1001));
+        let whole = post(target, "x".repeat(1001));
+        for ask in [declared, whole] {
+            let told = rig.send(ask).await;
+            assert_eq!(told.status, 413, "{target}: {}", told.text());
+            assert!(told.text().contains("1000 bytes"));
+            assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
+        }
+    }
+    assert!(provider.ledger().is_empty());
+    let at_the_limit = format!("{:1000}", words("mock", false));
+    assert_eq!(rig.send(post(CHAT, at_the_limit)).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_grows_above_the_limit_is_refused_where_it_does() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.max_body_bytes = 1000);
+    for target in [CHAT, "/v1/files"] {
+        let (feeder, ask) = fed(target, None);
+        for _ in 0..11 {
+            feeder.push(Bytes::from(vec![b' '; 100]));
+        }
+        // It goes on for ever.
+        let told = rig.send(ask).await;
+        assert_eq!((told.status, told.code().as_str()), (413, "body_too_large"), "{target}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_as_long_as_was_declared_never_gets_out_of_step_with_its_connection() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (sent, code) in [("123", "broken_body"), ("1234GET /smuggled HTTP/1.1\r\n\r\n", "bad_framing")] {
+        rig.send(get("/v1/models")).await;
+        let (feeder, ask) = fed("/v1/files", Some(4));
+        feeder.push(sent.into());
+        feeder.end(End::Complete);
+        let told = in_time(rig.send(ask)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, code));
+        assert_eq!(rig.gateway.upstream.idle_connections(), 0);
+    }
+    assert!(provider.ledger().iter().all(|seen| seen.path != "/smuggled"));
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_a_bad_request() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (target, length) in [(CHAT, None), (CHAT, Some(100)), ("/v1/files", None), ("/v1/files", Some(100))] {
+        let (feeder, ask) = fed(target, length);
+        feeder.push(Bytes::from_static(b"{\"model\":"));
+        feeder.end(End::Left);
+        let told = rig.send(ask).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "broken_body"), "{target} {length:?}");
+        assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["aborted", "broken_body"]));
+    }
+}
+
+#[tokio::test]
+async fn json_that_is_none_is_refused_at_its_byte() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (body, at) in [
+        ("", 0),
+        ("[]", 0),
+        ("nonsense", 0),
+        (r#"{"model": oops}"#, 10),
+        (r#"{"model":"m""#, 12),
+        (r#"{"model":"m"} x"#, 14),
+        (r#"{"model":"m",}"#, 13),
+    ] {
+        let told = rig.send(post(CHAT, body)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_json"), "{body}");
+        let message = told.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.starts_with(&format!("invalid JSON body at byte {at}: ")), "{body}: {message}");
+        let told = rig.send(post(MESSAGES, body)).await;
+        assert_eq!((told.status, &told.json()["error"]["type"]), (400, &json!("invalid_request_error")), "{body}");
+    }
+    assert!(provider.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn deep_and_long_json_is_refused_or_forwarded_but_ends_nothing() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for body in [
+        format!(r#"{{"model":"mock","x":{}1{}}}"#, "[".repeat(100_000), "]".repeat(100_000)),
+        format!(r#"{{"model":"mock","x":{}"#, r#"{"a":"#.repeat(100_000)),
+        format!(r#"{{"model":"mock","messages":[],"x":"{}"}}"#, "y".repeat(5_000_000)),
+        r#"{"model":"mock","x":"\ud800"}"#.to_owned(),
+    ] {
+        let status = rig.send(post(CHAT, body)).await.status;
+        assert!(status == 200 || status == 400, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn an_operation_takes_json_only_and_a_pass_through_takes_anything() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let ask = |target: &str, kind: &str| {
+        Ask::new("POST", target)
+            .header("x-gateway-provider", "mock")
+            .header("content-type", kind)
+            .body(words("mock", false))
+    };
+    for kind in ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"] {
+        let told = rig.send(ask(CHAT, kind)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"), "{kind}");
+        assert!(told.text().contains("application/json"));
+        let echo = rig.send(ask("/v1/proxy/audio/transcriptions", kind)).await.json();
+        assert_eq!(echo["headers"]["content-type"], kind);
+    }
+    for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"] {
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed; boundary=x", "audio"] {
+            let told = rig.send(ask(path, kind)).await;
+            assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"), "{path} {kind}");
+            assert!(told.text().contains("takes multipart/form-data, audio/* or application/json"), "{}", told.text());
+        }
+        for kind in ["Multipart/Form-Data; boundary=x", "audio/wav", "AUDIO/mpeg", "application/json"] {
+            let echo = rig.send(ask(path, kind)).await.json();
+            assert_eq!(echo["headers"]["content-type"], kind, "{path}");
+        }
+    }
+    for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"] {
+        assert_eq!(rig.send(ask(CHAT, kind)).await.status, 200, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_body_has_a_length_where_the_method_takes_one() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.send(post("/v1/batches/b/cancel", "")).await;
+    rig.send(get("/v1/batches")).await;
+    let lengths: Vec<_> =
+        provider.ledger().iter().map(|entry| entry.header("content-length").map(ToOwned::to_owned)).collect();
+    assert_eq!(lengths, [Some("0".to_owned()), None]);
+}
+
+/// A provider that reads the head, answers 413 and reads no more; it closes, or just leaves the rest unread.
+async fn hasty(closes: bool) -> Scripted {
+    Scripted::start(move |mut io, _| async move {
+        drop(request_head(&mut io).await);
+        io.write_all(&whole("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
+        if !closes {
+            std::future::pending::<()>().await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_provider_may_answer_before_it_has_read_the_body() {
+    let size = 20_000_000;
+    for closes in [false, true] {
+        let provider = hasty(closes).await;
+        let rig = Rig::with(&provider.url(), |settings| settings.request_timeout_ms = 2_000);
+        let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(size));
+        let told = rig.send(post(CHAT, json)).await;
+        assert_eq!(
+            (told.status, told.json()["error"]["message"].as_str()),
+            (413, Some("mock error: too large")),
+            "whole, closes: {closes}"
+        );
+
+        let (feeder, ask) = fed("/v1/files", Some(size as u64));
+        feeder.push(Bytes::from(vec![b'y'; size]));
+        feeder.end(End::Complete);
+        let told = rig.send(ask).await;
+        assert_eq!(
+            (told.status, told.json()["error"]["message"].as_str()),
+            (413, Some("mock error: too large")),
+            "fed, closes: {closes}"
+        );
+
+        // The caller itself is slow: the answer need not wait for it.
+        let (_feeder, ask) = fed("/v1/files", Some(size as u64));
+        let told = rig.send(ask).await;
+        assert_eq!(
+            (told.status, told.json()["error"]["message"].as_str()),
+            (413, Some("mock error: too large")),
+            "waiting, closes: {closes}"
+        );
+        assert_eq!(rig.gateway.upstream.idle_connections(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_large_body_arrives_whole() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    // Around the size up to which head and body leave in one write, and far above it.
+    for size in [1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 1_000_000, 9_000_000] {
+        let body: Vec<u8> = (b'a'..=b'w').cycle().take(size).collect();
+        let echo = rig.send(post("/v1/proxy/echo", body.clone())).await.json();
+        assert_eq!(pick(&echo, ["body_bytes", "body_sha"]), json!([size, sha256(&body)]));
+    }
+}
+
+#[tokio::test]
+async fn what_is_uploaded_when_the_caller_leaves_is_dropped_at_the_provider() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let (feeder, ask) = fed("/v1/files", Some(100));
+    feeder.push(Bytes::from_static(b"abc"));
+    let gateway = std::sync::Arc::clone(&rig.gateway);
+    let work = tokio::time::timeout(Duration::from_millis(50), gateway.handle(ask.request()));
+    assert!(work.await.is_err());
+    until("the provider sees it", || provider.ledger().len() == 1).await;
+    assert_eq!(provider.ledger()[0].outcome, penstock_mock::Outcome::ClientClosed);
+    assert_eq!(rig.record()["outcome"], "aborted");
+}

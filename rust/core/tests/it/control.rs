@@ -1,0 +1,354 @@
+//! The control process beside the engine: asked for management paths, told of counters, followed for snapshots, never needed.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::harness::{
+    Ask, Rig, chat, get,
+    scripted::{chunks, request, whole},
+    until,
+};
+use bytes::Bytes;
+use penstock_core::{
+    endpoints::management_proxy,
+    ingress::body::{Body, End, feed},
+};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{UnixListener, UnixStream},
+    task::JoinHandle,
+};
+
+/// A request as the control process gets it.
+#[derive(Debug, Clone)]
+struct Asked {
+    /// Method and target.
+    line: String,
+    head: String,
+    body: Vec<u8>,
+}
+
+type Answers = dyn Fn(&Asked) -> Option<Vec<u8>> + Send + Sync;
+
+/// A tiny control process; what it has no answer for waits for ever.
+struct Control {
+    path: PathBuf,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    serving: Vec<JoinHandle<()>>,
+}
+
+static SOCKETS: AtomicUsize = AtomicUsize::new(0);
+
+impl Control {
+    /// Where it will listen once it is up.
+    fn down() -> Self {
+        let number = SOCKETS.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("penstock-core-{}-{number}.sock", std::process::id()));
+        Self { path, asked: Arc::default(), serving: Vec::new() }
+    }
+
+    fn up(answers: impl Fn(&Asked) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        let mut control = Self::down();
+        control.rise(answers);
+        control
+    }
+
+    fn rise(&mut self, answers: impl Fn(&Asked) -> Option<Vec<u8>> + Send + Sync + 'static) {
+        let listener = UnixListener::bind(&self.path).unwrap();
+        let (answers, asked): (Arc<Answers>, _) = (Arc::new(answers), Arc::clone(&self.asked));
+        self.serving.push(tokio::spawn(async move {
+            let mut talks = tokio::task::JoinSet::new();
+            while let Ok((io, _)) = listener.accept().await {
+                talks.spawn(talk(io, Arc::clone(&answers), Arc::clone(&asked)));
+            }
+        }));
+    }
+
+    /// Ends, its connections with it.
+    async fn fall(&mut self) {
+        for serving in self.serving.drain(..) {
+            serving.abort();
+            drop(serving.await);
+        }
+        drop(std::fs::remove_file(&self.path));
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.asked().into_iter().map(|asked| asked.line).collect()
+    }
+
+    fn rig(&self, url: &str) -> Rig {
+        let rig = Rig::with(url, |settings| settings.control_socket = Some(self.path.clone()));
+        rig.apply(&json!({"epoch": "0", "management": ["/v1/health", "/schema"]}));
+        rig
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.serving.iter().for_each(JoinHandle::abort);
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+async fn talk(mut io: UnixStream, answers: Arc<Answers>, asked: Arc<Mutex<Vec<Asked>>>) {
+    while let Some(bytes) = request(&mut io).await {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
+        let one = Asked { line, head, body: bytes[end + 4..].to_vec() };
+        asked.lock().unwrap().push(one.clone());
+        let Some(answer) = answers(&one) else { return std::future::pending().await };
+        if io.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn taken() -> Vec<u8> {
+    b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()
+}
+
+#[tokio::test]
+async fn a_management_request_and_its_answer_are_forwarded_as_they_are() {
+    let control = Control::up(|_| Some(whole("418 Teapot", "x-own: 1\r\nset-cookie: a=1\r\n", "{\"ok\" : 1}")));
+    let rig = control.rig("http://127.0.0.1:1");
+    let ask = Ask::new("PATCH", "/v1/health/deep?x=%20&y=/")
+        .header("Host", "gateway.example")
+        .header("authorization", "Bearer admin")
+        .header("x-gateway-api-key", "pk-1")
+        .header("content-type", "application/json")
+        .header("content-length", "7")
+        .header("connection", "keep-alive")
+        .header("expect", "100-continue")
+        .body("{\"a\":1}");
+    let told = rig.send(ask).await;
+    assert_eq!((told.status, told.text().as_str(), told.header("x-own")), (418, "{\"ok\" : 1}", Some("1")));
+    let asked = control.asked().remove(0);
+    assert_eq!((asked.line.as_str(), &asked.body[..]), ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..]));
+    for line in ["host: gateway.example", "authorization: Bearer admin", "x-gateway-api-key: pk-1", "content-length: 7"]
+    {
+        assert_eq!(asked.head.lines().filter(|other| *other == line).count(), 1, "{line} in {}", asked.head);
+    }
+    assert!(!asked.head.contains("expect") && !asked.head.contains("connection"));
+    assert!(rig.records().is_empty());
+    // The ids by which clients speak of a request, under the prefix that they use.
+    assert_eq!(told.header("x-request-id").map(str::len), Some(36));
+    assert_eq!(told.header("x-gateway-trace-id"), told.header("x-request-id"));
+    let traced = rig.send(Ask::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
+    assert_eq!(traced.header("x-portkey-trace-id"), Some("t-1"));
+}
+
+#[tokio::test]
+async fn a_large_or_endless_management_answer_is_streamed() {
+    let body = "x".repeat(700_000);
+    let framed = [
+        &b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"[..],
+        &chunks(body.as_bytes(), 9_999),
+        b"0\r\n\r\n",
+    ]
+    .concat();
+    let control = Control::up(move |_| Some(framed.clone()));
+    let told = control.rig("http://127.0.0.1:1").send(get("/schema/openapi.json")).await;
+    assert!(told.streamed && !told.cut && told.text() == body);
+}
+
+#[tokio::test]
+async fn a_management_body_in_pieces_is_put_together_and_bounded() {
+    let control = Control::up(|_| Some(whole("200 OK", "", "{}")));
+    let mut rig = control.rig("http://127.0.0.1:1");
+    let (feeder, one) = feed(|| ());
+    feeder.push(Bytes::from_static(b"ab"));
+    feeder.push(Bytes::from_static(b"cd"));
+    feeder.end(End::Complete);
+    let told = rig.send(Ask::new("POST", "/v1/health").with(Body::Fed(one, None))).await;
+    assert_eq!((told.status, control.asked()[0].body.as_slice()), (200, &b"abcd"[..]));
+    rig = Rig::with("", |settings| {
+        settings.control_socket = Some(control.path.clone());
+        settings.max_body_bytes = 3;
+    });
+    rig.apply(&json!({"epoch": "0", "management": ["/v1/health"]}));
+    assert_eq!(rig.send(Ask::new("POST", "/v1/health").body("abcd")).await.status, 413);
+    assert_eq!(control.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_management_body_is_bounded_more_tightly_than_a_file_and_so_are_all_of_them_together() {
+    let control = Control::up(|_| Some(whole("200 OK", "", "{}")));
+    let rig = Rig::with("", |settings| {
+        settings.control_socket = Some(control.path.clone());
+        settings.max_body_bytes = 6 * 1024 * 1024;
+    });
+    rig.apply(&json!({"epoch": "0", "management": ["/v1/health", "/v1/files"]}));
+    let fed = |path: &str, bytes: usize| {
+        let (feeder, body) = feed(|| ());
+        feeder.push(vec![b' '; bytes].into());
+        feeder.end(End::Complete);
+        Ask::new("POST", path).with(Body::Fed(body, None))
+    };
+    let large = 5 * 1024 * 1024;
+    let told = rig.send(fed("/v1/health", large)).await;
+    assert_eq!((told.status, told.code().as_str()), (413, "body_too_large"));
+    assert_eq!(rig.send(Ask::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
+    assert_eq!(rig.send(fed("/v1/files", large)).await.status, 200);
+    let room = &rig.gateway.shared.management;
+    let mut shares = Vec::new();
+    loop {
+        let mut share = room.share();
+        if !share.grow(1024 * 1024) {
+            break;
+        }
+        shares.push(share);
+    }
+    let told = rig.send(fed("/v1/health", 1024 * 1024)).await;
+    assert_eq!((told.status, told.code().as_str(), told.header("retry-after")), (503, "overloaded", Some("1")));
+    assert_eq!(rig.gateway.sink.metrics.management_refused.get(), 1);
+    assert_eq!(rig.send(fed("/v1/health", 1024)).await.status, 200);
+    shares.clear();
+    assert_eq!(rig.send(fed("/v1/health", 1024 * 1024)).await.status, 200);
+    assert_eq!(room.used(), 0);
+}
+
+#[tokio::test]
+async fn internal_paths_are_never_forwarded() {
+    let control = Control::up(|_| Some(taken()));
+    let rig = control.rig("http://127.0.0.1:1");
+    for path in [
+        "/internal",
+        "/internal/records",
+        "/internal/snapshot?epoch=0",
+        "//internal/records",
+        "/Internal/records",
+        "/%69nternal/records",
+        "/v1/health/../internal/records",
+        "/v1/health/../../internal/records",
+        "/v1/health/%2e%2e/%2e%2e/internal/records",
+        "/v1/health/..%2f..%2finternal/records",
+        "/v1/health/..%5c..%5cinternal/records",
+        "/v1/healthy/internal/records",
+        "/schema.json",
+    ] {
+        for method in ["GET", "POST"] {
+            let told = rig.send(Ask::new(method, path)).await;
+            assert!((400..500).contains(&told.status), "{method} {path}: {}", told.status);
+        }
+    }
+    assert!(control.lines().is_empty(), "{:?}", control.lines());
+    for management in ["/internal", "/internal/records", "/", "", "internal"] {
+        let snapshot = json!({"epoch": "1", "management": [management]});
+        assert!(rig.gateway.apply(snapshot.to_string().as_bytes()).is_err(), "{management}");
+    }
+}
+
+#[tokio::test]
+async fn without_the_control_process_management_waits_and_the_data_plane_does_not() {
+    let provider = Server::start().await;
+    let mut control = Control::down();
+    let rig = control.rig(&provider.url());
+    for _ in 0..2 {
+        let told = rig.send(get("/v1/health")).await;
+        assert_eq!((told.status, told.code().as_str()), (503, "control_down"));
+        assert_eq!(told.header("retry-after"), Some("1"));
+        assert_eq!(rig.send(chat("mock")).await.status, 200);
+        control.rise(|_| Some(whole("200 OK", "", "{}")));
+        assert_eq!(rig.send(get("/v1/health")).await.status, 200);
+        assert_eq!(rig.send(Ask::new("POST", "/v1/health").body("{}")).await.status, 200);
+        control.fall().await;
+    }
+    let unset = Rig::with("", |settings| settings.control_socket = None);
+    unset.apply(&json!({"epoch": "0", "management": ["/v1/health"]}));
+    assert_eq!(unset.send(get("/v1/health")).await.status, 503);
+}
+
+#[tokio::test]
+async fn a_restarted_control_process_is_found_again_without_a_failed_request() {
+    let mut control = Control::down();
+    let rig = control.rig("http://127.0.0.1:1");
+    for _ in 0..3 {
+        control.rise(|_| Some(whole("200 OK", "", "{}")));
+        // The connection that was kept from before is closed by now.
+        for _ in 0..3 {
+            assert_eq!(rig.send(get("/v1/health")).await.status, 200);
+        }
+        control.fall().await;
+    }
+}
+
+#[tokio::test]
+async fn counters_are_told_about_once_a_second() {
+    let provider = Server::start().await;
+    let control = Control::up(|_| Some(taken()));
+    let rig = control.rig(&provider.url());
+    rig.send(chat("mock")).await;
+    rig.send(get("/v1/health")).await;
+    let telling = tokio::spawn(management_proxy::tell_metrics(Arc::clone(&rig.gateway)));
+    until("it is told", || control.lines().contains(&"POST /internal/metrics".to_owned())).await;
+    telling.abort();
+    let told: Value = serde_json::from_slice(&control.asked().last().unwrap().body).unwrap();
+    let names = ["worker", "management", "records", "records_dropped", "idle_connections", "epoch", "in_flight"];
+    assert_eq!(crate::harness::pick(&told, names), json!([1, 1, 1, 0, 2, "0", 0]));
+    assert_eq!((&told["requests"]["2xx"], &told["pid"]), (&json!(1), &json!(std::process::id())));
+}
+
+#[tokio::test]
+async fn snapshots_are_followed_and_a_bad_one_changes_nothing() {
+    let published: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let current = Arc::clone(&published);
+    let control = Control::up(move |_| {
+        let body = std::mem::take(&mut *current.lock().unwrap());
+        let published = || whole("200 OK", "x-penstock-epoch: x\r\n", std::str::from_utf8(&body).unwrap());
+        Some(if body.is_empty() { taken() } else { published() })
+    });
+    let rig = control.rig("http://127.0.0.1:1");
+    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
+    let publish = |json: Value| *published.lock().unwrap() = json.to_string().into_bytes();
+    publish(json!({"epoch": "1"}));
+    until("the first comes", || rig.gateway.epoch() == "1").await;
+    publish(json!({"epoch": "2", "keys": [{"id": "k"}]}));
+    until("the bad one is seen", || published.lock().unwrap().is_empty()).await;
+    publish(json!({"epoch": "3", "management": ["/v1/health"]}));
+    until("the next comes", || rig.gateway.epoch() == "3").await;
+    publish(json!({"epoch": "4", "since": "1"}));
+    until("what fits to something else is seen", || published.lock().unwrap().is_empty()).await;
+    publish(json!({"epoch": "5", "since": "3"}));
+    until("what fits comes", || rig.gateway.epoch() == "5").await;
+    following.abort();
+    let lines = control.lines();
+    assert_eq!(lines[0], "GET /internal/snapshot?worker=1&epoch=0");
+    assert!(lines.contains(&"GET /internal/snapshot?worker=1&epoch=1".to_owned()));
+    assert!(!lines.contains(&"GET /internal/snapshot?worker=1&epoch=2".to_owned()));
+    let last = lines.iter().rposition(|line| line.ends_with("epoch=3")).unwrap();
+    assert!(lines[last..].contains(&"GET /internal/snapshot?worker=1&epoch=".to_owned()), "it is asked for whole");
+}
+
+#[tokio::test]
+async fn while_the_control_process_is_away_the_last_snapshot_holds() {
+    let provider = Server::start().await;
+    let mut control = Control::down();
+    let rig = control.rig(&provider.url());
+    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
+    tokio::time::sleep(Duration::from_millis(120)).await;
+    assert_eq!((rig.gateway.epoch().as_str(), rig.send(chat("mock")).await.status), ("0", 200));
+    control.rise(
+        |asked| {
+            if asked.line.ends_with("epoch=0") { Some(whole("200 OK", "", r#"{"epoch":"1"}"#)) } else { None }
+        },
+    );
+    until("the new one comes", || rig.gateway.epoch() == "1").await;
+    // It waits for news in one question, and does not ask again and again.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(control.lines(), ["GET /internal/snapshot?worker=1&epoch=0", "GET /internal/snapshot?worker=1&epoch=1"]);
+    following.abort();
+}

@@ -1,0 +1,91 @@
+//! Another address in the place of a provider's: who may name it, and whose key goes there.
+
+use crate::harness::{CHAT, MESSAGES, Rig, plain, sent};
+use penstock_mock::Server;
+use serde_json::json;
+
+#[tokio::test]
+async fn a_custom_host_takes_the_place_of_the_providers_address() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let host = format!("{}/some/where/", provider.url());
+    let to = |slug, path| plain(path).header("x-gateway-provider", slug).header("x-gateway-custom-host", &host);
+    assert_eq!(rig.send(to("openai", CHAT).header("authorization", "Bearer sk-caller")).await.status, 200);
+    let entry = sent(&provider);
+    assert_eq!(
+        (entry.path.as_str(), entry.header("authorization"), entry.header("host")),
+        ("/some/where/chat/completions", Some("Bearer sk-caller"), Some(provider.addr.to_string().as_str()))
+    );
+    // Anthropic's SDK sends its key in a header of its own.
+    assert_eq!(rig.send(to("anthropic", MESSAGES).header("x-api-key", "sk-ant")).await.status, 200);
+    let entry = sent(&provider);
+    let said = ["x-api-key", "authorization", "anthropic-version"].map(|name| entry.header(name));
+    assert_eq!(said, [Some("sk-ant"), None, Some("2023-06-01")]);
+}
+
+#[tokio::test]
+async fn a_saved_key_is_not_sent_to_a_host_of_the_requests_choice() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"}]}));
+    let ask = plain(CHAT).header("x-gateway-provider", "@mine").header("x-gateway-custom-host", &provider.url());
+    let told = rig.send(ask).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"));
+    let config = json!({"provider": "@mine", "custom_host": provider.url()}).to_string();
+    assert_eq!(rig.send(plain(CHAT).header("x-gateway-config", &config)).await.status, 400);
+    assert!(provider.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn a_saved_key_is_bound_to_its_host_on_every_surface_and_in_every_spelling() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let bound = format!("{}/v1", provider.url());
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"},
+            {"slug": "fields", "provider": "openai", "headers": {"x-token": "sk-saved"}},
+            {"slug": "models", "provider": "openai", "models": "m"}],
+        "models": [{"id": "m", "allow_all": true, "models": [
+            {"slug": "m", "enabled": true, "headers": {"x-token": "sk-saved"}}]}],
+        "configs": [
+            {"slug": "pc-mine", "config": {"provider": "@mine"}},
+            {"slug": "pc-key", "config": {"provider": "openai", "api_key": "sk-saved"}},
+            {"slug": "pc-loose", "config": {"api_key": "sk-saved"}},
+            {"slug": "pc-host", "config": {"custom_host": bound}},
+            {"slug": "pc-bound", "config": {"provider": "openai", "api_key": "sk-bound", "custom_host": bound}}]}));
+    let host = provider.url();
+    let inline = json!({"provider": "@mine", "custom_host": host}).to_string();
+    let no_provider = json!({"custom_host": host}).to_string();
+    let custom = ("x-gateway-custom-host", host.as_str());
+    let alias = ("x-portkey-custom-host", host.as_str());
+    for path in [CHAT, "/v1/files", "/v1/proxy/chat/completions"] {
+        for fields in [
+            [("x-gateway-provider", "@mine"), custom],
+            [("x-gateway-provider", "@mine"), alias],
+            [("x-gateway-provider", "@fields"), custom],
+            [("x-gateway-provider", "@models"), custom],
+            [("x-gateway-config", "pc-host"), ("x-gateway-provider", "@fields")],
+            [("x-gateway-virtual-key", "mine"), custom],
+            [("x-gateway-config", "pc-mine"), custom],
+            [("x-gateway-config", "pc-key"), alias],
+            [("x-gateway-config", "pc-bound"), custom],
+            [("x-gateway-config", inline.as_str()), ("x-gateway-provider", "openai")],
+            [("x-gateway-config", no_provider.as_str()), ("x-gateway-provider", "@mine")],
+            [("x-gateway-config", no_provider.as_str()), ("x-portkey-virtual-key", "mine")],
+            [("x-gateway-config", "pc-host"), ("x-gateway-provider", "@mine")],
+            [("x-gateway-config", "pc-loose"), ("x-gateway-provider", "ollama")],
+            [("x-gateway-config", "pc-loose"), custom],
+        ] {
+            let ask = fields.iter().fold(plain(path), |ask, (name, value)| ask.header(name, value));
+            let told = rig.send(ask).await;
+            let code = told.code();
+            assert!(
+                told.status == 400 && ["invalid_custom_host", "provider_needed"].contains(&&*code),
+                "{path} {fields:?}: {code}"
+            );
+        }
+        assert!(provider.ledger().is_empty(), "{path}");
+        assert_eq!(rig.send(plain(path).header("x-gateway-config", "pc-bound")).await.status, 200, "{path}");
+        assert_eq!(sent(&provider).header("authorization"), Some("Bearer sk-bound"), "{path}");
+    }
+}

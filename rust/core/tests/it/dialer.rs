@@ -1,0 +1,199 @@
+//! A name is looked up once and exactly the judged addresses are dialled; every step has its time; nobody is sent elsewhere.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+use crate::harness::{
+    Ask, CHAT, Rig, chat, post,
+    scripted::{Scripted, hears_something, request, whole},
+    words,
+};
+use penstock_core::upstream::LookUp;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::timeout,
+};
+
+const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Gives these answers one after the other, the last of them for ever; and counts.
+fn answers(answers: &[&[IpAddr]]) -> (LookUp, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let answers: Vec<_> = answers.iter().map(|addresses| addresses.to_vec()).collect();
+    let look_up = move |_: &str| -> io::Result<Vec<IpAddr>> {
+        let turn = count.fetch_add(1, Ordering::Relaxed);
+        Ok(answers[turn.min(answers.len() - 1)].clone())
+    };
+    (Arc::new(look_up), asked)
+}
+
+fn to(url: &str) -> Ask {
+    post(CHAT, words("m", false)).header("x-gateway-custom-host", url)
+}
+
+#[tokio::test]
+async fn the_address_that_was_judged_is_the_one_that_is_dialled() {
+    let provider = Scripted::closing(whole("200 OK", "connection: close\r\n", "{}")).await;
+    let port = provider.addr.port();
+    let other = TcpListener::bind((THERE, port)).await.unwrap();
+    // Whoever asked again before dialling would be sent to the other one.
+    let (look_up, asked) = answers(&[&[HERE.into()], &[THERE.into()]]);
+    let rig = Rig::looking_up(look_up, |settings| settings.trusted_custom_hosts = vec!["llm.example".into()]);
+    let told = rig.send(to(&format!("http://api.llm.example:{port}"))).await;
+    assert_eq!((told.status, told.text().as_str()), (200, "{}"));
+    assert_eq!((asked.load(Ordering::Relaxed), provider.connections()), (1, 1));
+    assert!(!hears_something(&other, Duration::from_millis(30)).await);
+}
+
+#[tokio::test]
+async fn one_forbidden_address_fails_the_name_and_none_is_dialled() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let public: IpAddr = "1.1.1.1".parse().unwrap();
+    for second in ["127.0.0.1", "10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fd00::1", "0.0.0.0"] {
+        let second = second.parse().unwrap();
+        for addresses in [[public, second], [second, public]] {
+            let (look_up, asked) = answers(&[&addresses]);
+            let rig = Rig::looking_up(look_up, |_| ());
+            let told = rig.send(to(&format!("http://rebind.example:{port}"))).await;
+            assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{}", told.text());
+            assert_eq!(asked.load(Ordering::Relaxed), 1);
+        }
+    }
+    assert!(!hears_something(&listener, Duration::from_millis(30)).await);
+}
+
+#[tokio::test]
+async fn a_trusted_name_does_not_lead_to_a_metadata_service() {
+    for address in ["169.254.169.254", "::ffff:169.254.169.254", "fd00:ec2::254", "2002:a9fe:a9fe::"] {
+        let (look_up, _) = answers(&[&[address.parse().unwrap()]]);
+        let rig = Rig::looking_up(look_up, |settings| settings.trusted_custom_hosts = vec!["llm.example".into()]);
+        let told = rig.send(to("http://llm.example")).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"));
+        assert!(told.text().contains("metadata"), "{}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn what_is_an_address_or_a_forbidden_name_is_not_looked_up() {
+    let (look_up, asked) = answers(&[&[HERE.into()]]);
+    let rig = Rig::looking_up(look_up, |_| ());
+    for host in ["127.0.0.1", "2130706433", "[::1]", "localhost", "a.internal", "kubernetes.default", "1.1.1.1.nip.io"]
+    {
+        assert_eq!(rig.send(to(&format!("http://{host}"))).await.status, 400, "{host}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn the_next_address_is_tried_where_one_is_dead() {
+    let provider = Scripted::answering(whole("200 OK", "", "{}")).await;
+    let (dead, _held) = dead(provider.addr.port()).await;
+    let (look_up, _) = answers(&[&[dead.ip(), provider.addr.ip()]]);
+    let rig = Rig::looking_up(look_up, |settings| settings.trusted_custom_hosts = vec!["llm.example".into()]);
+    let began = Instant::now();
+    assert_eq!(rig.send(to(&format!("http://llm.example:{}", dead.port()))).await.status, 200);
+    assert!((200..1_500).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
+/// An address that takes no connection and refuses none: its queue is full.
+async fn dead(port: u16) -> (SocketAddr, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((THERE, port).into()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut held = Vec::new();
+    while let Ok(Ok(stream)) = timeout(Duration::from_millis(100), TcpStream::connect(address)).await {
+        held.push(stream);
+    }
+    // It goes on listening as long as the process lives.
+    std::mem::forget(listener);
+    (address, held)
+}
+
+async fn assert_late(rig: &Rig, url: &str, step: &str) {
+    let began = Instant::now();
+    let told = rig.send(to(url)).await;
+    assert_eq!((told.status, told.code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
+    assert!(told.text().contains(step), "{}", told.text());
+    assert!((80..1_000).contains(&began.elapsed().as_millis()), "{step}: {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_resolved_in_time_is_told_so_and_holds_up_no_other() {
+    let (_open, closed) = mpsc::channel::<()>();
+    let closed = Mutex::new(closed);
+    let provider = Scripted::answering(whole("200 OK", "", "{}")).await;
+    let look_up = Arc::new(move |name: &str| {
+        if name == "slow.example" {
+            // Until the test is over.
+            let _ = closed.lock().unwrap().recv();
+        }
+        Ok(vec![HERE.into()])
+    });
+    let rig = Rig::looking_up(look_up, |settings| {
+        settings.dns_timeout_ms = 100;
+        settings.trusted_custom_hosts = vec!["example".into()];
+    });
+    let url = |name| format!("http://{name}.example:{}", provider.addr.port());
+    assert_late(&rig, &url("slow"), "name look-up").await;
+    assert_eq!(rig.send(to(&url("quick"))).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_made_in_time_is_told_so() {
+    let (dead, _held) = dead(0).await;
+    let rig = Rig::with("", |settings| {
+        settings.connect_timeout_ms = 100;
+        settings.trusted_custom_hosts = vec!["127.0.0.2".into()];
+    });
+    assert_late(&rig, &format!("http://{dead}"), "connection").await;
+}
+
+#[tokio::test]
+async fn a_tls_handshake_that_is_not_done_in_time_is_told_so() {
+    let silent = Scripted::start(|stream, _| async move {
+        std::future::pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    let rig = Rig::with("", |settings| {
+        settings.tls_timeout_ms = 100;
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
+    });
+    assert_late(&rig, &format!("https://{}", silent.addr), "TLS handshake").await;
+}
+
+#[tokio::test]
+async fn redirects_are_passed_on_and_never_followed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let elsewhere = format!("http://{}/v1/x", listener.local_addr().unwrap());
+    for status in
+        ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
+    {
+        let answer = whole(status, &format!("location: {elsewhere}\r\n"), "{}");
+        let provider = Scripted::start(move |mut stream, _| {
+            let answer = answer.clone();
+            async move {
+                while request(&mut stream).await.is_some() {
+                    stream.write_all(&answer).await.unwrap();
+                }
+            }
+        })
+        .await;
+        let told = Rig::at(&provider.url()).send(chat("m")).await;
+        assert_eq!((told.status.to_string().as_str(), told.header("location")), (&status[..3], Some(&*elsewhere)));
+    }
+    assert!(!hears_something(&listener, Duration::from_millis(50)).await);
+}

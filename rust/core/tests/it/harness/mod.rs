@@ -1,0 +1,356 @@
+//! What all engine tests stand on: a gateway before a provider, requests to it, and what came back.
+#![allow(dead_code, reason = "no test file needs all of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+pub mod ill;
+pub mod issuer;
+pub mod played;
+pub mod redis_server;
+pub mod scripted;
+pub mod spellings;
+pub mod talk;
+pub mod tls;
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use penstock_core::{
+    gateway::{Gateway, Request},
+    ingress::{
+        body::Body,
+        headers::{Head, Headers},
+    },
+    process::settings::Settings,
+    response::outgoing::{Answer, Contents, Stream},
+    upstream::{LookUp, Upstream},
+};
+use penstock_mock::{Entry, Server};
+use serde_json::{Value, json};
+
+pub const CHAT: &str = "/v1/chat/completions";
+pub const MESSAGES: &str = "/v1/messages";
+
+/// Longer than anything here takes: a test that hangs fails.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub async fn in_time<F: Future>(work: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, work).await.expect("it ends in time")
+}
+
+/// A breaker that opens with the first failure.
+pub fn touchy() -> Value {
+    json!({"failure_threshold": 1, "failure_threshold_percentage": 1, "minimum_requests": 1, "cooldown_interval": 30_000})
+}
+
+/// Looks again until it is so.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A gateway whose provider `mock` lives at an address of the test's choice.
+pub struct Rig {
+    pub gateway: Arc<Gateway>,
+}
+
+impl Rig {
+    pub fn before(provider: &Server) -> Self {
+        Self::with(&provider.url(), |_| ())
+    }
+
+    pub fn at(url: &str) -> Self {
+        Self::with(url, |_| ())
+    }
+
+    pub fn with(url: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::built(Self::settings(url, change), None)
+    }
+
+    /// A gateway that knows no pretend provider and looks up names in this way.
+    pub fn looking_up(look_up: LookUp, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::built(Self::settings("", change), Some(look_up))
+    }
+
+    fn settings(url: &str, change: impl FnOnce(&mut Settings)) -> Settings {
+        let mut settings = Settings {
+            // Records are written only where somebody may ask for them; nobody listens here.
+            control_socket: Some("/nonexistent/penstock/control.sock".into()),
+            connect_timeout_ms: 2_000,
+            idle_timeout_ms: 5_000,
+            request_timeout_ms: 8_000,
+            mock_host: (!url.is_empty()).then(|| url.to_owned()),
+            ..Settings::default()
+        };
+        change(&mut settings);
+        settings
+    }
+
+    fn built(settings: Settings, look_up: Option<LookUp>) -> Self {
+        let upstream = look_up.map(|look_up| Upstream::with_look_up(&settings, look_up).expect("good settings"));
+        let mut gateway = Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
+        if let Some(upstream) = upstream {
+            gateway.upstream = upstream.into();
+        }
+        let rig = Self { gateway: Arc::new(gateway) };
+        rig.apply(&json!({"epoch": "0"}));
+        rig
+    }
+
+    pub fn apply(&self, snapshot: &Value) {
+        self.gateway.apply(snapshot.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
+    }
+
+    /// The answer as the server's side gets it, its stream not read.
+    pub async fn open(&self, ask: Ask) -> Answer {
+        in_time(self.gateway.handle(ask.request())).await
+    }
+
+    /// The answer, read to its end.
+    pub async fn send(&self, ask: Ask) -> Told {
+        Told::read(self.open(ask).await).await
+    }
+
+    /// The records since the last look.
+    pub fn records(&self) -> Vec<Value> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.gateway.sink.counting.waiting() > 0 {
+            assert!(Instant::now() < deadline, "counting never ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Some(taken) = self.gateway.sink.outbox.take() else { return Vec::new() };
+        let records = lines(&taken);
+        self.gateway.sink.outbox.acknowledge(taken);
+        records
+    }
+
+    /// The last of so many records since the last look.
+    pub fn record_of_many(&self, count: usize) -> Value {
+        let mut records = self.records();
+        assert_eq!(records.len(), count);
+        records.pop().unwrap_or_default()
+    }
+
+    /// The only record since the last look.
+    pub fn record(&self) -> Value {
+        let mut records = self.records();
+        assert_eq!(records.len(), 1, "{records:#?}");
+        records.remove(0)
+    }
+}
+
+pub fn lines(bytes: &[u8]) -> Vec<Value> {
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
+}
+
+/// A request in the making.
+pub struct Ask {
+    head: Head,
+    body: Body,
+}
+
+impl Ask {
+    /// Of a method and a path with its query; it names no provider.
+    pub fn new(method: &str, target: &str) -> Self {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let (path, query) = (path.to_owned(), query.to_owned());
+        Self { head: Head { method: method.into(), path, query, ..Head::default() }, body: Body::empty() }
+    }
+
+    pub fn method(mut self, method: &str) -> Self {
+        method.clone_into(&mut self.head.method);
+        self
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.head.headers.push(name.as_bytes(), value.as_bytes());
+        self
+    }
+
+    pub fn body(self, bytes: impl Into<Bytes>) -> Self {
+        self.with(Body::Whole(bytes.into()))
+    }
+
+    pub fn with(mut self, body: Body) -> Self {
+        self.body = body;
+        self
+    }
+
+    pub fn request(self) -> Request {
+        Request { head: self.head, body: self.body }
+    }
+}
+
+pub fn get(target: &str) -> Ask {
+    Ask::new("GET", target).header("x-gateway-provider", "mock")
+}
+
+pub fn post(target: &str, json: impl Into<Bytes>) -> Ask {
+    Ask::new("POST", target).header("x-gateway-provider", "mock").header("content-type", "application/json").body(json)
+}
+
+/// What names no provider.
+pub fn plain(path: &str) -> Ask {
+    Ask::new("POST", path).header("content-type", "application/json").body(words("mock", false))
+}
+
+pub fn words(model: &str, stream: bool) -> String {
+    json!({"model": model, "stream": stream, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]})
+        .to_string()
+}
+
+/// Words for a stream whose usage the caller wants to see: nothing of it is taken out.
+pub fn all_words(model: &str) -> String {
+    words(model, true).replacen('{', r#"{"stream_options":{"include_usage":true},"#, 1)
+}
+
+/// Asks for a whole chat answer.
+pub fn chat(model: &str) -> Ask {
+    post(CHAT, words(model, false))
+}
+
+/// Asks for a stream: of chat completions or of messages.
+pub fn stream(path: &str, model: &str) -> Ask {
+    post(path, all_words(model))
+}
+
+/// Asks for a chat answer by a config of its own.
+pub fn by(config: &Value) -> Ask {
+    by_with(config, CHAT, words("mock", false))
+}
+
+/// Asks by a config of its own for something else.
+pub fn by_with(config: &Value, target: &str, json: impl Into<Bytes>) -> Ask {
+    let ask = Ask::new("POST", target).header("x-gateway-config", &config.to_string());
+    ask.header("content-type", "application/json").body(json)
+}
+
+/// A target whose provider behaves like this, such as `status=503`.
+pub fn target(behaviour: &str) -> Value {
+    json!({"provider": "mock", "override_params": {"model": format!("mock?{behaviour}")}})
+}
+
+/// The answer's own words on which target it came from, after how many retries, and whether it was kept.
+pub fn way(told: &Told) -> [&str; 3] {
+    ["x-gateway-last-used-option-index", "x-gateway-retry-attempt-count", "x-gateway-cache-status"]
+        .map(|name| told.header(name).unwrap_or_default())
+}
+
+/// An answer that was read to its end.
+#[derive(Debug)]
+pub struct Told {
+    pub status: u16,
+    pub headers: Headers,
+    pub body: Vec<u8>,
+    /// In what portions the body came; one where it was whole.
+    pub pieces: Vec<Bytes>,
+    pub streamed: bool,
+    /// It ended in a way that no client takes for a good end.
+    pub cut: bool,
+}
+
+impl Told {
+    pub async fn read(answer: Answer) -> Self {
+        let Answer { reply, body } = answer;
+        let (pieces, streamed, cut) = match body {
+            Contents::Whole(bytes) => (vec![bytes], false, false),
+            Contents::Stream(stream) => {
+                let (pieces, cut) = drain(*stream).await;
+                (pieces, true, cut)
+            }
+        };
+        Self { status: reply.status, headers: reply.headers, body: pieces.concat(), pieces, streamed, cut }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.text(name)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {}", self.text()))
+    }
+
+    /// The error's code where the answer is one of the gateway's own.
+    pub fn code(&self) -> String {
+        self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Name and data of the last event.
+    pub fn last_event(&self) -> (Option<String>, Value) {
+        let text = self.text();
+        let event = text.trim_end().rsplit("\n\n").next().unwrap_or_default();
+        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(ToOwned::to_owned);
+        (field("event: "), serde_json::from_str(&field("data: ").unwrap_or_default()).unwrap_or_default())
+    }
+}
+
+/// Every piece of a stream, and whether it was cut.
+pub async fn drain(mut stream: Stream) -> (Vec<Bytes>, bool) {
+    let mut pieces = Vec::new();
+    loop {
+        match in_time(stream.next()).await {
+            Ok(Some(piece)) => pieces.push(piece),
+            Ok(None) => return (pieces, false),
+            Err(_) => return (pieces, true),
+        }
+    }
+}
+
+/// The stream of an answer that must be one.
+pub fn stream_of(answer: Answer) -> Stream {
+    match answer.body {
+        Contents::Stream(stream) => *stream,
+        Contents::Whole(bytes) => panic!("whole: {}", String::from_utf8_lossy(&bytes)),
+    }
+}
+
+/// The ledger once these many requests have come and ended.
+pub async fn settled(provider: &Server, count: usize) -> Vec<Entry> {
+    let entries = provider.settled(count, PATIENCE).await;
+    assert_eq!(entries.len(), count, "{entries:#?}");
+    entries
+}
+
+/// The only request that reached the provider since the last look; the gateway's key is nowhere in it.
+pub fn sent(provider: &Server) -> Entry {
+    let mut entries = provider.ledger();
+    provider.clear_ledger();
+    assert_eq!(entries.len(), 1, "{entries:#?}");
+    let entry = entries.remove(0);
+    assert!(!format!("{entry:?}").contains("canary"), "{entry:#?}");
+    assert!(!entry.headers.iter().any(|(name, _)| name.starts_with("x-gateway") || name.starts_with("x-portkey")));
+    entry
+}
+
+/// The body of the same request without a gateway between.
+pub async fn direct(addr: SocketAddr, target: &str, body: &str) -> Vec<u8> {
+    let head = format!(
+        "POST {target} HTTP/1.1\r\nhost: {addr}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    in_time(scripted::fetch(addr, [head.as_bytes(), body.as_bytes()].concat())).await
+}
+
+/// These fields of a record, in this order.
+pub fn pick<const N: usize>(record: &Value, names: [&str; N]) -> Value {
+    names.map(|name| record[name].clone()).to_vec().into()
+}
+
+/// The digest in hexadecimal, as snapshots and the provider's echo have it.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    use sha2::Digest;
+    let digits = |hex: String, byte: &u8| hex + &format!("{byte:02x}");
+    sha2::Sha256::digest(bytes).iter().fold(String::new(), digits)
+}

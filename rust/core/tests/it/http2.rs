@@ -1,0 +1,552 @@
+//! Providers over HTTP/2: one connection for many, each answer at its own reader's pace, and every way that one of them ends.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::harness::{
+    Ask, CHAT, Rig, Told, all_words, in_time, post,
+    scripted::{CHAT_EVENTS, request, whole},
+    stream_of,
+    tls::{acceptor, file},
+    until, words,
+};
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream, server};
+use http::{HeaderMap, Request, Response};
+use penstock_core::{
+    ingress::body::{self, Body, End},
+    process::settings::Settings,
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    time::sleep,
+};
+use tokio_rustls::server::TlsStream;
+
+type Respond = server::SendResponse<Bytes>;
+
+/// A provider on loopback that agrees on one of these protocols; `play` gets every connection.
+async fn secured<P, F>(protocols: &[&[u8]], play: P) -> (u16, Arc<AtomicUsize>)
+where
+    P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (acceptor, connections) = (acceptor(protocols), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((io, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            let stream = acceptor.accept(io).await.unwrap();
+            tokio::spawn(play(stream));
+        }
+    });
+    (port, connections)
+}
+
+/// A provider that speaks HTTP/2; `play` gets every request.
+async fn provider<P, F>(builder: server::Builder, play: P) -> (u16, Arc<AtomicUsize>)
+where
+    P: Fn(Request<RecvStream>, Respond) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    secured(&[b"h2"], move |stream| {
+        let (builder, play) = (builder.clone(), play.clone());
+        async move {
+            let mut connection = builder.handshake::<_, Bytes>(stream).await.unwrap();
+            while let Some(Ok((request, respond))) = connection.accept().await {
+                tokio::spawn(play(request, respond));
+            }
+        }
+    })
+    .await
+}
+
+fn rig() -> Rig {
+    rig_with(|_| ())
+}
+
+fn rig_with(change: impl FnOnce(&mut Settings)) -> Rig {
+    Rig::with("", |settings| {
+        settings.trusted_custom_hosts = vec!["localhost".into()];
+        settings.tls_ca = Some(file("authority.pem"));
+        change(settings);
+    })
+}
+
+fn at(port: u16, ask: Ask) -> Ask {
+    ask.header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
+}
+
+fn chat(port: u16) -> Ask {
+    at(port, post(CHAT, words("m", false)))
+}
+
+fn stream(port: u16) -> Ask {
+    at(port, post(CHAT, all_words("m")))
+}
+
+fn answer(kind: &str) -> Response<()> {
+    Response::builder().header("content-type", kind).body(()).unwrap()
+}
+
+fn json(mut respond: Respond, body: &'static str) {
+    let mut stream = respond.send_response(answer("application/json"), false).unwrap();
+    stream.send_data(Bytes::from_static(body.as_bytes()), true).unwrap();
+}
+
+/// Reads a request's body to its end.
+async fn read(mut body: RecvStream) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let Some(Ok(piece)) = body.data().await {
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        whole.extend_from_slice(&piece);
+    }
+    whole
+}
+
+/// Sends so many requests side by side.
+async fn at_once(rig: &Arc<Rig>, port: u16, many: usize) -> Vec<Told> {
+    let asked: Vec<_> = (0..many)
+        .map(|_| {
+            let rig = Arc::clone(rig);
+            tokio::spawn(async move { rig.send(chat(port)).await })
+        })
+        .collect();
+    let mut told = Vec::with_capacity(many);
+    for asked in asked {
+        told.push(asked.await.unwrap());
+    }
+    told
+}
+
+#[tokio::test]
+async fn many_requests_share_one_connection_even_when_they_come_at_once() {
+    let (port, connections) = provider(server::Builder::new(), |request, respond| async move {
+        read(request.into_body()).await;
+        sleep(Duration::from_millis(20)).await;
+        json(respond, "{\"ok\":true}");
+    })
+    .await;
+    let rig = Arc::new(rig());
+    for _ in 0..2 {
+        for told in at_once(&rig, port, 60).await {
+            assert_eq!((told.status, told.text().as_str()), (200, "{\"ok\":true}"));
+        }
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.gateway.upstream.idle_connections(), 1);
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_connection_that_fails_do_not_wait_for_another() {
+    // Its handshake never ends, and each one who tried it alone would wait as long.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let tried = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tried);
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((io, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            held.push(io);
+        }
+    });
+    let rig = Arc::new(rig_with(|settings| settings.tls_timeout_ms = 400));
+    let began = Instant::now();
+    for told in at_once(&rig, port, 20).await {
+        assert_eq!((told.status, told.code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
+    }
+    assert!((400..4_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert_eq!(tried.load(Ordering::Relaxed), 1);
+    // Who comes later tries again.
+    assert_eq!(rig.send(chat(port)).await.status, 503);
+    assert_eq!(tried.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_connection_that_fails_at_once_tries_one_of_his_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (first, _) = listener.accept().await.unwrap();
+        // Until the others wait for it.
+        sleep(Duration::from_millis(200)).await;
+        drop(first);
+        let acceptor = acceptor(&[b"h2"]);
+        while let Ok((io, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let stream = acceptor.accept(io).await.unwrap();
+                let mut connection = server::handshake(stream).await.unwrap();
+                while let Some(Ok((_, respond))) = connection.accept().await {
+                    json(respond, "{}");
+                }
+            });
+        }
+    });
+    let told = at_once(&Arc::new(rig()), port, 20).await;
+    let failed: Vec<_> = told.iter().filter(|told| told.status != 200).map(Told::code).collect();
+    assert_eq!(failed, ["upstream_connect_failed"]);
+}
+
+#[tokio::test]
+async fn the_most_streams_that_a_provider_allows_are_kept_to() {
+    let mut builder = server::Builder::new();
+    builder.max_concurrent_streams(2);
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (Arc::clone(&now), Arc::clone(&most));
+    let (port, connections) = provider(builder, move |_, respond| {
+        let (now, most) = counts.clone();
+        async move {
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            sleep(Duration::from_millis(100)).await;
+            now.fetch_sub(1, Ordering::Relaxed);
+            json(respond, "{}");
+        }
+    })
+    .await;
+    let rig = rig();
+    assert_eq!(rig.send(chat(port)).await.status, 200);
+    let told = tokio::join!(rig.send(chat(port)), rig.send(chat(port)), rig.send(chat(port)), rig.send(chat(port)));
+    assert_eq!([told.0.status, told.1.status, told.2.status, told.3.status], [200; 4]);
+    assert_eq!((connections.load(Ordering::Relaxed), most.load(Ordering::Relaxed)), (2, 4));
+}
+
+#[tokio::test]
+async fn a_stream_arrives_byte_for_byte_however_it_is_framed() {
+    for size in [1, 33, 100_000] {
+        let (port, _) = provider(server::Builder::new(), move |_, mut respond| async move {
+            let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+            for piece in CHAT_EVENTS.as_bytes().chunks(size) {
+                stream.send_data(Bytes::copy_from_slice(piece), false).unwrap();
+            }
+            stream.send_data(Bytes::new(), true).unwrap();
+        })
+        .await;
+        let rig = rig();
+        let told = rig.send(stream(port)).await;
+        assert_eq!((told.text().as_str(), told.cut), (CHAT_EVENTS, false), "{size}");
+        assert_eq!(rig.record()["response_status_code"], 200);
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_said_in_the_terms_of_http2() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    let (port, _) = provider(server::Builder::new(), move |request, respond| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = read(body).await;
+            kept.lock().unwrap().push((parts, body));
+            json(respond, "{}");
+        }
+    })
+    .await;
+    let rig = rig();
+    let ask = |method: &str, target: &str| at(port, Ask::new(method, target)).header("x-gateway-provider", "openai");
+    let hop =
+        ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "proxy-authorization", "transfer-encoding"];
+    let with_hop = hop.iter().fold(ask("PUT", "/v1/proxy/a/b?c=d&e=%20"), |ask, name| ask.header(name, "x"));
+    let told = rig.send(with_hop.header("X-Mine", "1").header("authorization", "Bearer sk-1").body("abc")).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    let (parts, body) = seen.lock().unwrap().remove(0);
+    assert_eq!((parts.method.as_str(), body.as_slice()), ("PUT", &b"abc"[..]));
+    assert_eq!(parts.uri.to_string(), format!("https://localhost:{port}/v1/a/b?c=d&e=%20"));
+    let field = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    assert_eq!(field("content-length").as_deref(), Some("3"));
+    assert_eq!((field("x-mine").as_deref(), field("authorization").as_deref()), (Some("1"), Some("Bearer sk-1")));
+    for name in hop.into_iter().chain(["host", "x-gateway-provider"]) {
+        assert_eq!(field(name), None, "{name}");
+    }
+    assert_eq!(rig.send(ask("GET", "/v1/proxy/a<b")).await.status, 400);
+    assert_eq!(rig.send(ask("HEAD", "/v1/proxy/a")).await.body, b"");
+}
+
+#[tokio::test]
+async fn large_bodies_go_out_whole_and_in_pieces() {
+    let lengths = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&lengths);
+    let (port, _) = provider(server::Builder::new(), move |request, respond| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let body = read(request.into_body()).await;
+            kept.lock().unwrap().push((body.len(), body.iter().map(|byte| u64::from(*byte)).sum::<u64>()));
+            json(respond, "{}");
+        }
+    })
+    .await;
+    let rig = rig();
+    let large: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
+    let sum = large.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+    let ask = || at(port, Ask::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
+    assert_eq!(rig.send(ask().body(large.clone())).await.status, 200);
+    for length in [None, Some(large.len() as u64)] {
+        let (feeder, feed) = body::feed(|| ());
+        let pieces: Vec<_> = large.chunks(70_000).map(Bytes::copy_from_slice).collect();
+        tokio::spawn(async move {
+            for piece in pieces {
+                feeder.push(piece);
+                tokio::task::yield_now().await;
+            }
+            feeder.end(End::Complete);
+        });
+        assert_eq!(rig.send(ask().with(Body::Fed(feed, length))).await.status, 200);
+    }
+    assert_eq!(*lengths.lock().unwrap(), [(large.len(), sum); 3]);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_resets_its_stream() {
+    let reset = Arc::new(Notify::new());
+    let told = Arc::clone(&reset);
+    let (port, _) = provider(server::Builder::new(), move |request, _respond| {
+        let told = Arc::clone(&told);
+        async move {
+            let mut body = request.into_body();
+            while let Some(Ok(piece)) = body.data().await {
+                body.flow_control().release_capacity(piece.len()).unwrap();
+            }
+            told.notify_one();
+        }
+    })
+    .await;
+    let (feeder, feed) = body::feed(|| ());
+    feeder.push(Bytes::from_static(b"some"));
+    feeder.end(End::Left);
+    let ask = at(port, Ask::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
+    let answer = rig().send(ask.with(Body::Fed(feed, Some(100)))).await;
+    assert_eq!(answer.code(), "broken_body");
+    in_time(reset.notified()).await;
+}
+
+#[tokio::test]
+async fn an_answer_may_come_before_the_request_was_read() {
+    let (port, connections) = provider(server::Builder::new(), |_request, mut respond| async move {
+        let refusal = Response::builder().status(413).header("content-type", "application/json").body(()).unwrap();
+        let mut stream = respond.send_response(refusal, false).unwrap();
+        stream.send_data(Bytes::from_static(b"\"too large\""), true).unwrap();
+    })
+    .await;
+    let rig = rig();
+    let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(3_000_000));
+    for _ in 0..2 {
+        let told = rig.send(at(port, post(CHAT, json.clone()))).await;
+        assert_eq!((told.status, told.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn what_comes_before_and_after_an_answer_is_left_out() {
+    let (port, _) = provider(server::Builder::new(), |_, mut respond| async move {
+        for status in [100, 103] {
+            respond.send_informational(Response::builder().status(status).body(()).unwrap()).unwrap();
+        }
+        let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+        stream.send_data(Bytes::from_static(CHAT_EVENTS.as_bytes()), false).unwrap();
+        let trailers = HeaderMap::from_iter([("x-late".parse().unwrap(), "1".parse().unwrap())]);
+        stream.send_trailers(trailers).unwrap();
+    })
+    .await;
+    let told = rig().send(stream(port)).await;
+    assert_eq!((told.status, told.text().as_str(), told.cut), (200, CHAT_EVENTS, false));
+    assert_eq!(told.header("x-late"), None);
+}
+
+#[tokio::test]
+async fn only_what_a_provider_did_not_begin_is_sent_again() {
+    for (reason, status, asked) in [(Reason::REFUSED_STREAM, 200, 2), (Reason::INTERNAL_ERROR, 502, 1)] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let (port, _) = provider(server::Builder::new(), move |_, mut respond| {
+            let is_first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+            async move { if is_first { respond.send_reset(reason) } else { json(respond, "{}") } }
+        })
+        .await;
+        assert_eq!((rig().send(chat(port)).await.status, count.load(Ordering::Relaxed)), (status, asked), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_going_away_ends_well_and_takes_nothing_new() {
+    let (port, connections) = secured(&[b"h2"], |stream| async move {
+        let mut connection = server::handshake(stream).await.unwrap();
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            connection.graceful_shutdown();
+            tokio::spawn(async move {
+                let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+                let (first, second) = CHAT_EVENTS.as_bytes().split_at(100);
+                stream.send_data(Bytes::from_static(first), false).unwrap();
+                sleep(Duration::from_millis(60)).await;
+                stream.send_data(Bytes::from_static(second), true).unwrap();
+            });
+        }
+    })
+    .await;
+    let rig = rig();
+    let mut first = stream_of(rig.open(stream(port)).await);
+    let beginning = first.next().await.unwrap().unwrap();
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(rig.send(stream(port)).await.text(), CHAT_EVENTS);
+    let (rest, cut) = crate::harness::drain(first).await;
+    assert_eq!(([&[beginning], rest.as_slice()].concat().concat().as_slice(), cut), (CHAT_EVENTS.as_bytes(), false));
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_fails_what_was_on_it_and_nothing_else() {
+    let (port, connections) = secured(&[b"h2"], |stream| async move {
+        let mut connection = server::handshake(stream).await.unwrap();
+        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+        stream.send_data(Bytes::from_static(&CHAT_EVENTS.as_bytes()[..300]), false).unwrap();
+        // Long enough to be sent, then gone in the middle of it.
+        drop(tokio::time::timeout(Duration::from_millis(50), connection.accept()).await);
+    })
+    .await;
+    let rig = rig();
+    for turn in 1..=2 {
+        let told = rig.send(stream(port)).await;
+        let whole = CHAT_EVENTS[..300].rfind("\n\n").unwrap() + 2;
+        assert!(told.text().starts_with(&CHAT_EVENTS[..whole]) && !told.text().contains(&CHAT_EVENTS[whole..300]));
+        assert_eq!(told.last_event().1["error"]["code"], "upstream_broke", "{}", told.text());
+        assert_eq!(connections.load(Ordering::Relaxed), turn);
+    }
+}
+
+/// Sends as fast as it is let, and counts.
+async fn pour(mut stream: SendStream<Bytes>, mut left: usize, sent: Arc<AtomicUsize>) {
+    while left > 0 {
+        stream.reserve_capacity(left.min(100_000));
+        let Some(Ok(room)) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else { return };
+        let size = room.min(left);
+        left -= size;
+        if stream.send_data(Bytes::from(vec![b'x'; size]), left == 0).is_err() {
+            return;
+        }
+        sent.fetch_add(size, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_holds_its_own_provider_back_and_no_other() {
+    const LENGTH: usize = 5_000_000;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    let (port, connections) = provider(server::Builder::new(), move |request, mut respond| {
+        let counted = Arc::clone(&counted);
+        async move {
+            if request.uri().path().ends_with("/large") {
+                let stream = respond.send_response(answer("application/octet-stream"), false).unwrap();
+                pour(stream, LENGTH, counted).await;
+            } else {
+                json(respond, "{}");
+            }
+        }
+    })
+    .await;
+    let rig = rig();
+    let large = || at(port, Ask::new("GET", "/v1/proxy/large")).header("x-gateway-provider", "openai");
+    let mut slow = stream_of(rig.open(large()).await);
+    let first = slow.next().await.unwrap().unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let held = sent.load(Ordering::Relaxed);
+    assert!((64 * 1024..=256 * 1024).contains(&held), "{held}");
+    assert_eq!(rig.send(chat(port)).await.status, 200);
+    let told = rig.send(large()).await;
+    assert_eq!((told.body.len(), told.cut), (LENGTH, false));
+    let (rest, cut) = crate::harness::drain(slow).await;
+    assert_eq!((first.len() + rest.iter().map(Bytes::len).sum::<usize>(), cut), (LENGTH, false));
+    assert!(rest.iter().all(|piece| piece.len() <= 8 * 1024));
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_caller_who_leaves_resets_the_stream_at_once() {
+    let reasons = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&reasons);
+    let (port, connections) = provider(server::Builder::new(), move |request, mut respond| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let is_stream = request.headers().contains_key("x-answered");
+            let reset = if is_stream {
+                let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+                stream.send_data(Bytes::from_static(b"data: 1\n\n"), false).unwrap();
+                std::future::poll_fn(|context| stream.poll_reset(context)).await
+            } else {
+                std::future::poll_fn(|context| respond.poll_reset(context)).await
+            };
+            kept.lock().unwrap().push((reset.unwrap(), Instant::now()));
+        }
+    })
+    .await;
+    let rig = rig();
+    let ask = at(port, Ask::new("GET", "/v1/proxy/x")).header("x-gateway-provider", "openai").header("x-answered", "1");
+    let mut answered = stream_of(rig.open(ask).await);
+    answered.next().await.unwrap().unwrap();
+    let left = Instant::now();
+    drop(answered);
+    until("the stream is reset", || reasons.lock().unwrap().len() == 1).await;
+    // Before the head of an answer, too.
+    let early = tokio::time::timeout(Duration::from_millis(50), rig.open(chat(port))).await;
+    assert!(early.is_err());
+    until("the stream is reset", || reasons.lock().unwrap().len() == 2).await;
+    let reasons = reasons.lock().unwrap();
+    assert!(reasons.iter().all(|(reason, _)| *reason == Reason::CANCEL), "{reasons:?}");
+    assert!(reasons[0].1 - left < Duration::from_millis(100));
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn silence_is_bounded_before_an_answer_and_within_it() {
+    let (port, _) = provider(server::Builder::new(), |request, mut respond| async move {
+        if request.headers().contains_key("idempotency-key") {
+            return std::future::pending().await;
+        }
+        let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+        stream.send_data(Bytes::from_static(&CHAT_EVENTS.as_bytes()[..300]), false).unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let rig = rig_with(|settings| {
+        settings.request_timeout_ms = 100;
+        settings.idle_timeout_ms = 100;
+    });
+    assert_eq!(rig.send(chat(port).header("idempotency-key", "1")).await.status, 408);
+    let told = rig.send(stream(port)).await;
+    assert_eq!(told.last_event().1["error"]["code"], "idle_timeout", "{}", told.text());
+}
+
+#[tokio::test]
+async fn http1_is_spoken_where_it_is_all_there_is_or_all_that_is_wanted() {
+    for (http2, protocols) in [(true, &[&b"http/1.1"[..]][..]), (false, &[b"h2", b"http/1.1"]), (true, &[])] {
+        let (port, connections) = secured(protocols, |mut stream| async move {
+            while request(&mut stream)
+                .await
+                .is_some_and(|asked| asked.starts_with(b"POST /v1/chat/completions HTTP/1.1"))
+            {
+                stream.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+            }
+        })
+        .await;
+        let rig = rig_with(|settings| settings.http2 = http2);
+        for _ in 0..3 {
+            assert_eq!(rig.send(chat(port)).await.status, 200, "{http2} {protocols:?}");
+        }
+        assert_eq!(connections.load(Ordering::Relaxed), 1);
+        // Nobody waits for another's connection where nothing is shared.
+        let told = tokio::join!(rig.send(chat(port)), rig.send(chat(port)));
+        assert_eq!((told.0.status, told.1.status), (200, 200));
+    }
+}

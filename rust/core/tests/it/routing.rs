@@ -1,0 +1,270 @@
+//! Random configs of any nesting go the way that a simple model of them says, and end.
+
+use crate::harness::{CHAT, Rig, Told, by_with, target, way};
+use fastrand::Rng;
+use penstock_mock::Server;
+use serde_json::{Map, Value, json};
+
+const STATUSES: [u16; 5] = [200, 400, 429, 500, 503];
+
+/// A random node: a target, or a group of them. Of the members of a shared group one alone has a weight.
+fn node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
+    if depth == 0 || random.u8(0..4) == 0 {
+        *id += 1;
+        let status = STATUSES[random.usize(0..STATUSES.len())];
+        let mut leaf = target(&format!("status={status}&chunks={id}"));
+        features(random, &mut leaf, port);
+        return leaf;
+    }
+    let count = random.usize(1..4);
+    let mut targets: Vec<_> = (0..count).map(|_| node(random, depth - 1, id, port)).collect();
+    let chosen = random.usize(0..count);
+    for (place, target) in targets.iter_mut().enumerate() {
+        target["name"] = json!(format!("t{place}"));
+        target["weight"] = json!(u8::from(place == chosen));
+    }
+    let strategy = match random.u8(0..5) {
+        0 => json!({"mode": "single"}),
+        1 => json!({"mode": "loadbalance"}),
+        2 => json!({"mode": "conditional", "default": format!("t{chosen}"),
+            "conditions": [{"query": {"metadata.plan": "paid"}, "then": "t0"}]}),
+        3 => json!({"mode": "fallback", "on_status_codes": [429]}),
+        _ => json!({"mode": "fallback"}),
+    };
+    let mut group = json!({"strategy": strategy, "targets": targets});
+    if group["strategy"]["mode"] == "fallback" && random.u8(0..3) == 0 {
+        // Nobody here is as slow as that.
+        group["strategy"]["hedge"] = json!({"after_ms": 60_000});
+    }
+    if random.u8(0..4) == 0 {
+        group["strategy"]["cb_config"] = BREAKER.parse().unwrap();
+    }
+    features(random, &mut group, port);
+    group
+}
+
+/// One that never opens.
+const BREAKER: &str = r#"{"failure_threshold": 100000, "cooldown_interval": 30000}"#;
+
+/// Some of what is inherited.
+fn features(random: &mut Rng, node: &mut Value, port: u16) {
+    let names = ["seed", "user", "top_p", "n"];
+    let name = |random: &mut Rng| names[random.usize(0..names.len())];
+    let hosts = [format!("http://127.0.0.1:{port}/v1"), format!("http://localhost:{port}/v1")];
+    let own = [
+        ("retry", json!({"attempts": random.u8(0..2), "on_status_codes": [503]})),
+        ("recovery", json!(["off", "hold", "continue"][random.usize(0..3)])),
+        ("default_params", json!({name(random): random.u32(0..100), (format!("only{}", random.u8(0..3))): 1})),
+        ("drop_params", json!([name(random), name(random)])),
+        ("request_timeout", json!(random.u32(5_000..7_000))),
+        ("cache", json!({"mode": "simple", "max_age": random.u32(60..100)})),
+        ("cb_config", BREAKER.parse().unwrap()),
+        ("custom_host", json!(hosts[random.usize(0..2)])),
+        ("forward_headers", json!([format!("x-{}", name(random))])),
+        ("strict_open_ai_compliance", json!(random.bool())),
+    ];
+    for (key, value) in own {
+        if random.u8(0..3) == 0 {
+            node[key] = value;
+        }
+    }
+    if random.u8(0..3) == 0 {
+        node["override_params"][name(random)] = json!(random.u32(100..200));
+    }
+}
+
+/// What the model of a walk expects.
+#[derive(Debug, Default)]
+struct Expected {
+    /// The models that are asked for, in order.
+    asked: Vec<String>,
+    status: u16,
+    option: String,
+    retries: i32,
+    is_kept: bool,
+}
+
+/// A config walked in the simplest way: everything inherited by copying maps.
+fn walk(node: &Value, path: &str, inherited: &Map<String, Value>, expected: &mut Expected) {
+    let own = bequeathed(node, inherited);
+    let Some(targets) = node["targets"].as_array() else {
+        return leaf(node, path, &own, expected);
+    };
+    for place in ways(node, targets, inherited) {
+        walk(&targets[place], &format!("{path}.targets[{place}]"), &own, expected);
+        let is_listed = node["strategy"].get("on_status_codes").is_none_or(|listed| {
+            expected.status >= 500 || listed.as_array().unwrap().contains(&json!(expected.status))
+        });
+        if expected.status == 200 || !is_listed {
+            break;
+        }
+    }
+}
+
+/// What a node hands down: of parameters field by field, of all else the nearer.
+fn bequeathed(node: &Value, inherited: &Map<String, Value>) -> Map<String, Value> {
+    let mut own = inherited.clone();
+    let replaced = [
+        "retry",
+        "recovery",
+        "request_timeout",
+        "cache",
+        "cb_config",
+        "custom_host",
+        "forward_headers",
+        "strict_open_ai_compliance",
+    ];
+    for key in replaced {
+        node.get(key).into_iter().for_each(|said| drop(own.insert(key.to_owned(), said.clone())));
+    }
+    if let Some(said) = node["strategy"].get("cb_config") {
+        own.insert("cb_config".to_owned(), said.clone());
+    }
+    for key in ["default_params", "override_params"] {
+        let all = own.entry(key).or_insert_with(|| json!({})).as_object_mut().unwrap();
+        all.extend(node[key].as_object().cloned().unwrap_or_default());
+    }
+    let drops = own.entry("drop_params").or_insert_with(|| json!([])).as_array_mut().unwrap();
+    drops.extend(node["drop_params"].as_array().cloned().unwrap_or_default());
+    own
+}
+
+/// What every request of this test asks for.
+fn body() -> Value {
+    json!({"model": "m", "user": "ann", "top_p": 1, "messages": [{"role": "user", "content": "hi"}]})
+}
+
+/// What becomes of it at a target.
+fn changed(own: &Map<String, Value>) -> Value {
+    let mut changed = body();
+    let fields = changed.as_object_mut().unwrap();
+    for (key, value) in own["default_params"].as_object().unwrap() {
+        fields.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    fields.extend(own["override_params"].as_object().unwrap().clone());
+    for dropped in own["drop_params"].as_array().unwrap() {
+        fields.remove(dropped.as_str().unwrap());
+    }
+    changed
+}
+
+/// The members of a group that may be tried, in order.
+fn ways(node: &Value, targets: &[Value], inherited: &Map<String, Value>) -> Vec<usize> {
+    let strategy = &node["strategy"];
+    let find = |is_it: &dyn Fn(&Value) -> bool| vec![targets.iter().position(is_it).unwrap()];
+    match strategy["mode"].as_str().unwrap() {
+        "single" => vec![0],
+        "loadbalance" => find(&|target| target["weight"] == 1),
+        // The metadata of every second request has this plan.
+        "conditional" if inherited.contains_key("paid") => vec![0],
+        "conditional" => find(&|target| target["name"] == strategy["default"]),
+        _ => (0..targets.len()).collect(),
+    }
+}
+
+/// Every target that may be tried, in order, with all that it inherits; beside them whom a second attempt may go to.
+fn leaves(node: &Value, path: &str, inherited: &Map<String, Value>, port: u16, hedged: &mut Vec<String>) -> Vec<Value> {
+    let own = bequeathed(node, inherited);
+    let Some(targets) = node["targets"].as_array() else {
+        let said = |key: &str, otherwise: Value| own.get(key).cloned().unwrap_or(otherwise);
+        let retries = own.get("retry").map_or(json!(0), |retry| retry["attempts"].clone());
+        let host = own.get("custom_host").map(|url| url.as_str().unwrap()[7..].trim_end_matches("/v1").to_owned());
+        return vec![json!([
+            path,
+            retries,
+            said("recovery", json!("off")),
+            changed(&own),
+            said("request_timeout", json!(8_000)),
+            if own.contains_key("cache") { "miss" } else { "disabled" },
+            own.get("cb_config").map(|_| "closed"),
+            host.unwrap_or_else(|| format!("127.0.0.1:{port}")),
+            said("forward_headers", json!([])),
+            said("strict_open_ai_compliance", json!(true)),
+        ])];
+    };
+    if node["strategy"].get("hedge").is_some() && targets.len() > 1 {
+        hedged.push(format!("{path}.targets[1]"));
+    }
+    let mut all = Vec::new();
+    for place in ways(node, targets, inherited) {
+        all.extend(leaves(&targets[place], &format!("{path}.targets[{place}]"), &own, port, hedged));
+    }
+    all
+}
+
+fn explained(told: &Told) -> (Vec<Value>, Vec<String>) {
+    let said = told.json();
+    let of = |target: &Value| {
+        json!([
+            target["target"],
+            target["retries"],
+            target["recovery"]["mode"],
+            target["body"],
+            target["timeout_ms"],
+            target["cache"]["status"],
+            target["breaker"],
+            target["host"],
+            target["forward_headers"],
+            target["strict_open_ai_compliance"]
+        ])
+    };
+    let steps = said["decisions"].as_array().unwrap().iter().filter(|step| step["step"] == "would_hedge");
+    let hedged = steps.map(|step| step["at"].as_str().unwrap().to_owned()).collect();
+    (said["targets"].as_array().unwrap().iter().map(of).collect(), hedged)
+}
+
+fn leaf(node: &Value, path: &str, own: &Map<String, Value>, expected: &mut Expected) {
+    let model = node["override_params"]["model"].as_str().unwrap();
+    let status: u16 = model.split("status=").nth(1).unwrap()[..3].parse().unwrap();
+    let attempts = own.get("retry").map_or(0, |retry| retry["attempts"].as_u64().unwrap());
+    let sent = if status == 503 { attempts + 1 } else { 1 };
+    expected.asked.extend((0..sent).map(|_| model.to_owned()));
+    expected.status = status;
+    path.clone_into(&mut expected.option);
+    expected.is_kept = own.contains_key("cache");
+    expected.retries = if status == 503 && attempts > 0 { -1 } else { 0 };
+}
+
+fn check(told: &Told, expected: &Expected, asked: &[String], config: &Value) {
+    assert_eq!(asked, expected.asked, "{config:#}");
+    let retries = expected.retries.to_string();
+    let kept = if expected.is_kept { "MISS" } else { "DISABLED" };
+    assert_eq!((told.status, way(told)), (expected.status, [&*expected.option, &retries, kept]), "{config:#}");
+}
+
+#[tokio::test]
+async fn every_walk_ends_and_is_the_one_that_the_config_and_its_explanation_say() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| {
+        settings.retry_backoff_ms = 1;
+        settings.retry_budget_floor = 100_000;
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
+    });
+    let mut random = Rng::with_seed(20_260_101);
+    let (mut seen, port) = (0, provider.addr.port());
+    for round in 0..300 {
+        let config = node(&mut random, round % 5, &mut 0, port);
+        let is_paid = round % 2 == 0;
+        let mut inherited = Map::new();
+        let asked = json!({"path": CHAT, "body": body()}).to_string();
+        let mut ask = by_with(&config, CHAT, body().to_string());
+        let mut explain = by_with(&config, "/v1/explain", asked);
+        if is_paid {
+            inherited.insert("paid".into(), Value::Null);
+            ask = ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
+            explain = explain.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
+        }
+        let (leaves, hedged) = explained(&rig.send(explain).await);
+        let mut second = Vec::new();
+        let model = self::leaves(&config, "config", &inherited, port, &mut second);
+        assert_eq!((leaves, hedged), (model, second), "{config:#}");
+        let mut expected = Expected::default();
+        walk(&config, "config", &inherited, &mut expected);
+        let told = rig.send(ask).await;
+        let entries = crate::harness::settled(&provider, seen + expected.asked.len()).await;
+        let asked: Vec<_> = entries[seen..].iter().map(|entry| entry.model.clone()).collect();
+        seen = entries.len();
+        check(&told, &expected, &asked, &config);
+    }
+    assert!(seen > 200, "{seen} are few");
+}

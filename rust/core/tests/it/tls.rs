@@ -1,0 +1,219 @@
+//! Providers over TLS: the operator's authority counts, the name counts, and a connection that is torn is not an end.
+
+use std::{
+    io::Write,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::harness::{
+    Ask, CHAT, Rig, all_words, get, in_time, post,
+    scripted::{CHAT_EVENTS, EVENTS_HEAD, chunks, events, request, whole},
+    tls::{acceptor, file},
+    words,
+};
+use penstock_core::ingress::body::{Body, Interest, feed};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::server::TlsStream;
+
+/// Listens on loopback with the test certificate; counts the handshakes that were completed.
+async fn secured<P, F>(play: P) -> (u16, Arc<AtomicUsize>)
+where
+    P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let handshakes = Arc::new(AtomicUsize::new(0));
+    let (acceptor, count) = (acceptor(&[]), Arc::clone(&handshakes));
+    tokio::spawn(async move {
+        while let Ok((io, _)) = listener.accept().await {
+            if let Ok(stream) = acceptor.accept(io).await {
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(play(stream));
+            }
+        }
+    });
+    (port, handshakes)
+}
+
+async fn answering(bytes: Vec<u8>) -> (u16, Arc<AtomicUsize>) {
+    secured(move |mut io| {
+        let bytes = bytes.clone();
+        async move { while request(&mut io).await.is_some() && io.write_all(&bytes).await.is_ok() {} }
+    })
+    .await
+}
+
+fn rig(trusts_authority: bool) -> Rig {
+    Rig::with("", |settings| {
+        settings.trusted_custom_hosts = vec!["localhost".into(), "127.0.0.1".into()];
+        settings.tls_ca = trusts_authority.then(|| file("authority.pem"));
+    })
+}
+
+fn ask(port: u16, stream: bool) -> Ask {
+    post(CHAT, if stream { all_words("m") } else { words("m", false) })
+        .header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
+}
+
+#[tokio::test]
+async fn an_authority_of_the_operators_is_trusted_and_the_connection_kept() {
+    let rig = rig(true);
+    let (port, handshakes) = answering(whole("200 OK", "", "{\"ok\":true}")).await;
+    for _ in 0..3 {
+        let told = rig.send(ask(port, false)).await;
+        assert_eq!((told.status, told.text().as_str()), (200, "{\"ok\":true}"));
+    }
+    assert_eq!(handshakes.load(Ordering::Relaxed), 1);
+    let (port, handshakes) = answering(events(CHAT_EVENTS.as_bytes(), 33)).await;
+    for _ in 0..3 {
+        assert_eq!(rig.send(ask(port, true)).await.text(), CHAT_EVENTS);
+    }
+    assert_eq!(handshakes.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn an_unknown_authority_or_another_name_is_a_bad_gateway_and_gets_no_request() {
+    let (port, handshakes) = answering(whole("200 OK", "", "{}")).await;
+    let by_address =
+        post(CHAT, words("m", false)).header("x-gateway-custom-host", &format!("https://127.0.0.1:{port}"));
+    for (rig, ask) in [(rig(false), ask(port, false)), (rig(true), by_address)] {
+        let told = rig.send(ask).await;
+        assert_eq!((told.status, told.code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
+    }
+    assert_eq!(handshakes.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_torn_is_not_the_end_of_a_body() {
+    // Neither has an end of its own: only a proper goodbye tells the end from a cut.
+    let until_close = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n{CHAT_EVENTS}").into_bytes();
+    for says_goodbye in [true, false] {
+        let bytes = until_close.clone();
+        let (port, _) = secured(move |mut io| {
+            let bytes = bytes.clone();
+            async move {
+                request(&mut io).await.unwrap();
+                io.write_all(&bytes).await.unwrap();
+                io.flush().await.unwrap();
+                if says_goodbye {
+                    io.shutdown().await.unwrap();
+                } else {
+                    io.get_mut().0.shutdown().await.unwrap();
+                }
+                let _ = io.read_u8().await;
+            }
+        })
+        .await;
+        let told = rig(true).send(ask(port, false)).await;
+        assert_eq!((told.text().as_str(), told.cut), (CHAT_EVENTS, !says_goodbye));
+    }
+    let half = [EVENTS_HEAD.as_bytes(), &chunks(&CHAT_EVENTS.as_bytes()[..300], 100)].concat();
+    let (port, _) = secured(move |mut io| {
+        let half = half.clone();
+        async move {
+            request(&mut io).await.unwrap();
+            io.write_all(&half).await.unwrap();
+        }
+    })
+    .await;
+    let told = rig(true).send(ask(port, true)).await;
+    assert_eq!(told.last_event().1["error"]["code"], "upstream_broke");
+}
+
+#[tokio::test]
+async fn a_large_body_arrives_and_may_be_refused_early() {
+    let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(10_000_000));
+    let rig = rig(true);
+    let (port, _) = answering(whole("200 OK", "", "{}")).await;
+    let host = |port| format!("https://localhost:{port}");
+    let told = rig.send(post(CHAT, json.clone()).header("x-gateway-custom-host", &host(port))).await;
+    assert_eq!((told.status, told.text().as_str()), (200, "{}"));
+    let (port, _) = secured(|mut io| async move {
+        let mut some = [0; 1000];
+        io.read_exact(&mut some).await.unwrap();
+        io.write_all(&whole("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
+        io.flush().await.unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let told = rig.send(post(CHAT, json).header("x-gateway-custom-host", &host(port))).await;
+    assert_eq!((told.status, told.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
+}
+
+#[tokio::test]
+async fn an_upload_is_refused_early_though_tls_takes_more_than_its_socket() {
+    let (port, _) = secured(|mut io| async move {
+        let mut some = [0; 1000];
+        io.read_exact(&mut some).await.unwrap();
+        // Before that the socket is full, and the last piece waits in TLS.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        io.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+        io.write_all(&whole("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
+        io.flush().await.unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let (feeder, fed) = feed(|| ());
+    let ask = post("/v1/files", "").header("x-gateway-custom-host", &format!("https://localhost:{port}"));
+    let feeding = tokio::spawn(async move {
+        while feeder.interest() == Interest::Reads {
+            if !feeder.is_paused() {
+                feeder.push(vec![b'y'; 16 * 1024].into());
+            }
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+    });
+    let began = Instant::now();
+    assert_eq!(rig(true).send(ask.with(Body::Fed(fed, None))).await.status, 413);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    in_time(feeding).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_with_more_in_it_than_was_asked_for_is_not_used_again_though_tls_has_read_that() {
+    // As much as is read at once of an answer's beginning, in one record, and what follows in the next.
+    let head =
+        |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n");
+    let length = 16_384 - head(16_000).len();
+    let first = [head(length).into_bytes(), vec![b'x'; length]].concat();
+    let stray = whole("200 OK", "", "\"stray\"");
+    let (port, handshakes) = secured(move |mut io| {
+        let (first, stray) = (first.clone(), stray.clone());
+        async move {
+            while request(&mut io).await.is_some() {
+                let (socket, session) = io.get_mut();
+                session.writer().write_all(&first).unwrap();
+                session.writer().write_all(&stray).unwrap();
+                let mut records = Vec::new();
+                while session.wants_write() {
+                    session.write_tls(&mut records).unwrap();
+                }
+                socket.write_all(&records).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let rig = rig(true);
+    for number in 1..=3 {
+        let told =
+            rig.send(get("/v1/proxy/x").header("x-gateway-custom-host", &format!("https://localhost:{port}"))).await;
+        assert_eq!((told.body.len(), handshakes.load(Ordering::Relaxed)), (length, number));
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_authorities_that_cannot_be_read_is_told_at_the_start() {
+    for path in ["/nonexistent.pem", "Cargo.toml"] {
+        let settings = penstock_core::process::settings::Settings { tls_ca: Some(path.into()), ..Default::default() };
+        let problems = penstock_core::gateway::Gateway::new(settings).err().expect("a problem");
+        assert_eq!(problems[0].path, "$.tls_ca", "{problems:?}");
+    }
+}

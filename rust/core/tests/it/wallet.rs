@@ -1,0 +1,546 @@
+//! Credentials that are fetched before a request can carry them: tokens of Google and Entra ID, keys of Amazon's roles.
+
+use crate::harness::{
+    Ask, CHAT, Rig,
+    issuer::Issuer,
+    scripted::{Scripted, request},
+    words,
+};
+use aws_lc_rs::{
+    encoding::AsDer,
+    rsa::{KeyPair, KeySize},
+    signature::{self, KeyPair as _, UnparsedPublicKey},
+};
+use base64::{Engine as _, prelude::*};
+use penstock_core::process::{secret::Secret, settings::Identity};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+
+fn rig() -> Rig {
+    Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+}
+
+fn ask(provider: &str, at: &Server) -> Ask {
+    Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-provider", provider)
+        .header("x-gateway-custom-host", &at.url())
+        .body(words("gemini-2.5-pro", false))
+}
+
+fn vertex(at: &Server, key_file: &str) -> Ask {
+    ask("vertex-ai", at)
+        .header("x-gateway-vertex-project-id", "p")
+        .header("x-gateway-vertex-region", "europe-west4")
+        .header("x-gateway-vertex-service-account-json", key_file)
+}
+
+fn pem(key: &KeyPair) -> String {
+    let der = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der<'_>>::as_der(key).unwrap();
+    let text = BASE64_STANDARD.encode(der.as_ref());
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
+}
+
+fn key_file(key: &KeyPair, issuer: &str) -> String {
+    json!({"type": "service_account", "client_email": "a@p.iam.gserviceaccount.com", "private_key_id": "k-1",
+        "private_key": pem(key), "token_uri": format!("{issuer}/token")})
+    .to_string()
+}
+
+/// What the provider was sent as authorization, request by request.
+fn carried(provider: &Server) -> Vec<String> {
+    provider.ledger().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_service_account_signs_for_a_token_once_and_the_token_is_carried() {
+    let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
+    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+    let file = key_file(&key, &issuer.server.url());
+    for _ in 0..3 {
+        rig.send(vertex(&provider, &file)).await;
+    }
+    assert_eq!(carried(&provider), vec!["Bearer token-1"; 3]);
+    assert_eq!(issuer.asked().len(), 1, "it is kept");
+    let form = issuer.form(0);
+    assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
+    let (said, signed) = form[1].1.rsplit_once('.').unwrap();
+    let public = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, key.public_key());
+    public.verify(said.as_bytes(), &BASE64_URL_SAFE_NO_PAD.decode(signed).unwrap()).expect("the account signed it");
+    let (head, claims) = said.split_once('.').unwrap();
+    let part = |text: &str| serde_json::from_slice::<Value>(&BASE64_URL_SAFE_NO_PAD.decode(text).unwrap()).unwrap();
+    let (head, claims) = (part(head), part(claims));
+    assert_eq!(head, json!({"alg": "RS256", "typ": "JWT", "kid": "k-1"}));
+    assert_eq!(claims["iss"], "a@p.iam.gserviceaccount.com");
+    assert_eq!(claims["scope"], "https://www.googleapis.com/auth/cloud-platform");
+    assert_eq!(claims["aud"], format!("{}/token", issuer.server.url()));
+    assert_eq!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap(), 3600);
+}
+
+#[tokio::test]
+async fn who_gives_no_token_is_named_and_what_is_secret_is_not() {
+    let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
+    let denied = json!({"error": "invalid_grant", "error_description": "Invalid JWT\r\nSignature."}).to_string();
+    let issuer = Issuer::giving(move |_| (400, denied.clone())).await;
+    let provider = Server::start().await;
+    let told = rig().send(vertex(&provider, &key_file(&key, &issuer.server.url()))).await;
+    assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
+    assert!(told.text().contains("Invalid JWT") && !told.text().contains("PRIVATE KEY"), "{}", told.text());
+    let told = rig().send(vertex(&provider, "{\"private_key\": \"s3cret\"}")).await;
+    assert!(told.text().contains("client_email") && !told.text().contains("s3cret"), "{}", told.text());
+    assert!(provider.ledger().is_empty(), "nothing is sent without");
+}
+
+#[tokio::test]
+async fn a_credential_that_does_not_come_is_waited_for_no_longer_than_the_answer() {
+    let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
+    let silent = Scripted::start(|mut stream, _| async move {
+        let _ = request(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let provider = Server::start().await;
+    let ask = vertex(&provider, &key_file(&key, &silent.url())).header("x-gateway-request-timeout", "100");
+    let told = rig().send(ask).await;
+    assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
+    assert!(told.text().contains("takes too long") && provider.ledger().is_empty(), "{}", told.text());
+}
+
+/// A key as OpenSSL makes it (`openssl genrsa -aes128`), and the other half of it.
+const SEALED: &str = include_str!("tls/sealed_key.pem");
+const PUBLIC: &str = include_str!("tls/sealed_key.public.pem");
+
+fn oracle(at: &Server, passphrase: &str) -> Ask {
+    let mut ask = ask("oracle", at).header("x-gateway-oracle-private-key", &SEALED.trim().replace('\n', "\\n"));
+    for field in ["region", "tenancy", "user", "fingerprint"] {
+        ask = ask.header(&format!("x-gateway-oracle-{field}"), field);
+    }
+    if passphrase.is_empty() { ask } else { ask.header("x-gateway-oracle-key-passphrase", passphrase) }
+}
+
+#[tokio::test]
+async fn a_key_of_oracles_that_is_sealed_signs_once_its_passphrase_has_opened_it() {
+    let provider = Server::start().await;
+    let rig = rig();
+    for _ in 0..2 {
+        let told = rig.send(oracle(&provider, "open sesame")).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+    }
+    let records = rig.records();
+    let public: String = PUBLIC.lines().filter(|line| !line.starts_with('-')).collect();
+    let public = BASE64_STANDARD.decode(public).unwrap();
+    for entry in provider.ledger() {
+        let field = |name: &str| entry.header(name).unwrap().to_owned();
+        let authorization = field("authorization");
+        let signature = authorization.split("signature=\"").nth(1).unwrap().trim_end_matches('"');
+        let said = format!(
+            "date: {}\n(request-target): post {}\nhost: {}\ncontent-length: {}\ncontent-type: {}\nx-content-sha256: {}",
+            field("date"),
+            entry.path,
+            field("host"),
+            field("content-length"),
+            field("content-type"),
+            field("x-content-sha256"),
+        );
+        let key = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, &public);
+        key.verify(said.as_bytes(), &BASE64_STANDARD.decode(signature).unwrap()).expect("it signed these words");
+        assert!(!format!("{entry:?}").contains("open sesame"));
+    }
+    let records = format!("{records:?}");
+    assert!(!records.contains("open sesame") && !records.contains("MIIF"), "{records}");
+}
+
+#[tokio::test]
+async fn a_key_of_oracles_that_its_passphrase_does_not_open_is_named_and_not_shown() {
+    let provider = Server::start().await;
+    let rig = rig();
+    for (passphrase, status, code) in
+        [("", 400, "invalid_provider_option"), ("another-s3cret", 502, "credential_unavailable")]
+    {
+        let told = rig.send(oracle(&provider, passphrase)).await;
+        assert_eq!((told.status, told.code().as_str()), (status, code));
+        let text = told.text();
+        assert!(text.contains("passphrase") && !text.contains("s3cret") && !text.contains("MIIF"), "{text}");
+    }
+    assert!(provider.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn an_application_of_entra_id_carries_its_token_to_azure() {
+    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+    let azure = || {
+        ask("azure-openai", &provider)
+            .header("x-gateway-azure-resource-name", "res")
+            .header("x-gateway-azure-api-version", "2024-10-21")
+            .header("x-gateway-azure-deployment-id", "d")
+            .header("x-gateway-azure-auth-mode", "entra")
+            .header("x-gateway-azure-entra-tenant-id", "t-1")
+            .header("x-gateway-azure-entra-client-id", "c-1")
+            .header("x-gateway-azure-entra-client-secret", "s3cret")
+    };
+    let host = issuer.server.url();
+    for _ in 0..2 {
+        rig.send(azure().header("x-gateway-azure-authority-host", &host)).await;
+    }
+    assert_eq!(carried(&provider), vec!["Bearer token-1"; 2]);
+    assert!(issuer.asked()[0].starts_with("POST /t-1/oauth2/v2.0/token HTTP/1.1\r\n"));
+    let form = issuer.form(0);
+    let field = |name: &str| form.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    assert_eq!(field("grant_type"), Some("client_credentials"));
+    assert_eq!((field("client_id"), field("client_secret")), (Some("c-1"), Some("s3cret")));
+    assert_eq!(field("scope"), Some("https://cognitiveservices.azure.com/.default"));
+    // Another scope is another token.
+    rig.send(azure().header("x-gateway-azure-authority-host", &host).header("x-gateway-azure-entra-scope", "api://x"))
+        .await;
+    assert_eq!(carried(&provider)[2], "Bearer token-2");
+    let entry = &provider.ledger()[0];
+    assert!(!format!("{entry:?}").contains("s3cret"), "{entry:?}");
+}
+
+#[tokio::test]
+async fn a_stored_secret_is_not_taken_to_an_authority_that_a_request_names() {
+    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+    let options = json!({"resource_name": "res", "api_version": "2024-10-21", "azure_auth_mode": "entra",
+        "azure_entra_tenant_id": "t", "azure_entra_client_id": "c", "azure_entra_client_secret": "s3cret",
+        "azure_authority_host": issuer.server.url()});
+    let row = json!({"slug": "az", "provider": "azure-openai", "options": options, "custom_host": provider.url()});
+    rig.apply(&json!({"epoch": "1", "providers": [row]}));
+    let evil = Issuer::of_tokens().await;
+    let ask = || {
+        Ask::new("POST", CHAT)
+            .header("content-type", "application/json")
+            .header("x-gateway-azure-deployment-id", "d")
+            .body(words("gpt-4o", false))
+    };
+    let config = json!({"provider": "@az", "azure_authority_host": evil.server.url()}).to_string();
+    for asking in [
+        ask().header("x-gateway-provider", "@az").header("x-gateway-azure-authority-host", &evil.server.url()),
+        ask().header("x-gateway-config", &config),
+    ] {
+        let told = rig.send(asking).await;
+        assert_eq!(carried(&provider).last().map(String::as_str), Some("Bearer token-1"), "{}", told.text());
+    }
+    assert!(evil.asked().is_empty() && issuer.asked().len() == 1);
+}
+
+const GIVEN: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA-GIVEN</AccessKeyId>\
+    <SecretAccessKey>given</SecretAccessKey><SessionToken>session==</SessionToken>\
+    <Expiration>2999-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>";
+
+#[tokio::test]
+async fn a_role_is_taken_on_once_and_its_keys_sign_what_follows() {
+    let issuer = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+    let (provider, rig) = (Server::start().await, rig());
+    let bedrock = || {
+        ask("bedrock", &provider)
+            .header("x-gateway-aws-region", "eu-west-1")
+            .header("x-gateway-aws-access-key-id", "AKID")
+            .header("x-gateway-aws-secret-access-key", "s3cret")
+            .header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r")
+            .header("x-gateway-aws-external-id", "ext-1")
+            .header("x-gateway-aws-sts-endpoint", &issuer.server.url())
+            .header("authorization", "Bearer sk-caller")
+    };
+    for _ in 0..2 {
+        rig.send(bedrock()).await;
+    }
+    let asked = issuer.asked();
+    assert_eq!(asked.len(), 1, "it is kept");
+    assert!(
+        asked[0].contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/") && asked[0].contains("/eu-west-1/sts/")
+    );
+    let form = issuer.form(0);
+    for (name, value) in [("Action", "AssumeRole"), ("RoleArn", "arn:aws:iam::1:role/r"), ("ExternalId", "ext-1")] {
+        assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?}");
+    }
+    let entries = provider.ledger();
+    assert_eq!(entries.len(), 2);
+    for entry in entries {
+        let signed = entry.header("authorization").unwrap();
+        assert!(
+            signed.starts_with("AWS4-HMAC-SHA256 Credential=ASIA-GIVEN/") && signed.contains("/bedrock/"),
+            "{signed}"
+        );
+        assert_eq!(entry.header("x-amz-security-token"), Some("session=="));
+        assert!(!format!("{entry:?}").contains("s3cret"));
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_is_not_given_is_an_error_that_falls_back() {
+    let denied = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not yours</Message></Error></ErrorResponse>";
+    let issuer = Issuer::giving(move |_| (403, denied.to_owned())).await;
+    let provider = Server::start().await;
+    let targets = json!([
+        {"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1", "aws_access_key_id": "AKID",
+         "aws_secret_access_key": "s", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": issuer.server.url()},
+        {"provider": "openai", "api_key": "sk-2", "custom_host": format!("{}/v1", provider.url())}]);
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": targets});
+    let ask = Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-config", &config.to_string())
+        .body(words("mock", false));
+    let told = rig().send(ask).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(carried(&provider), ["Bearer sk-2"]);
+    let alone = json!({"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1",
+        "aws_access_key_id": "AKID", "aws_secret_access_key": "s", "aws_role_arn": "r", "aws_sts_endpoint": issuer.server.url()});
+    let ask = Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-config", &alone.to_string())
+        .body(words("mock", false));
+    let told = rig().send(ask).await;
+    assert!(told.status == 502 && told.text().contains("not yours"), "{}", told.text());
+}
+
+/// A gateway whose machine has this identity, and a stored provider that calls as the machine.
+fn lending(provider: &Server, identity: Identity, options: &Value) -> Rig {
+    lending_to("bedrock", provider, identity, options)
+}
+
+fn lending_to(slug: &str, provider: &Server, identity: Identity, options: &Value) -> Rig {
+    let rig = Rig::with("", |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
+        settings.identity = identity;
+    });
+    let row = json!({"slug": "br", "provider": slug, "custom_host": provider.url(), "options": options});
+    rig.apply(&json!({"epoch": "1", "providers": [row]}));
+    rig
+}
+
+fn stored() -> Ask {
+    Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-provider", "@br")
+        .body(words("m", false))
+}
+
+fn machine() -> Value {
+    json!({"aws_region": "eu-west-1", "aws_auth_type": "serviceRole"})
+}
+
+const OWN: &str = r#"{"Code":"Success","AccessKeyId":"ASIA-OWN","SecretAccessKey":"own","Token":"session==",
+    "Expiration":"2999-01-01T00:00:00Z"}"#;
+
+#[tokio::test]
+async fn an_instance_gives_its_keys_to_who_asked_for_a_word_first_and_they_are_kept() {
+    let service = Issuer::giving(|number| match number {
+        1 => (200, "the-word".into()),
+        2 => (200, "my-role\n".into()),
+        _ => (200, OWN.to_owned()),
+    })
+    .await;
+    let provider = Server::start().await;
+    let identity = Identity { lend: true, aws_metadata_url: service.server.url(), ..Identity::default() };
+    let rig = lending(&provider, identity, &machine());
+    for _ in 0..2 {
+        rig.send(stored()).await;
+    }
+    let asked = service.asked();
+    assert_eq!(asked.len(), 3, "{asked:?}");
+    assert!(asked[0].starts_with("PUT /latest/api/token ") && asked[0].contains("-ttl-seconds: 300\r\n"));
+    assert!(asked[1].starts_with("GET /latest/meta-data/iam/security-credentials/ "));
+    assert!(asked[2].starts_with("GET /latest/meta-data/iam/security-credentials/my-role "));
+    assert!(asked[1..].iter().all(|one| one.contains("x-aws-ec2-metadata-token: the-word\r\n")), "{asked:?}");
+    for entry in provider.ledger() {
+        let signed = entry.header("authorization").unwrap();
+        assert!(signed.contains("Credential=ASIA-OWN/") && signed.contains("/eu-west-1/bedrock/"), "{signed}");
+        assert_eq!(entry.header("x-amz-security-token"), Some("session=="));
+    }
+    assert_eq!(provider.ledger().len(), 2);
+}
+
+#[tokio::test]
+async fn a_containers_keys_take_a_role_on() {
+    let container = Issuer::giving(|_| (200, OWN.to_owned())).await;
+    let sts = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+    let provider = Server::start().await;
+    let identity = Identity {
+        lend: true,
+        aws_container_url: Some(format!("{}/v2/credentials/1", container.server.url())),
+        aws_container_token: Some(Secret::new("container-word")),
+        ..Identity::default()
+    };
+    let options = json!({"aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": sts.server.url()});
+    let told = lending(&provider, identity, &options).send(stored()).await;
+    let asked = container.asked();
+    assert!(asked[0].starts_with("GET /v2/credentials/1 ") && asked[0].contains("authorization: container-word\r\n"));
+    assert!(sts.asked()[0].contains("Credential=ASIA-OWN/"), "{}", told.text());
+    assert!(carried(&provider)[0].contains("Credential=ASIA-GIVEN/"));
+}
+
+#[tokio::test]
+async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
+    let sts = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+    let provider = Server::start().await;
+    let file = std::env::temp_dir().join(format!("penstock-web-identity-{}", std::process::id()));
+    std::fs::write(&file, "vouched\n").unwrap();
+    let identity = Identity {
+        lend: true,
+        aws_web_identity_token_file: Some(file.clone()),
+        aws_role_arn: Some("arn:aws:iam::1:role/pod".into()),
+        aws_sts_endpoint: Some(sts.server.url()),
+        ..Identity::default()
+    };
+    // What a provider says is for keys, which sign; a token is good for whoever has it.
+    let elsewhere = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+    let mut options = machine();
+    options["aws_sts_endpoint"] = elsewhere.server.url().into();
+    let told = lending(&provider, identity, &options).send(stored()).await;
+    std::fs::remove_file(file).unwrap();
+    assert!(elsewhere.asked().is_empty());
+    let form = sts.form(0);
+    for (name, value) in [
+        ("Action", "AssumeRoleWithWebIdentity"),
+        ("RoleArn", "arn:aws:iam::1:role/pod"),
+        ("WebIdentityToken", "vouched"),
+    ] {
+        assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?} {}", told.text());
+    }
+    assert!(!sts.asked()[0].contains("authorization:"));
+    assert!(carried(&provider)[0].contains("Credential=ASIA-GIVEN/"));
+}
+
+#[tokio::test]
+async fn the_machines_keys_serve_no_request_that_asks_for_them_and_nothing_stored_unless_they_are_lent() {
+    let service = Issuer::giving(|_| (200, OWN.to_owned())).await;
+    let provider = Server::start().await;
+    let own = |lend| Identity { lend, aws_metadata_url: service.server.url(), ..Identity::default() };
+    let told = lending(&provider, own(false), &machine()).send(stored()).await;
+    assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
+    let asking =
+        |ask: Ask| ask.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole");
+    let role = |ask: Ask| ask.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
+    let rig = lending(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
+    for ask in [asking(ask("bedrock", &provider)), asking(stored()), role(asking(stored()))] {
+        let told = rig.send(ask).await;
+        assert!(told.status == 400 && told.text().contains("only a stored provider"), "{}", told.text());
+    }
+    assert!(service.asked().is_empty() && provider.ledger().is_empty());
+}
+
+/// A stored provider of Azure's that asks for its token in this mode.
+fn azure(provider: &Server, identity: Identity, mode: &Value) -> Rig {
+    let mut options = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "d"});
+    options.as_object_mut().unwrap().extend(mode.as_object().unwrap().clone());
+    lending_to("azure-openai", provider, identity, &options)
+}
+
+#[tokio::test]
+async fn a_virtual_machine_of_azures_is_given_a_token_that_is_kept_and_asked_for_once_at_a_time() {
+    let service = Issuer::of_tokens().await;
+    let provider = Server::start().await;
+    let identity = Identity { lend: true, azure_metadata_url: service.server.url(), ..Identity::default() };
+    let mode = json!({"azure_auth_mode": "managed", "azure_managed_client_id": "m-1"});
+    let rig = azure(&provider, identity, &mode);
+    let (first, second) = tokio::join!(rig.send(stored()), rig.send(stored()));
+    assert_eq!((first.status, second.status), (200, 200), "{}", first.text());
+    rig.send(stored()).await;
+    assert_eq!(carried(&provider), vec!["Bearer token-1"; 3]);
+    let asked = service.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    let line = "GET /metadata/identity/oauth2/token?api-version=2018-02-01&\
+        resource=https%3A%2F%2Fcognitiveservices.azure.com&client_id=m-1 HTTP/1.1\r\n";
+    assert!(asked[0].starts_with(line) && asked[0].contains("metadata: true\r\n"), "{}", asked[0]);
+}
+
+#[tokio::test]
+async fn an_app_of_azures_says_its_word_for_a_token() {
+    let end = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 3600;
+    let app = Issuer::giving(move |_| (200, json!({"access_token": "t", "expires_on": end.to_string()}).to_string()));
+    let (app, provider) = (app.await, Server::start().await);
+    let identity = Identity {
+        lend: true,
+        azure_identity_url: Some(format!("{}/msi/token", app.server.url())),
+        azure_identity_header: Some(Secret::new("app-word")),
+        ..Identity::default()
+    };
+    let mode = json!({"azure_auth_mode": "managed", "azure_entra_scope": "https://ai.azure.com/.default"});
+    let told = azure(&provider, identity, &mode).send(stored()).await;
+    assert_eq!(carried(&provider), ["Bearer t"], "{}", told.text());
+    let asked = app.asked();
+    assert!(asked[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1"));
+    assert!(asked[0].contains("x-identity-header: app-word\r\n") && !asked[0].contains("metadata:"), "{}", asked[0]);
+}
+
+#[tokio::test]
+async fn a_workloads_token_is_exchanged_where_its_operator_says_and_nowhere_else() {
+    let (authority, evil, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
+    let file = std::env::temp_dir().join(format!("penstock-workload-{}", std::process::id()));
+    std::fs::write(&file, "vouched\n").unwrap();
+    let identity = Identity {
+        lend: true,
+        azure_federated_token_file: Some(file.clone()),
+        azure_tenant_id: Some("t-pod".into()),
+        azure_client_id: Some("c-pod".into()),
+        azure_authority_host: authority.server.url() + "/",
+        ..Identity::default()
+    };
+    let workload = json!({"azure_auth_mode": "workload", "azure_authority_host": evil.server.url()});
+    let federated = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t-other",
+        "azure_entra_client_id": "c-other"});
+    let of_another =
+        json!({"azure_auth_mode": "workload", "azure_workload_tenant_id": "t-2", "azure_workload_client_id": "c-2"});
+    let asked = [(workload, "t-pod", "c-pod"), (federated, "t-other", "c-other"), (of_another, "t-2", "c-2")];
+    for (number, (mode, tenant, client)) in asked.iter().enumerate() {
+        let told = azure(&provider, identity.clone(), mode).send(stored()).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        assert!(authority.asked()[number].starts_with(&format!("POST /{tenant}/oauth2/v2.0/token HTTP/1.1")));
+        let form = authority.form(number);
+        for (name, value) in [
+            ("grant_type", "client_credentials"),
+            ("client_id", *client),
+            ("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"),
+            ("client_assertion", "vouched"),
+            ("scope", "https://cognitiveservices.azure.com/.default"),
+        ] {
+            assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?}");
+        }
+    }
+    std::fs::remove_file(file).unwrap();
+    assert_eq!(carried(&provider), ["Bearer token-1", "Bearer token-2", "Bearer token-3"]);
+    assert!(evil.asked().is_empty());
+}
+
+#[tokio::test]
+async fn without_a_file_the_machines_own_identity_vouches_for_an_application() {
+    let (authority, service, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
+    let identity = Identity {
+        lend: true,
+        azure_metadata_url: service.server.url(),
+        azure_authority_host: authority.server.url(),
+        ..Identity::default()
+    };
+    let mode = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c"});
+    let told = azure(&provider, identity.clone(), &mode).send(stored()).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert!(service.asked()[0].contains("resource=api%3A%2F%2FAzureADTokenExchange "));
+    assert!(authority.form(0).contains(&("client_assertion".to_owned(), "token-1".to_owned())));
+    let workload = azure(&provider, identity, &json!({"azure_auth_mode": "workload"})).send(stored()).await;
+    assert_eq!((workload.status, workload.code().as_str()), (502, "credential_unavailable"));
+    assert!(workload.text().contains("identity.azure_"), "{}", workload.text());
+}
+
+#[tokio::test]
+async fn no_request_is_given_a_token_of_the_machines_at_azure() {
+    let (service, provider) = (Issuer::of_tokens().await, Server::start().await);
+    let own = |lend| Identity { lend, azure_metadata_url: service.server.url(), ..Identity::default() };
+    let told = azure(&provider, own(false), &json!({"azure_auth_mode": "managed"})).send(stored()).await;
+    assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
+    let rig = azure(&provider, own(true), &json!({}));
+    for mode in ["managed", "workload", "entraFederated"] {
+        for asking in [ask("azure-openai", &provider), stored()] {
+            let fields = ["azure-entra-tenant-id", "azure-entra-client-id", "azure-resource-name", "azure-api-version"];
+            let asking = fields.iter().fold(asking, |ask, name| ask.header(&format!("x-gateway-{name}"), "x"));
+            let told = rig.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
+            assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
+        }
+        let config = json!({"provider": "@br", "azure_auth_mode": mode, "azure_entra_tenant_id": "x",
+            "azure_entra_client_id": "x", "azure_entra_scope": "https://management.azure.com/.default"});
+        let asking = Ask::new("POST", CHAT).header("content-type", "application/json").body(words("m", false));
+        let told = rig.send(asking.header("x-gateway-config", &config.to_string())).await;
+        assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
+    }
+    assert!(service.asked().is_empty() && provider.ledger().is_empty());
+}

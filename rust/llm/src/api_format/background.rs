@@ -1,0 +1,39 @@
+//! Responses that are answered before they are over: they go on in the background.
+
+use crate::json::scan::{fields, text};
+
+/// The id of a response that has only begun; `None` where it is over, or none.
+pub fn begun(response: &[u8]) -> Option<String> {
+    let (mut id, mut is_begun) = (None, false);
+    fields(response, |key, at| {
+        let value = &response[at];
+        match key {
+            b"id" => id = text(value).map(std::borrow::Cow::into_owned),
+            b"status" => is_begun = matches!(value, b"\"queued\"" | b"\"in_progress\""),
+            _ => (),
+        }
+        Ok(())
+    })
+    .ok()?;
+    id.filter(|_| is_begun)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_has_begun_where_its_status_says_so() {
+        for (response, expected) in [
+            (r#"{"id":"resp_1","status":"queued","output":[]}"#, Some("resp_1")),
+            (r#"{"status": "in_progress" , "id": "resp_2"}"#, Some("resp_2")),
+            (r#"{"id":"resp_1","status":"completed","output":[{"status":"in_progress"}]}"#, None),
+            (r#"{"id":"resp_1","output":[{"status":"in_progress"}]}"#, None),
+            (r#"{"status":"queued"}"#, None),
+            (r#"{"id":"resp_1","status":"queued""#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(begun(response.as_bytes()).as_deref(), expected, "{response}");
+        }
+    }
+}

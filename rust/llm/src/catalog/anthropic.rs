@@ -1,0 +1,95 @@
+//! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
+
+use super::{Asked, Credential, FILES, Group, Known, MESSAGES, Options, Provider, is_in, options::sent, write_path};
+use crate::{
+    api_format::Dialect,
+    chat::providers::{Wire, anthropic_messages},
+    operation::Operation,
+    translation::{self},
+};
+
+pub(crate) struct Anthropic;
+
+/// OAuth access tokens begin so; the API takes them as a bearer token only.
+const OAUTH_PREFIX: &str = "sk-ant-oat";
+
+const OPTIONS: &[Known] = &[sent("anthropic_version", "anthropic-version"), sent("anthropic_beta", "anthropic-beta")];
+
+impl Provider for Anthropic {
+    fn slug(&self) -> &'static str {
+        "anthropic"
+    }
+
+    fn base_url(&self) -> &'static str {
+        "https://api.anthropic.com/v1"
+    }
+
+    fn offers(&self) -> &'static [Group] {
+        &[MESSAGES, FILES]
+    }
+
+    fn options(&self) -> &'static [Known] {
+        OPTIONS
+    }
+
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        self.wire(operation, "").map(|_| path(operation))
+    }
+
+    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        is_translated(operation).then_some(&anthropic_messages::ANTHROPIC)
+    }
+
+    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        write_all(self, asked, out);
+        Ok(())
+    }
+
+    fn credential(&self, key: &str, _prefix: &str) -> Credential {
+        if key.starts_with(OAUTH_PREFIX) {
+            return Credential::Bearer;
+        }
+        Credential::Header("x-api-key")
+    }
+
+    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
+        Some(("anthropic-version", "2023-06-01"))
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Anthropic
+    }
+}
+
+/// Lists of models come whole where nobody says how long they may be.
+pub(crate) fn write_all(provider: &dyn Provider, asked: &Asked<'_>, out: &mut Vec<u8>) {
+    let is_whole = asked.operation == Operation::Models && asked.query.is_empty();
+    let query = if is_whole { "limit=1000" } else { asked.query };
+    write_path(provider, &Asked { query, ..*asked }, out);
+}
+
+/// What callers ask in other dialects; its own pass as they are.
+pub(crate) fn is_translated(operation: Operation) -> bool {
+    let is_asked = translation::is_talk(operation) || operation.counts_tokens() || operation == Operation::Models;
+    is_asked && !is_in(&[MESSAGES], operation)
+}
+
+/// The path of what is asked in another dialect.
+pub(crate) fn path(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Models => "/models",
+        counting if counting.counts_tokens() => "/messages/count_tokens",
+        _ => "/messages",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_oauth_token_stays_a_bearer() {
+        assert_eq!(Anthropic.credential("sk-ant-oat01-abc", ""), Credential::Bearer);
+        assert_eq!(Anthropic.credential("sk-ant-api03-abc", ""), Credential::Header("x-api-key"));
+    }
+}

@@ -1,0 +1,115 @@
+//! Batches in a provider's own words: where its jobs are, which model they name, and the objects of a bucket that they read and write.
+
+use super::Asked;
+use crate::{
+    files::{BAD_BUCKET, is_bucket},
+    json::scan::{fields, unescape},
+    operation::Operation,
+};
+
+/// The folder of a bucket in which objects are: what else somebody keeps there is out of reach.
+const FOLDER: &str = "penstock";
+
+/// What follows the host: a job among the `jobs` of a provider, who calls the end of one by a word of its own, or an
+/// object in a bucket.
+pub(crate) fn path(asked: &Asked<'_>, jobs: (&str, &str), bucket: Result<&str, &str>) -> Result<String, String> {
+    let (collection, end) = jobs;
+    let id = asked.path.split('/').nth(2).unwrap_or_default();
+    match asked.operation {
+        Operation::RetrieveBatchJob => Ok(format!("{collection}/{id}")),
+        Operation::CancelBatchJob => Ok(format!("{collection}/{id}{end}")),
+        Operation::PutBatchObject | Operation::GetBatchObject => object(bucket?, id),
+        _ => Ok(collection.to_owned()),
+    }
+}
+
+/// The model behind this field of a job. Of two the provider might read another one than is looked at here.
+pub(crate) fn model(job: &[u8], field: &str) -> Option<String> {
+    let mut found = Vec::with_capacity(1);
+    let read = fields(job, |key, at| {
+        if key == field.as_bytes() {
+            found.push(at);
+        }
+        Ok(())
+    });
+    let [at] = read.ok().map(|()| found)?.try_into().ok()?;
+    unescape(&job[at]).filter(|name| !name.is_empty())
+}
+
+fn object(bucket: &str, name: &str) -> Result<String, String> {
+    let is_name = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+    };
+    if !is_bucket(bucket) {
+        return Err(BAD_BUCKET.into());
+    }
+    let name = name.replace("%2f", "/").replace("%2F", "/").replace("%3a", ":").replace("%3A", ":");
+    if name.split('/').any(|part| !is_name(part) || part.bytes().all(|byte| byte == b'.')) {
+        return Err("an object's name must be letters, digits, `-`, `_`, `.`, `:`, and `%2F` between them".into());
+    }
+    // As Amazon signs it.
+    Ok(format!("/{bucket}/{FOLDER}/{}", name.replace(':', "%3A")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
+        let asked = Asked::of(operation, path, "");
+        super::path(&asked, ("/jobs", "/stop"), bucket)
+    }
+
+    #[test]
+    fn the_model_of_a_job_is_what_its_provider_reads() {
+        let of = |slug: &str, job: &str| crate::catalog::find(slug).unwrap().job_models(job.as_bytes());
+        let arn = "arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-lite-v1:0";
+        assert_eq!(of("bedrock", r#"{"model":"x","modelId":"amazon.nova-lite-v1:0"}"#), ["amazon.nova-lite-v1:0"]);
+        assert_eq!(of("bedrock", &format!("{{\"modelId\":\"{arn}\"}}")), [arn, "amazon.nova-lite-v1:0"]);
+        let google = "publishers/google/models/gemini-2.5-pro";
+        assert_eq!(
+            of("vertex-ai", &format!("{{\"model\":\"{google}\"}}")),
+            [google, "google.gemini-2.5-pro", "gemini-2.5-pro"]
+        );
+        let claude = "publishers/anthropic/models/claude-x@1";
+        assert_eq!(
+            of("vertex-ai", &format!("{{\"model\":\"{claude}\"}}")),
+            [claude, "anthropic.claude-x@1", "claude-x@1"]
+        );
+        let meta = "publishers/meta/models/claude-x";
+        assert_eq!(of("vertex-ai", &format!("{{\"model\":\"{meta}\"}}")), [meta, "meta.claude-x"], "not Anthropic's");
+        let tuned = "projects/p/locations/l/models/gemini-2.5-pro";
+        assert_eq!(of("vertex-ai", &format!("{{\"model\":\"{tuned}\"}}")), [tuned]);
+        assert_eq!(of("fireworks-ai", r#"{"model":"accounts/a/models/m"}"#), ["accounts/a/models/m"]);
+        for job in [
+            "{}",
+            r#"{"model":""}"#,
+            r#"{"model":7,"modelId":7}"#,
+            "[",
+            r#"{"modelId":"a","mod\u0065lId":"b","model":"a","model":"b"}"#,
+        ] {
+            assert!(["bedrock", "vertex-ai", "fireworks-ai"].iter().all(|slug| of(slug, job).is_empty()), "{job}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_made_shown_and_ended_where_its_provider_has_it() {
+        let job = |operation, path| found(operation, path, Err("no bucket")).unwrap();
+        assert_eq!(job(Operation::CreateBatchJob, "/batch_jobs"), "/jobs");
+        assert_eq!(job(Operation::RetrieveBatchJob, "/batch_jobs/arn%3Aa%2Fb"), "/jobs/arn%3Aa%2Fb");
+        assert_eq!(job(Operation::CancelBatchJob, "/batch_jobs/7/cancel"), "/jobs/7/stop");
+    }
+
+    #[test]
+    fn an_object_is_in_our_folder_of_the_bucket_and_nowhere_else() {
+        let object = |bucket, name| found(Operation::GetBatchObject, &format!("/batch_objects/{name}"), bucket);
+        assert_eq!(object(Ok("b-1"), "a%2Fb-1%3a2.jsonl").unwrap(), "/b-1/penstock/a/b-1%3A2.jsonl");
+        for name in ["%2e%2e%2Fx", "..", "a%2F..%2Fb", "a%2F%2Fb", "a?b", "a b", "%2Fa", "a%2F"] {
+            assert!(object(Ok("b-1"), name).is_err(), "{name}");
+        }
+        for bucket in ["", "a/b", "..", ".a", "a..b", "a?b"] {
+            assert!(object(Ok(bucket), "a").is_err(), "{bucket}");
+        }
+        assert_eq!(object(Err("no bucket"), "a").unwrap_err(), "no bucket");
+    }
+}

@@ -1,0 +1,119 @@
+//! The hosts whose names hold what is a customer's, and those that give credentials: nobody but their clouds can name one.
+
+use super::aws;
+use crate::catalog::templated;
+
+/// What is the customer's stands where the braces are: within a name one label, since clouds also let customers name things of
+/// their own below the same domain; before it whatever there is.
+const PLACES: &[&str] = &[
+    "bedrock.{}.amazonaws.com",
+    "bedrock-runtime.{}.amazonaws.com",
+    "runtime.sagemaker.{}.amazonaws.com",
+    "s3.{}.amazonaws.com",
+    "bedrock-mantle.{}.api.aws",
+    "aws-external-anthropic.{}.api.aws",
+    "{}.openai.azure.com",
+    "{}.services.ai.azure.com",
+    "{}.cognitiveservices.azure.com",
+    "{}.models.ai.azure.com",
+    "{}.inference.ml.azure.com",
+    "login.microsoftonline.com",
+    "login.microsoftonline.us",
+    "login.partner.microsoftonline.cn",
+    "aiplatform.googleapis.com",
+    "{}-aiplatform.googleapis.com",
+    "aiplatform.{}.rep.googleapis.com",
+    "discoveryengine.googleapis.com",
+    "storage.googleapis.com",
+    "oauth2.googleapis.com",
+];
+
+/// Where customers of Azure keep what is theirs, in each of its clouds.
+const BLOBS: &[&str] = &["{}.blob.core.windows.net", "{}.blob.core.usgovcloudapi.net", "{}.blob.core.chinacloudapi.cn"];
+
+/// Whether a host is one of Azure's storage.
+pub fn keeps_blobs(host: &str) -> bool {
+    BLOBS.iter().any(|place| fits(host, place))
+}
+
+/// Whether a host is one of those.
+pub fn names_host(host: &str) -> bool {
+    PLACES.iter().copied().chain(templated::hosts()).any(|place| fits(host, place))
+        || keeps_blobs(host)
+        || aws::is_sts(&format!("https://{host}"))
+}
+
+fn fits(host: &str, place: &str) -> bool {
+    let Some((before, after)) = place.split_once("{}") else { return host == place };
+    let own = host.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+    own.is_some_and(|own| !own.is_empty() && (before.is_empty() || !own.contains('.')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        catalog::{Options, all},
+        operation::Operation,
+    };
+
+    fn host(url: &str) -> &str {
+        url.split('/').nth(2).unwrap()
+    }
+
+    #[test]
+    fn every_address_that_options_decide_is_known() {
+        let given = [
+            ("aws_region", "eu-west-1"),
+            ("resource_name", "my-res"),
+            ("azure_endpoint_name", "my-res"),
+            ("azure_deployment_name", "d"),
+            ("azure_region", "eastus2"),
+            ("vertex_project_id", "p"),
+            ("byteplus_region", "ap-southeast"),
+            ("snowflake_account", "my.eu-central-1"),
+            ("databricks_workspace", "dbc-1"),
+            ("oracle_region", "eu-frankfurt-1"),
+            ("oracle_compartment_id", "c"),
+            ("workers_ai_account_id", "a"),
+        ];
+        let regions = ["us-east5", "us", "global"].map(|region| [("vertex_region", region)]);
+        let kinds = [&[][..], &[("azure_deployment_type", "serverless")], &[("azure_deployment_type", "managed")]];
+        let placed = all().filter(|provider| provider.base_url().is_empty());
+        let mut known = 0;
+        for provider in placed {
+            for (region, kind) in regions.iter().flat_map(|region| kinds.map(|kind| (region, kind))) {
+                let options = Options::of(provider.options(), &[&given, &region[..], kind].concat());
+                for operation in [Operation::ChatComplete, Operation::Models, Operation::Rerank, Operation::UploadFile]
+                {
+                    let Some(url) = provider.base(operation, &options).unwrap() else { continue };
+                    assert!(names_host(host(&url)), "{url}");
+                    known += 1;
+                }
+            }
+        }
+        assert!(known > 300, "{known}");
+    }
+
+    #[test]
+    fn who_gives_credentials_is_known_and_what_customers_name_is_not() {
+        for host in ["sts.eu-west-1.amazonaws.com", "sts.cn-north-1.amazonaws.com.cn", "oauth2.googleapis.com"] {
+            assert!(names_host(host), "{host}");
+        }
+        assert!(names_host("acct.blob.core.windows.net"));
+        for host in [
+            "blob.core.windows.net",
+            "acct.blob.core.windows.net.evil.example",
+            "internal-mine-1.eu-west-1.elb.amazonaws.com",
+            "bedrock.mine.elb.amazonaws.com",
+            "evil.p.googleapis.com",
+            "mine.azurewebsites.net",
+            ".openai.azure.com",
+            "openai.azure.com.evil.example",
+            "bedrock..amazonaws.com",
+            "api.openai.com",
+        ] {
+            assert!(!names_host(host), "{host}");
+        }
+    }
+}

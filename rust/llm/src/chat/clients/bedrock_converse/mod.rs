@@ -1,0 +1,14 @@
+//! Bedrock's dialect, as Amazon's own clients write and read it: conversations, and the bodies of single vendors.
+
+pub mod count_tokens;
+pub mod invoke;
+mod request;
+pub(crate) mod response;
+pub(crate) mod signature_blocks;
+mod stream;
+mod usage;
+
+pub use crate::chat::clients::bedrock_converse::response::Whole;
+pub use request::read;
+pub use stream::Stream;
+pub use usage::usage;

@@ -1,0 +1,47 @@
+//! Signatures that this dialect has no place for: they travel as thoughts that nobody may read, and come back as such.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use crate::chat::request::Part;
+
+/// Of the call behind it.
+const CALL: &str = "thought_signature:call:";
+/// Of the text before it.
+const TEXT: &str = "thought_signature:text:";
+
+pub fn of_call(signature: &str) -> Value {
+    block(CALL, signature)
+}
+
+pub fn of_text(signature: &str) -> Value {
+    block(TEXT, signature)
+}
+
+fn block(of: &str, signature: &str) -> Value {
+    json!({"reasoningContent": {"redactedContent": STANDARD.encode(format!("{of}{signature}"))}})
+}
+
+/// Puts those that came back in the place where they were.
+pub fn opened(parts: Vec<Part>) -> Vec<Part> {
+    let mut of_call = None;
+    let mut opened = Vec::with_capacity(parts.len());
+    for mut part in parts {
+        if let Part::Redacted { data } = &part
+            && let Some(text) = STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok())
+        {
+            if let Some(signature) = text.strip_prefix(CALL) {
+                of_call = Some(signature.to_owned());
+                continue;
+            }
+            if let Some(signature) = text.strip_prefix(TEXT) {
+                part = Part::Seal(signature.to_owned());
+            }
+        }
+        if let Part::Call(call) = &mut part {
+            call.signature = of_call.take();
+        }
+        opened.push(part);
+    }
+    opened
+}

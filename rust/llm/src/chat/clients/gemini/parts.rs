@@ -1,0 +1,116 @@
+//! What an answer consists of in Gemini's dialect, whole and in each chunk of a stream.
+
+use serde_json::{Value, json};
+
+use crate::{
+    chat::{finish_reason, request::Fields, response_context::Answering},
+    usage::Usage,
+};
+
+/// With this begins what stands for thoughts that nobody may read: they come back where signatures do.
+pub const REDACTED: &str = "redacted_thinking:";
+
+pub fn text(text: &str) -> Value {
+    json!({"text": text})
+}
+
+pub fn thought(text: &str) -> Value {
+    json!({"text": text, "thought": true})
+}
+
+pub fn signature(signature: &str) -> Value {
+    json!({"text": "", "thought": true, "thoughtSignature": signature})
+}
+
+pub fn redacted(data: &str) -> Value {
+    signature(&format!("{REDACTED}{data}"))
+}
+
+/// Seals the text before it.
+pub fn seal(signature: &str) -> Value {
+    json!({"text": "", "thoughtSignature": signature})
+}
+
+pub fn image(mime: &str, data: &str) -> Value {
+    json!({"inlineData": {"mimeType": mime, "data": data}})
+}
+
+/// A call of a tool, whose arguments come as JSON in pieces and are told at once.
+#[derive(Debug, Default)]
+pub struct Calling {
+    pub id: String,
+    pub name: String,
+    pub arguments: String,
+    pub signature: Option<String>,
+}
+
+impl Calling {
+    pub fn new(id: &str, name: &str, signature: Option<&str>) -> Self {
+        let signature = signature.map(ToOwned::to_owned);
+        Self { id: id.to_owned(), name: name.to_owned(), arguments: String::new(), signature }
+    }
+
+    pub fn told(&self) -> Value {
+        // What is no object was cut by the provider's limit.
+        let args = serde_json::from_str::<Fields>(&self.arguments).unwrap_or_default();
+        let mut part = json!({"functionCall": {"id": self.id, "name": self.name, "args": args}});
+        if let Some(signature) = &self.signature {
+            part["thoughtSignature"] = signature.as_str().into();
+        }
+        part
+    }
+}
+
+/// An answer, or a chunk of one, with these parts.
+pub struct Said<'a> {
+    pub parts: Vec<Value>,
+    pub finish: Option<&'a str>,
+    pub usage: Option<&'a Usage>,
+}
+
+impl Said<'_> {
+    pub fn told(self, answering: &Answering, id: &str, model: &str) -> Value {
+        let mut candidate = json!({"content": {"parts": self.parts, "role": "model"}});
+        if let Some(reason) = self.finish {
+            candidate["finishReason"] = finish_reason::to_gemini(reason).into();
+        }
+        candidate["index"] = 0.into();
+        let mut told = json!({"candidates": [candidate]});
+        if let Some(cost) = self.usage {
+            told["usageMetadata"] = usage(cost);
+        }
+        let model = if model.is_empty() { &answering.model } else { model };
+        told["modelVersion"] = model.into();
+        told["responseId"] = if id.is_empty() { answering.name().into() } else { id.into() };
+        told
+    }
+}
+
+/// What was cached is part of the prompt; thoughts are not part of the candidates.
+fn usage(of: &Usage) -> Value {
+    let mut usage = json!({"promptTokenCount": of.total_in()});
+    if of.total_cache_read() > 0 {
+        usage["cachedContentTokenCount"] = of.total_cache_read().into();
+    }
+    usage["candidatesTokenCount"] = of.total_out().saturating_sub(of.reasoning).into();
+    if of.reasoning > 0 {
+        usage["thoughtsTokenCount"] = of.reasoning.into();
+    }
+    usage["totalTokenCount"] = of.total().into();
+    let sides = [
+        (
+            "promptTokensDetails",
+            [("AUDIO", of.audio_in + of.cache_read_audio), ("IMAGE", of.image_in + of.cache_read_image)],
+        ),
+        ("cacheTokensDetails", [("AUDIO", of.cache_read_audio), ("IMAGE", of.cache_read_image)]),
+        ("candidatesTokensDetails", [("AUDIO", of.audio_out), ("IMAGE", of.image_out)]),
+    ];
+    for (side, kinds) in sides {
+        let kinds = kinds.into_iter().filter(|(_, count)| *count > 0);
+        let told: Vec<_> = kinds.map(|(kind, count)| json!({"modality": kind, "tokenCount": count})).collect();
+        if !told.is_empty() {
+            usage[side] = told.into();
+        }
+    }
+    usage
+}

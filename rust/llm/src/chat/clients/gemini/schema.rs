@@ -1,0 +1,57 @@
+//! A schema of Gemini's own kind as everybody else writes it: types in lower case, null among the types.
+
+use serde_json::{Value, json};
+
+use crate::chat::request::Fields;
+
+pub fn plain(schema: Value) -> Value {
+    match schema {
+        Value::Object(fields) => object(fields),
+        Value::Array(items) => items.into_iter().map(plain).collect(),
+        other => other,
+    }
+}
+
+fn object(mut fields: Fields) -> Value {
+    for order in ["propertyOrdering", "property_ordering"] {
+        fields.shift_remove(order);
+    }
+    let is_nullable = fields.shift_remove("nullable") == Some(Value::Bool(true));
+    let one = |(key, value): (String, Value)| {
+        let value = match (key.as_str(), value) {
+            ("type", Value::String(kind)) => kind.to_ascii_lowercase().into(),
+            // Names of properties are nobody's words.
+            ("properties" | "$defs" | "defs", Value::Object(inner)) => {
+                inner.into_iter().map(|(name, schema)| (name, plain(schema))).collect::<Fields>().into()
+            }
+            ("items" | "anyOf" | "any_of" | "additionalProperties", value) => plain(value),
+            (key, Value::String(text)) if COUNTS.contains(&key) => text.parse::<u64>().map_or(text.into(), Value::from),
+            (_, value) => value,
+        };
+        (if key == "any_of" { "anyOf".to_owned() } else { key }, value)
+    };
+    let mut fields: Fields = fields.into_iter().map(one).collect();
+    if is_nullable && let Some(kind) = fields.get_mut("type") {
+        *kind = json!([kind.take(), "null"]);
+    }
+    fields.into()
+}
+
+/// Google writes 64-bit numbers as strings.
+const COUNTS: &[&str] = &["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_lower_case_whatever_properties_are_called() {
+        let schema = json!({"type": "OBJECT", "propertyOrdering": ["type"], "properties": {
+            "type": {"type": "STRING", "nullable": true},
+            "list": {"type": "ARRAY", "maxItems": "3", "items": {"type": "INTEGER"}}}});
+        let expected = json!({"type": "object", "properties": {
+            "type": {"type": ["string", "null"]},
+            "list": {"type": "array", "maxItems": 3, "items": {"type": "integer"}}}});
+        assert_eq!(plain(schema), expected);
+    }
+}

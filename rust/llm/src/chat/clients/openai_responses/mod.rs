@@ -1,0 +1,9 @@
+//! Responses, `OpenAI`'s newer dialect, as far as it can be said to who does not speak it.
+
+mod request;
+pub(crate) mod response;
+mod stream;
+
+pub use crate::chat::clients::openai_responses::response::Whole;
+pub use request::read;
+pub use stream::Stream;

@@ -1,0 +1,91 @@
+//! What an answer consists of, whoever gives it and however it comes: whole or streamed, it is the same pieces.
+
+use crate::citations::Cites;
+use crate::usage::Usage;
+
+/// The next of an answer. Text comes in runs of any size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Piece<'a> {
+    Start {
+        id: &'a str,
+        model: &'a str,
+    },
+    Text(&'a str),
+    /// The text that follows is a block of its own.
+    TextBlock,
+    Refusal(&'a str),
+    Thinking(&'a str),
+    /// Ends the thinking before it.
+    Signature(&'a str),
+    Redacted(&'a str),
+    /// A call of a tool begins. Calls are numbered from 0.
+    Call {
+        id: &'a str,
+        name: &'a str,
+        signature: Option<&'a str>,
+    },
+    /// More of the arguments of a call, as JSON.
+    Arguments {
+        call: usize,
+        json: &'a str,
+    },
+    /// An image that the model made, its bytes as base64.
+    Image {
+        mime: &'a str,
+        data: &'a str,
+    },
+    /// Seals the text before it: its provider wants that back, unread.
+    Seal(&'a str),
+    /// What stands beside the words, such as where they are from, as JSON.
+    Aside {
+        place: Place,
+        name: &'a str,
+        json: &'a str,
+    },
+    /// Where stretches of what was said are from.
+    Cites(Cites<'a>),
+    /// A block that only its provider knows, as JSON.
+    Native {
+        kind: &'a str,
+        json: &'a str,
+    },
+    Usage(Usage),
+    /// In the provider's own word.
+    Finish {
+        reason: &'a str,
+        stop_sequence: Option<&'a str>,
+    },
+    /// It failed on the way.
+    Failed {
+        kind: Option<&'a str>,
+        message: &'a str,
+        code: Option<&'a str>,
+    },
+    /// It came to its proper end.
+    End,
+}
+
+impl Piece<'_> {
+    /// As who has no words for citations takes it.
+    pub fn plain(self) -> Self {
+        match self {
+            Self::Cites(Cites { place, name, json, .. }) => Self::Aside { place, name, json },
+            other => other,
+        }
+    }
+}
+
+/// What an aside belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Answer,
+    Choice,
+    Message,
+    /// The text before it.
+    Block,
+}
+
+/// Who takes the pieces of an answer.
+pub trait Taker {
+    fn take(&mut self, piece: Piece<'_>);
+}

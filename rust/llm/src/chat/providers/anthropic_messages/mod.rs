@@ -1,0 +1,93 @@
+//! Anthropic's messages, as Anthropic and those who host its models take them.
+
+mod request;
+pub(crate) mod response;
+pub(crate) mod thinking;
+
+pub use crate::chat::providers::anthropic_messages::response::compact;
+pub(crate) use request::{end_in_words, most, native};
+
+use serde_json::Value;
+
+use super::{Broken, Found, Listener, Wire};
+use crate::chat::providers::openai_chat;
+use crate::{
+    chat::{
+        event::Taker,
+        request::{Asked, Refusal},
+    },
+    model_list::Listed,
+    operation::Operation,
+    timestamp,
+    translation::Question,
+};
+
+pub struct Messages {
+    /// Where somebody else hosts the model, its name stands in the path and the version of the API in the body.
+    version: Option<&'static str>,
+}
+
+pub static ANTHROPIC: Messages = Messages { version: None };
+pub static VERTEX: Messages = Messages { version: Some("vertex-2023-10-16") };
+
+impl Wire for Messages {
+    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        thinking::refuse(asked)?;
+        let answer = thinking::last_answer(asked);
+        let mut body = request::write(asked)?;
+        thinking::refuse_beginning(answer, &body)?;
+        let said = asked.fields.get("anthropic_version").and_then(Value::as_str).map(ToOwned::to_owned);
+        // A host's version has the host's name before the date.
+        let host = if self.version.is_some() { "vertex-" } else { "" };
+        let is_date = |text: &str| text.bytes().all(|one| one.is_ascii_digit() || one == b'-');
+        let said = said.filter(|said| said.strip_prefix(host).is_some_and(|date| !date.is_empty() && is_date(date)));
+        if said.is_some() {
+            asked.fields.shift_remove("anthropic_version");
+        }
+        match self.version {
+            Some(usual) => {
+                body.shift_remove("model");
+                body.insert("anthropic_version".into(), said.map_or_else(|| usual.into(), Value::from));
+            }
+            None => asked.version = said,
+        }
+        Ok(Value::Object(body).to_string().into_bytes())
+    }
+
+    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+        response::read(answer, taker)
+    }
+
+    fn listener(&self) -> Box<dyn Listener> {
+        Box::new(response::Hearing::default())
+    }
+
+    /// It counts what would be read, and takes nothing of how it would be answered.
+    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        const READ: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
+        let mut body = request::write(asked)?;
+        body.retain(|key, _| READ.contains(&key.as_str()));
+        Ok(Value::Object(body).to_string().into_bytes())
+    }
+
+    /// A list of models for those who read Anthropic's.
+    fn carry(&self, question: &Question<'_>) -> Option<Result<Vec<u8>, Refusal>> {
+        (question.operation == Operation::Models && question.beside.is_anthropics).then(|| Ok(Vec::new()))
+    }
+
+    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+        let one = |item: &Value| {
+            let created = item["created_at"].as_str().and_then(timestamp::seconds).unwrap_or_default();
+            Some(Listed { id: item["id"].as_str()?.to_owned(), created, owner: String::new() })
+        };
+        Some(answer["data"].as_array()?.iter().filter_map(one).collect())
+    }
+
+    fn counted(&self, answer: &Value) -> Option<u64> {
+        answer["input_tokens"].as_u64()
+    }
+
+    fn error(&self, answer: &[u8]) -> Found {
+        openai_chat::error(answer)
+    }
+}

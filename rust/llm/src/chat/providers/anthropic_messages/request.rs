@@ -1,0 +1,269 @@
+//! Writes a request for a message.
+
+use serde_json::{Value, json};
+
+use super::thinking;
+use crate::{
+    chat::{
+        call_ids,
+        providers::openai_chat::reasoning_details,
+        request::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, decoded},
+    },
+    citations,
+};
+
+pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
+    asked.refuse_several()?;
+    let mut out = Fields::new();
+    let model = std::mem::take(&mut asked.model);
+    out.insert("model".into(), model.as_str().into());
+    let most = asked.take("max_tokens").unwrap_or_else(|| most(&model).into());
+    out.insert("max_tokens".into(), most);
+    let may_think = thinking::may(asked, &model);
+    messages(asked, &mut out)?;
+    tools(asked, &mut out)?;
+    sampling(asked, &model, &mut out);
+    thinking::write(asked, &model, &mut out, may_think)?;
+    format(asked, &mut out);
+    if let Some(user) = asked.take("user") {
+        out.insert("metadata".into(), json!({"user_id": user}));
+    }
+    asked.betas = asked.take("anthropic_beta").map(betas);
+    for key in ["container", "mcp_servers", "context_management"] {
+        asked.hand(key, &mut out, key);
+    }
+    if asked.stream {
+        out.insert("stream".into(), true.into());
+    }
+    Ok(out)
+}
+
+/// Names, in a list or with commas between them.
+fn betas(said: Value) -> String {
+    match said {
+        Value::String(text) => text,
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        _ => String::new(),
+    }
+    .replace(|one: char| !one.is_ascii_graphic(), "")
+}
+
+/// What a model can say at most: the field must be there, and more than that is refused.
+pub(crate) fn most(model: &str) -> u64 {
+    let is_of = |family: &str| model.contains(family);
+    match () {
+        () if is_of("claude-3-7") || is_of("claude-3.7") => 64_000,
+        () if is_of("claude-3-5") || is_of("claude-3.5") => 8_192,
+        () if is_of("claude-3") || is_of("claude-2") || is_of("claude-instant") => 4_096,
+        () => 32_000,
+    }
+}
+
+fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let mut system = Vec::new();
+    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    let were = asked.messages.len();
+    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+        let path = format!("messages[{at}]");
+        let Message { role, parts } = message;
+        let blocks = parts.into_iter().filter_map(|part| block(part, &path, asked).transpose());
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        match turns.last_mut() {
+            _ if role == Role::System => system.extend(blocks),
+            // Turns alternate: what several messages of one side say is one turn.
+            Some((last, turn)) if *last == role => turn.extend(blocks),
+            _ => turns.push((role, blocks)),
+        }
+    }
+    if !system.is_empty() {
+        out.insert("system".into(), system.into());
+    }
+    turns.retain(|(_, blocks)| !blocks.is_empty());
+    Asked::refuse_silence(were, turns.len())?;
+    end_in_words(&mut turns);
+    let turn =
+        |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
+    out.insert("messages".into(), turns.into_iter().map(turn).collect());
+    Ok(())
+}
+
+/// Takes the space off the end of an answer that is to go on: Claude refuses one that ends in it.
+pub(crate) fn end_in_words(turns: &mut [(Role, Vec<Value>)]) {
+    let Some((Role::Assistant, blocks)) = turns.last_mut() else { return };
+    if let Some(Value::String(text)) = blocks.last_mut().and_then(|last| last.get_mut("text")) {
+        text.truncate(text.trim_end().len());
+    }
+}
+
+fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Refusal> {
+    let (mut block, cache) = match part {
+        // A text of nothing but space is refused.
+        Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
+        Part::Text { text, cache, citations } => (said(&text, citations.as_ref(), asked), cache),
+        Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
+            return Err(Refusal::new(path, format!("this provider does not take {mime}")));
+        }
+        Part::Image { source, cache, detail } => {
+            asked.lose_some("image_url.detail", detail.as_ref());
+            (json!({"type": "image", "source": place(source)}), cache)
+        }
+        Part::Document { source, name, cache, more } => {
+            let named = name.map(|name| ("title".to_owned(), name.into()));
+            let mut block = Fields::from_iter([("type".into(), "document".into()), ("source".into(), place(source))]);
+            block.extend(named.into_iter().chain(*more));
+            (block.into(), cache)
+        }
+        Part::Audio { .. } => return Err(Refusal::new(path, "this provider does not take audio")),
+        Part::Thinking { text, signature: Some(signature) } if !reasoning_details::are_in(&signature) => {
+            (json!({"type": "thinking", "thinking": text, "signature": signature}), None)
+        }
+        Part::Thinking { .. } => {
+            asked.lose("reasoning_content");
+            return Ok(None);
+        }
+        Part::Redacted { data } => (json!({"type": "redacted_thinking", "data": data}), None),
+        Part::Seal(_) => {
+            asked.lose("thought_signature");
+            return Ok(None);
+        }
+        // Tools that Anthropic itself runs.
+        Part::Native { kind, mut fields } if thinking::is_own(&kind) => {
+            fields.insert("type".into(), kind.into());
+            (fields.into(), None)
+        }
+        Part::Native { kind, .. } => {
+            asked.lose(&kind);
+            return Ok(None);
+        }
+        Part::Call(call) => {
+            let (id, input) = (call_ids::CLAUDE.fit(&call.id), call.input());
+            let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
+            (json!({"type": "tool_use", "id": id, "name": call.name, "input": input}), call.cache)
+        }
+        Part::Result { id, parts, is_error, cache } => {
+            let mut result = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.fit(&id)});
+            let inner = parts.into_iter().filter_map(|part| block(part, path, asked).transpose());
+            let inner = inner.collect::<Result<Vec<_>, _>>()?;
+            if !inner.is_empty() {
+                result["content"] = inner.into();
+            }
+            if is_error {
+                result["is_error"] = true.into();
+            }
+            (result, cache)
+        }
+    };
+    if let Some(cache) = cache {
+        block["cache_control"] = cache;
+    }
+    Ok(Some(block))
+}
+
+fn said(text: &str, citations: Option<&Value>, asked: &mut Asked) -> Value {
+    let mut block = json!({"type": "text", "text": text});
+    match citations.map(citations::again_to_anthropic) {
+        Some(Some(own)) => block["citations"] = own.into(),
+        told => asked.lose_some("citations", told.as_ref()),
+    }
+    block
+}
+
+fn place(source: Source) -> Value {
+    match source {
+        Source::Data { mime, data } if mime == "text/plain" => match decoded(&data) {
+            Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
+            None => json!({"type": "base64", "media_type": mime, "data": data}),
+        },
+        Source::Data { mime, data } => json!({"type": "base64", "media_type": mime, "data": data}),
+        Source::Url { url, .. } => json!({"type": "url", "url": url}),
+        Source::Text(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
+        Source::File(id) => json!({"type": "file", "file_id": id}),
+    }
+}
+
+fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(|one| tool(one, asked)).collect();
+    if !tools.is_empty() {
+        out.insert("tools".into(), tools.into());
+    }
+    let parallel = asked.take("parallel_tool_calls");
+    let mut choice = match asked.choice.clone() {
+        None if parallel == Some(Value::Bool(false)) && out.contains_key("tools") => json!({"type": "auto"}),
+        None => return Ok(()),
+        Some(_) if !out.contains_key("tools") => return Err(Refusal::new("tool_choice", "there are no tools")),
+        Some(Choice::Auto) => json!({"type": "auto"}),
+        Some(Choice::None) => json!({"type": "none"}),
+        Some(Choice::Any) => json!({"type": "any"}),
+        Some(Choice::Tool(name)) => json!({"type": "tool", "name": name}),
+    };
+    if parallel == Some(Value::Bool(false)) && choice["type"] != "none" {
+        choice["disable_parallel_tool_use"] = true.into();
+    }
+    out.insert("tool_choice".into(), choice);
+    Ok(())
+}
+
+/// What Anthropic alone knows of tools of one's own.
+const OF_TOOLS: [&str; 3] = ["defer_loading", "allowed_callers", "input_examples"];
+
+fn tool(tool: Tool, asked: &mut Asked) -> Value {
+    match tool {
+        Tool::Function { name, description, schema, strict, cache, mut more } => {
+            let mut tool = json!({"name": name, "description": description.unwrap_or_default()});
+            tool["input_schema"] =
+                if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
+            let own = OF_TOOLS.into_iter().map(|key| (key, more.shift_remove(key)));
+            for (key, value) in [("strict", strict), ("cache_control", cache)].into_iter().chain(own) {
+                if let Some(value) = value.filter(|value| !value.is_null()) {
+                    tool[key] = value;
+                }
+            }
+            asked.lose_rest("tools", &more);
+            tool
+        }
+        Tool::Native { kind, fields } => native(&kind, fields),
+    }
+}
+
+/// `{"type": T, T: {"name": …}}` in chat completions; in messages it is flat.
+pub fn native(kind: &str, mut fields: Fields) -> Value {
+    let inner = fields.shift_remove(kind).unwrap_or_default();
+    let mut tool = json!({"type": kind});
+    if let (Some(name), Some(tool)) = (inner.get("name").cloned(), tool.as_object_mut()) {
+        let own = std::mem::replace(&mut tool["type"], name);
+        tool.insert("name".into(), own);
+    }
+    if let Some(tool) = tool.as_object_mut() {
+        let inner = inner.as_object().cloned().unwrap_or_default();
+        tool.extend(inner.into_iter().filter(|(key, _)| key != "name").chain(fields));
+    }
+    tool
+}
+
+fn sampling(asked: &mut Asked, model: &str, out: &mut Fields) {
+    thinking::sample(asked, model);
+    // Their scales end at 1.
+    for key in ["temperature", "top_p"] {
+        asked.bound(key, &(0..=1));
+    }
+    for key in ["temperature", "top_p", "top_k"] {
+        asked.hand(key, out, key);
+    }
+    match asked.take("stop") {
+        Some(Value::String(stop)) => drop(out.insert("stop_sequences".into(), json!([stop]))),
+        Some(stop) => drop(out.insert("stop_sequences".into(), stop)),
+        None => (),
+    }
+}
+
+fn format(asked: &mut Asked, out: &mut Fields) {
+    let Some(format) = asked.take("response_format") else { return };
+    match (format["type"].as_str(), answer_schema(&format)) {
+        (Some("json_schema"), Some(schema)) => {
+            let format = json!({"type": "json_schema", "schema": schema});
+            thinking::configure(out, "format", format);
+        }
+        (Some("text"), _) => (),
+        _ => asked.lose("response_format"),
+    }
+}

@@ -1,0 +1,308 @@
+//! Reads what Anthropic answers, whole and streamed.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    api_format::Dialect,
+    chat::{
+        event::{Piece, Place, Taker},
+        providers::{Broken, Listener},
+    },
+    json::scan::{fields, text},
+    usage::Counts,
+};
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(default, borrow)]
+    id: Cow<'a, str>,
+    #[serde(default, borrow)]
+    model: Cow<'a, str>,
+    #[serde(default, borrow)]
+    content: Vec<Block<'a>>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default, borrow)]
+    text: Cow<'a, str>,
+    #[serde(default, borrow)]
+    thinking: Cow<'a, str>,
+    #[serde(default, borrow)]
+    signature: Cow<'a, str>,
+    #[serde(default, borrow)]
+    data: Cow<'a, str>,
+    #[serde(default, borrow)]
+    id: Cow<'a, str>,
+    #[serde(default, borrow)]
+    name: Cow<'a, str>,
+    #[serde(default, borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    citations: Option<&'a RawValue>,
+}
+
+impl Block<'_> {
+    /// Of a kind that others have too.
+    fn is_known(&self) -> bool {
+        matches!(&*self.kind, "text" | "thinking" | "redacted_thinking" | "tool_use")
+    }
+}
+
+pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    let message: Message<'_> = serde_json::from_slice(answer)?;
+    taker.take(Piece::Start { id: &message.id, model: &message.model });
+    let mut calls = 0;
+    for (at, block) in message.content.iter().enumerate() {
+        if !block.is_known() {
+            // Seldom: only then is it read again as it is.
+            let answer: Value = serde_json::from_slice(answer)?;
+            taker.take(Piece::Native { kind: &block.kind, json: &answer["content"][at].to_string() });
+            continue;
+        }
+        begin(block, taker);
+        if block.kind == "tool_use" {
+            taker.take(Piece::Arguments { call: calls, json: &compact(block.input.map_or("{}", RawValue::get)) });
+            calls += 1;
+        }
+    }
+    if let Some(usage) = message.usage {
+        let mut counts = Counts::default();
+        counts.read(usage.get().as_bytes());
+        tell(&counts, taker);
+    }
+    let reason = message.stop_reason.as_deref().unwrap_or_default();
+    taker.take(Piece::Finish { reason, stop_sequence: message.stop_sequence.as_deref() });
+    taker.take(Piece::End);
+    Ok(())
+}
+
+/// Arguments are told as text, so how they were indented is nobody's business.
+pub fn compact(json: &str) -> Cow<'_, str> {
+    if !json.contains('\n') {
+        return Cow::Borrowed(json);
+    }
+    let read = serde_json::from_str::<Value>(json);
+    read.map_or(Cow::Borrowed(json), |value| Cow::Owned(value.to_string()))
+}
+
+/// What a block says by itself, and that a call begins.
+fn begin(block: &Block<'_>, taker: &mut dyn Taker) {
+    match &*block.kind {
+        "text" => {
+            taker.take(Piece::TextBlock);
+            if !block.text.is_empty() {
+                taker.take(Piece::Text(&block.text));
+            }
+            let citations = block.citations.map(RawValue::get).filter(|json| json.len() > "[]".len());
+            if let Some(json) = citations.filter(|json| *json != "null") {
+                taker.take(Piece::Aside { place: Place::Block, name: "citations", json });
+            }
+        }
+        "thinking" => {
+            if !block.thinking.is_empty() {
+                taker.take(Piece::Thinking(&block.thinking));
+            }
+            if !block.signature.is_empty() {
+                taker.take(Piece::Signature(&block.signature));
+            }
+        }
+        "redacted_thinking" => taker.take(Piece::Redacted(&block.data)),
+        "tool_use" => taker.take(Piece::Call { id: &block.id, name: &block.name, signature: None }),
+        _ => (),
+    }
+}
+
+fn tell(counts: &Counts, taker: &mut dyn Taker) {
+    if let Some(usage) = counts.settle(Dialect::Anthropic) {
+        taker.take(Piece::Usage(usage));
+    }
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default)]
+    index: u64,
+    #[serde(default, borrow)]
+    message: Option<Message<'a>>,
+    #[serde(default, borrow)]
+    content_block: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    delta: Option<Delta<'a>>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<Error<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(default, borrow)]
+    stop_reason: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Cow<'a, str>>,
+}
+
+/// What a block grows by. Most events say nothing else, so nothing is built of them: these are parts of their JSON.
+#[derive(Default)]
+struct Growth<'a> {
+    index: &'a [u8],
+    kind: &'a [u8],
+    said: &'a [u8],
+}
+
+impl<'a> Growth<'a> {
+    /// `None` for any other event.
+    fn of(event: &'a [u8]) -> Option<Self> {
+        let (mut is_growth, mut delta, mut found) = (false, None, Self::default());
+        fields(event, |key, at| {
+            match key {
+                b"type" => is_growth = &event[at] == b"\"content_block_delta\"",
+                b"index" => found.index = &event[at],
+                b"delta" => delta = Some(&event[at]),
+                _ => (),
+            }
+            Ok(())
+        })
+        .ok()?;
+        let delta = delta.filter(|_| is_growth)?;
+        fields(delta, |key, at| {
+            match key {
+                b"type" => found.kind = &delta[at],
+                b"text" | b"thinking" | b"signature" | b"partial_json" | b"citation" => found.said = &delta[at],
+                _ => (),
+            }
+            Ok(())
+        })
+        .ok()?;
+        Some(found)
+    }
+
+    fn index(&self) -> u64 {
+        serde_json::from_slice(self.index).unwrap_or_default()
+    }
+}
+
+#[derive(Deserialize)]
+struct Error<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    message: Cow<'a, str>,
+}
+
+/// Hears a streamed message.
+#[derive(Default)]
+pub struct Hearing {
+    counts: Counts,
+    /// Which block each call is, and whether something of its arguments came.
+    calls: Vec<(u64, bool)>,
+    /// A block that only Anthropic knows, while its input is still being told.
+    native: Option<(u64, Value, String)>,
+}
+
+impl Listener for Hearing {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+        if let Some(growth) = Growth::of(data) {
+            return self.grow(&growth, taker);
+        }
+        // What is no event of this kind says nothing.
+        let Ok(event) = serde_json::from_slice::<Event<'_>>(data) else { return };
+        match &*event.kind {
+            "content_block_start" => self.start(&event, taker),
+            "content_block_stop" => self.stop(event.index, taker),
+            "message_start" => {
+                let Some(message) = &event.message else { return };
+                self.count(message.usage);
+                taker.take(Piece::Start { id: &message.id, model: &message.model });
+            }
+            "message_delta" => {
+                self.count(event.usage);
+                tell(&self.counts, taker);
+                let Some(Delta { stop_reason: Some(reason), stop_sequence, .. }) = &event.delta else { return };
+                taker.take(Piece::Finish { reason, stop_sequence: stop_sequence.as_deref() });
+            }
+            "message_stop" => taker.take(Piece::End),
+            "error" => {
+                let error = event.error.unwrap_or(Error { kind: None, message: Cow::Borrowed("the provider failed") });
+                taker.take(Piece::Failed { kind: error.kind.as_deref(), message: &error.message, code: None });
+            }
+            _ => (),
+        }
+    }
+}
+
+impl Hearing {
+    fn count(&mut self, usage: Option<&RawValue>) {
+        if let Some(usage) = usage {
+            self.counts.read(usage.get().as_bytes());
+        }
+    }
+
+    fn start(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
+        let Some(json) = event.content_block.map(RawValue::get) else { return };
+        let Ok(block) = serde_json::from_str::<Block<'_>>(json) else { return };
+        if !block.is_known() {
+            self.native = serde_json::from_str(json).ok().map(|block| (event.index, block, String::new()));
+            return;
+        }
+        begin(&block, taker);
+        if block.kind == "tool_use" {
+            self.calls.push((event.index, false));
+        }
+    }
+
+    fn grow(&mut self, growth: &Growth<'_>, taker: &mut dyn Taker) {
+        if growth.kind == b"\"citations_delta\"" {
+            let json = format!("[{}]", String::from_utf8_lossy(growth.said));
+            return taker.take(Piece::Aside { place: Place::Block, name: "citations", json: &json });
+        }
+        let Some(said) = text(growth.said) else { return };
+        match growth.kind {
+            b"\"text_delta\"" => taker.take(Piece::Text(&said)),
+            b"\"thinking_delta\"" => taker.take(Piece::Thinking(&said)),
+            b"\"signature_delta\"" => taker.take(Piece::Signature(&said)),
+            b"\"input_json_delta\"" => self.argue(growth.index(), &said, taker),
+            _ => (),
+        }
+    }
+
+    fn argue(&mut self, index: u64, json: &str, taker: &mut dyn Taker) {
+        if let Some((_, _, input)) = &mut self.native {
+            return input.push_str(json);
+        }
+        let call = self.calls.iter().position(|(block, _)| *block == index);
+        if let Some(call) = call.filter(|_| !json.is_empty()) {
+            self.calls[call].1 = true;
+            taker.take(Piece::Arguments { call, json });
+        }
+    }
+
+    /// A tool without parameters is called without a word; its arguments are an object all the same.
+    fn stop(&mut self, index: u64, taker: &mut dyn Taker) {
+        if let Some((_, mut block, input)) = self.native.take_if(|(at, ..)| *at == index) {
+            if let Ok(input) = serde_json::from_str(&input) {
+                block["input"] = input;
+            }
+            let kind = block["type"].as_str().unwrap_or_default();
+            taker.take(Piece::Native { kind, json: &block.to_string() });
+        }
+        if let Some(call) = self.calls.iter().position(|(block, said)| *block == index && !said) {
+            self.calls[call].1 = true;
+            taker.take(Piece::Arguments { call, json: "{}" });
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! How much Claude may think, from whichever word a caller has for it.
+
+use serde_json::{Value, json};
+
+use crate::{
+    catalog::version_of_claude,
+    chat::request::{Asked, Choice, Fields, Message, Part, Refusal, Role},
+    translation::dropped::Lost,
+};
+
+/// Efforts that callers know, and as many tokens as they stand for.
+const EFFORTS: [(&str, u64); 7] = [
+    ("none", 0),
+    ("minimal", 1024),
+    ("low", 1024),
+    ("medium", 8192),
+    ("high", 16384),
+    ("xhigh", 32768),
+    ("max", 32768),
+];
+
+/// Fewer tokens for thinking are refused.
+const LEAST: u64 = 1024;
+/// As many at least are left to the answer where the caller has one word for how much is thought.
+const ROOM: u64 = 256;
+
+/// What a model takes for how much it may think, and for how it picks its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A budget in tokens.
+    Budget,
+    /// A budget, or as much as it likes by an effort.
+    Either,
+    /// As much as it likes, by an effort: a budget is refused, and so is any sampling of one's own.
+    Effort(Rest),
+}
+
+/// How a model that knows efforts alone is told not to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// By saying nothing.
+    Unsaid,
+    Disabled,
+    /// It always may.
+    Never,
+}
+
+impl Kind {
+    fn of(model: &str) -> Self {
+        let version = version_of_claude(model);
+        match version {
+            _ if ["claude-mythos", "claude-fable"].iter().any(|family| model.contains(family)) => {
+                Self::Effort(Rest::Never)
+            }
+            None => Self::Budget,
+            Some(version) if version < (4, 6) => Self::Budget,
+            Some((4, 6)) => Self::Either,
+            Some((4, _)) => Self::Effort(Rest::Unsaid),
+            Some((5, 0)) => Self::Effort(Rest::Disabled),
+            Some(_) => Self::Effort(Rest::Never),
+        }
+    }
+}
+
+/// Whether a model thinks as much as it likes, and is told an effort at most.
+pub fn takes_efforts_only(model: &str) -> bool {
+    matches!(Kind::of(model), Kind::Effort(_))
+}
+
+/// Takes back what a model refuses of how it is to pick its words.
+pub fn sample(asked: &mut Asked, model: &str) {
+    if takes_efforts_only(model) {
+        for key in ["temperature", "top_p", "top_k"] {
+            // What is said anyway is no loss.
+            let said = asked.take(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
+            asked.lose_some(key, said.as_ref());
+        }
+        return;
+    }
+    let refuses_both = version_of_claude(model).is_some_and(|version| version >= (4, 1));
+    if refuses_both && asked.fields.get("temperature").is_some_and(|value| !value.is_null()) {
+        let said = asked.take("top_p");
+        asked.lose_some("top_p", said.as_ref());
+    }
+}
+
+/// Writes `thinking` for a model, and takes back what does not go with it.
+pub fn write(asked: &mut Asked, model: &str, out: &mut Fields, may: bool) -> Result<(), Refusal> {
+    let effort = effort(asked)?;
+    let kind = Kind::of(model);
+    if let Kind::Effort(rest) = kind {
+        with_effort(asked, effort.map(|(word, _)| word), rest, out, may);
+        return Ok(());
+    }
+    let (thinking, word, room) = match (asked.take("thinking"), effort) {
+        (Some(thinking), Some((word, 1..))) if kind == Kind::Either && thinking["type"] == "adaptive" => {
+            configure(out, "effort", level(word).into());
+            (thinking, "thinking", 1)
+        }
+        (Some(thinking), effort) => {
+            // What was said in so many words holds.
+            asked.lose_some("reasoning_effort", effort.as_ref());
+            (thinking, "thinking", 1)
+        }
+        (None, Some((_, 0))) => (json!({"type": "disabled"}), "reasoning_effort", 0),
+        (None, Some((_, budget))) => (json!({"type": "enabled", "budget_tokens": budget}), "reasoning_effort", ROOM),
+        (None, None) => return Ok(()),
+    };
+    if thinking["type"] == "disabled" {
+        out.insert("thinking".into(), thinking);
+        return Ok(());
+    }
+    match within(thinking, out, room).filter(|_| may) {
+        Some((thinking, is_less)) => {
+            asked.lose_some(word, is_less.then_some(&()));
+            out.insert("thinking".into(), thinking);
+            unsuited(out, &mut asked.lost);
+        }
+        None => asked.lose(word),
+    }
+    Ok(())
+}
+
+/// To a model that is told an effort, and that it may think.
+fn with_effort(asked: &mut Asked, effort: Option<&'static str>, rest: Rest, out: &mut Fields, may: bool) {
+    let thinking = asked.take("thinking");
+    let is_off = thinking.as_ref().map_or(effort == Some("none"), |thinking| thinking["type"] == "disabled");
+    if is_off {
+        match rest {
+            Rest::Unsaid => (),
+            Rest::Disabled => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
+            Rest::Never => {
+                asked.lose(if thinking.is_some() { "thinking" } else { "reasoning_effort" });
+                configure(out, "effort", "low".into());
+            }
+        }
+        return;
+    }
+    let budget = thinking.as_ref().and_then(|thinking| thinking["budget_tokens"].as_u64());
+    asked.lose_some("thinking.budget_tokens", budget.as_ref());
+    // A budget is at least told as the effort that it stands for elsewhere.
+    let of_budget =
+        |budget| EFFORTS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(word, _)| *word);
+    let word = effort.filter(|word| *word != "none").or(budget.map(of_budget));
+    if let Some(word) = word {
+        configure(out, "effort", level(word).into());
+        asked.lose_some("reasoning_effort", (level(word) != word).then_some(&()));
+    }
+    match thinking {
+        None if word.is_none() => (),
+        _ if !may => asked.lose_some("thinking", thinking.as_ref()),
+        Some(mut said) if said["type"] == "adaptive" => {
+            // Of a budget that stood beside it.
+            if let Some(said) = said.as_object_mut() {
+                said.shift_remove("budget_tokens");
+            }
+            out.insert("thinking".into(), said);
+        }
+        Some(said) => {
+            let mut told = json!({"type": "adaptive"});
+            if let Some(display) = said.get("display") {
+                told["display"] = display.clone();
+            }
+            out.insert("thinking".into(), told);
+        }
+        None => drop(out.insert("thinking".into(), json!({"type": "adaptive"}))),
+    }
+}
+
+/// The least effort that there is stands for less.
+fn level(word: &'static str) -> &'static str {
+    if word == "minimal" { "low" } else { word }
+}
+
+/// Says one thing of how it is to answer, beside others.
+pub fn configure(out: &mut Fields, key: &str, value: Value) {
+    let config = out.entry("output_config").or_insert_with(|| json!({}));
+    if let Some(config) = config.as_object_mut() {
+        config.insert(key.into(), value);
+    }
+}
+
+/// One of the words for how much is to be thought, and its tokens.
+pub fn effort(asked: &mut Asked) -> Result<Option<(&'static str, u64)>, Refusal> {
+    let Some(said) = asked.take("reasoning_effort") else { return Ok(None) };
+    let found = EFFORTS.into_iter().find(|(word, _)| said == *word);
+    let unknown = || {
+        let words = EFFORTS.map(|(word, _)| word).join(", ");
+        let said = said.as_str().map_or_else(|| said.to_string(), ToOwned::to_owned);
+        Refusal::new("reasoning_effort", format!("`{said}` is not known here: it must be one of {words}"))
+    };
+    found.map(Some).ok_or_else(unknown)
+}
+
+/// Refuses what a model refuses and what nothing stands for: another answer would be none to this question.
+pub fn refuse(asked: &Asked) -> Result<(), Refusal> {
+    if matches!(asked.choice, Some(Choice::Any | Choice::Tool(_))) && is_since(asked, (5, 1)) {
+        return Err(Refusal::new("tool_choice", "this model calls tools when it likes: it must be auto or none"));
+    }
+    Ok(())
+}
+
+/// The message that may be the beginning of an answer, where a model does not go on from one.
+pub fn last_answer(asked: &Asked) -> Option<usize> {
+    let is_answer = |message: &Message| message.role == Role::Assistant;
+    if is_since(asked, (4, 6)) { asked.messages.iter().rposition(is_answer) } else { None }
+}
+
+/// Refuses that beginning where what is written ends with it: not all that is said is written.
+pub fn refuse_beginning(answer: Option<usize>, written: &Fields) -> Result<(), Refusal> {
+    let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
+    let (Some(at), Some(last)) = (answer, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
+    let kind = last["content"].as_array().and_then(|blocks| blocks.last()?["type"].as_str());
+    // A turn in which a tool of its own is at work is paused, and goes on when it comes back.
+    if kind.is_some_and(is_own) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        format!("messages[{at}]"),
+        "this model does not go on from the beginning of an answer: the last message must be the user's",
+    ))
+}
+
+/// Whether a block is of a tool that Anthropic itself runs.
+pub fn is_own(kind: &str) -> bool {
+    kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
+}
+
+fn is_since(asked: &Asked, first: (u32, u32)) -> bool {
+    version_of_claude(&asked.model).is_some_and(|version| version >= first)
+}
+
+/// Whether this request may be thought about: not where a tool is called in any case.
+pub fn may(asked: &Asked, model: &str) -> bool {
+    let is_forced = matches!(asked.choice, Some(Choice::Any | Choice::Tool(_)));
+    // Who thinks as much as it likes takes turns without thoughts.
+    !is_forced && (takes_efforts_only(model) || !continues_without(asked))
+}
+
+/// The budget is part of what may be said at all; one that leaves less room than this to the answer becomes half of that. And
+/// whether it did.
+fn within(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value, bool)> {
+    let Some(budget) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
+    let most = out.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
+    if budget.saturating_add(room) <= most {
+        return Some((thinking, false));
+    }
+    let half = most / 2;
+    thinking["budget_tokens"] = half.into();
+    (half >= LEAST).then_some((thinking, true))
+}
+
+/// Sampling cannot be steered while it thinks.
+fn unsuited(out: &mut Fields, lost: &mut Lost) {
+    for key in ["temperature", "top_k"] {
+        if out.shift_remove(key).is_some_and(|value| value != 1 && value != 1.0) {
+            lost.add(key);
+        }
+    }
+}
+
+/// Whether the last turn called tools and its thoughts are not here: it may not go on thinking.
+fn continues_without(asked: &Asked) -> bool {
+    let is_result = |part: &Part| matches!(part, Part::Result { .. });
+    let thought = |part: &Part| matches!(part, Part::Thinking { signature: Some(_), .. } | Part::Redacted { .. });
+    let answers = |message: &&Message| message.role == Role::User && message.parts.iter().any(is_result);
+    if !asked.messages.last().is_some_and(|last| answers(&last)) {
+        return false;
+    }
+    // A turn may come in several messages.
+    let turn = asked.messages.iter().rev().skip_while(answers).take_while(|message| message.role == Role::Assistant);
+    !turn.flat_map(|message| &message.parts).any(thought)
+}

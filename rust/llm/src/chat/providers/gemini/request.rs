@@ -1,0 +1,448 @@
+//! Writes a request for content.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Value, json};
+
+use super::{schema, thinking};
+use crate::chat::{
+    request::{
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
+    },
+    signatures::Kept,
+};
+
+/// Names of functions that mean a tool of Google's own.
+const NATIVE: &[(&str, &str)] = &[
+    ("googleSearch", "google_search"),
+    ("googleSearchRetrieval", "google_search_retrieval"),
+    ("computerUse", "computer_use"),
+    ("googleMaps", "google_maps"),
+    ("codeExecution", "code_execution"),
+    ("urlContext", "url_context"),
+];
+
+/// Parts that only Gemini has, under the kinds by which callers are told of them.
+pub(crate) const OWN_PARTS: [&str; 2] = ["executableCode", "codeExecutionResult"];
+
+/// Stands for the name of a function whose call the caller left out.
+const FILLER: &str = "unknown_function";
+
+/// Says that a signature is missing and must not be looked for.
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
+
+/// Parameters of `generationConfig`.
+const GENERATION: &[(&str, &str)] = &[
+    ("temperature", "temperature"),
+    ("top_p", "topP"),
+    ("top_k", "topK"),
+    ("max_tokens", "maxOutputTokens"),
+    ("seed", "seed"),
+    ("presence_penalty", "presencePenalty"),
+    ("frequency_penalty", "frequencyPenalty"),
+];
+
+/// Where the scales of numbers begin and end; those of penalties leave their ends out.
+const SCALES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
+
+/// `names_calls`: whether calls have ids there, where the model knows them.
+pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
+    asked.refuse_several()?;
+    let mut out = Fields::new();
+    let called = names(&asked.messages);
+    let were = asked.messages.len();
+    let mut system = Vec::new();
+    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+        let Message { role, parts } = message;
+        let path = format!("messages[{at}]");
+        let said = if role == Role::System { &mut system } else { turn_of(role, &mut turns) };
+        for part in parts {
+            write_part(part, &path, &called, asked, said)?;
+        }
+    }
+    if !system.is_empty() {
+        out.insert("systemInstruction".into(), json!({"role": "system", "parts": system}));
+    }
+    turns.retain(|(_, parts)| !parts.is_empty());
+    Asked::refuse_silence(were, turns.len())?;
+    in_order(&mut turns);
+    let is_of_today = thinking::wants_signatures(&asked.model);
+    if is_of_today && fill_signatures(&mut turns, asked.signatures.as_ref()) {
+        asked.lost.add("thought_signature");
+    }
+    if !(names_calls && is_of_today) {
+        drop_ids(&mut turns);
+    }
+    let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
+    out.insert("contents".into(), turns.into_iter().map(turn).collect());
+    tools(asked, &mut out)?;
+    generation(asked, &mut out)?;
+    for (key, name) in
+        [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
+    {
+        asked.hand(key, &mut out, name);
+    }
+    // In the path, both.
+    asked.model.clear();
+    asked.stream = false;
+    Ok(out)
+}
+
+/// Messages of one role that follow each other are one turn here.
+fn turn_of(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
+    if turns.last().is_none_or(|(last, _)| *last != role) {
+        turns.push((role, Vec::new()));
+    }
+    let last = turns.len() - 1;
+    &mut turns[last].1
+}
+
+/// What functions gave back stands in the order in which they were called; what is seen beside a result stays behind it.
+fn in_order(turns: &mut [(Role, Vec<Value>)]) {
+    let id = |part: &Value, kind: &str| part.get(kind).and_then(|told| told["id"].as_str().map(ToOwned::to_owned));
+    for at in 1..turns.len() {
+        let (before, after) = turns.split_at_mut(at);
+        let calls: Vec<_> = before[at - 1].1.iter().filter_map(|part| id(part, "functionCall")).collect();
+        let mut place = 0;
+        let mut placed: Vec<_> = std::mem::take(&mut after[0].1)
+            .into_iter()
+            .map(|part| {
+                let own = id(&part, "functionResponse");
+                let own = own.and_then(|own| calls.iter().position(|call| *call == own));
+                place = own.map_or(place, |own| own + 1);
+                (place, part)
+            })
+            .collect();
+        placed.sort_by_key(|(place, _)| *place);
+        after[0].1 = placed.into_iter().map(|(_, part)| part).collect();
+    }
+}
+
+/// Who knows no ids of calls refuses them; what came of them stands in their order.
+fn drop_ids(turns: &mut [(Role, Vec<Value>)]) {
+    for part in turns.iter_mut().flat_map(|(_, parts)| parts) {
+        for kind in ["functionCall", "functionResponse"] {
+            part.get_mut(kind).and_then(Value::as_object_mut).map(|told| told.shift_remove("id"));
+        }
+    }
+}
+
+/// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
+/// that another model made, or whose signatures nobody kept. Whether there was one without.
+fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&Kept>) -> bool {
+    let gives_back = |part: &Value| part.get("functionResponse").is_some();
+    let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
+    let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
+    let mut is_filled = false;
+    for (_, parts) in turns[begun..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
+        let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
+        if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
+            let kept = first["functionCall"]["id"].as_str().and_then(|id| signatures?.find(id));
+            is_filled |= kept.is_none();
+            first["thoughtSignature"] = kept.as_deref().unwrap_or(NO_SIGNATURE).into();
+        }
+    }
+    is_filled
+}
+
+/// What comes back beside text must be something that a caller can be told.
+fn modalities(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
+    let Some(kinds) = asked.take("modalities") else { return Ok(()) };
+    let kinds = array(Some(kinds), "modalities")?;
+    let said = kinds.iter().map(|kind| match kind.as_str() {
+        Some(kind @ ("text" | "image")) => Ok(kind.to_ascii_uppercase()),
+        _ => Err(Refusal::new("modalities", "nothing but text and images can be answered here")),
+    });
+    let said = said.collect::<Result<Vec<_>, _>>()?;
+    if said != ["TEXT"] {
+        config.insert("responseModalities".into(), said.into());
+    }
+    Ok(())
+}
+
+/// How images are to be made.
+fn image_config(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
+    let Some(wanted) = asked.take("image_config") else { return Ok(()) };
+    let mut wanted = object(wanted, "image_config")?;
+    let mut told = Fields::new();
+    for (key, name) in [
+        ("aspect_ratio", "aspectRatio"),
+        ("aspectRatio", "aspectRatio"),
+        ("image_size", "imageSize"),
+        ("imageSize", "imageSize"),
+    ] {
+        if let Some(value) = wanted.shift_remove(key) {
+            told.insert(name.into(), value);
+        }
+    }
+    wanted.keys().for_each(|key| asked.lose(&format!("image_config.{key}")));
+    config.insert("imageConfig".into(), told.into());
+    Ok(())
+}
+
+/// The names behind the ids of calls: a result is told by name here.
+fn names(messages: &[Message]) -> Vec<(String, String)> {
+    let calls = messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
+        Part::Call(call) => Some((call.id.clone(), call.name.clone())),
+        _ => None,
+    });
+    calls.collect()
+}
+
+fn write_part(
+    part: Part,
+    path: &str,
+    called: &[(String, String)],
+    asked: &mut Asked,
+    out: &mut Vec<Value>,
+) -> Result<(), Refusal> {
+    out.push(match part {
+        Part::Text { text, .. } if text.is_empty() => return Ok(()),
+        Part::Text { text, cache, citations } => {
+            hint(cache.as_ref(), asked);
+            asked.lose_some("citations", citations.as_ref());
+            json!({"text": text})
+        }
+        Part::Image { source, detail, cache } => {
+            hint(cache.as_ref(), asked);
+            asked.lose_some("image_url.detail", detail.as_ref());
+            place(source, "image/jpeg", path)?
+        }
+        Part::Document { source, name, cache, more } => {
+            hint(cache.as_ref(), asked);
+            asked.lose_rest("document", &more);
+            asked.lose_some("filename", name.as_ref());
+            place(source, "application/pdf", path)?
+        }
+        Part::Audio { data, format } => json!({"inlineData": {"mimeType": format!("audio/{format}"), "data": data}}),
+        // Only what Google itself signed may come back, and that is on the calls.
+        Part::Thinking { .. } | Part::Redacted { .. } => {
+            asked.lose("thinking");
+            return Ok(());
+        }
+        Part::Seal(signature) => {
+            seal(signature, out);
+            return Ok(());
+        }
+        Part::Native { kind, mut fields } => match fields.shift_remove(&kind) {
+            Some(value) if OWN_PARTS.contains(&kind.as_str()) => json!({kind: value}),
+            _ => {
+                asked.lose(&kind);
+                return Ok(());
+            }
+        },
+        Part::Call(call) => function_call(call, path)?,
+        Part::Result { id, parts, is_error, cache } => {
+            hint(cache.as_ref(), asked);
+            let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
+            asked.lose_some("tool_call_id", name.is_none().then_some(&id));
+            let is_known = name.is_some();
+            let name = name.unwrap_or(FILLER);
+            let key = if is_error { "error" } else { "output" };
+            let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
+            let mut told = json!({"name": name, "response": {key: joined(texts)}});
+            if is_known && !id.is_empty() {
+                told["id"] = id.into();
+            }
+            out.push(json!({"functionResponse": told}));
+            // A result is text here; what else there was is seen beside it.
+            return others.into_iter().try_for_each(|other| write_part(other, path, called, asked, out));
+        }
+    });
+    Ok(())
+}
+
+/// What seals a text stands beside it; one whose text is not there stands alone.
+fn seal(signature: String, out: &mut Vec<Value>) {
+    match out.last_mut() {
+        Some(last) if last.get("text").is_some() => last["thoughtSignature"] = signature.into(),
+        _ => out.push(json!({"text": "", "thoughtSignature": signature})),
+    }
+}
+
+fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
+    let args = call.input();
+    let args = args.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
+    let mut part = json!({"functionCall": {"name": call.name, "args": args}});
+    if !call.id.is_empty() {
+        part["functionCall"]["id"] = call.id.into();
+    }
+    if let Some(signature) = call.signature {
+        part["thoughtSignature"] = signature.into();
+    }
+    Ok(part)
+}
+
+fn place(source: Source, default: &str, path: &str) -> Result<Value, Refusal> {
+    Ok(match source {
+        Source::Data { mime, data } => json!({"inlineData": {"mimeType": mime, "data": data}}),
+        // What names no place holds the bytes themselves.
+        Source::Url { url, mime } if !url.contains(':') => {
+            json!({"inlineData": {"mimeType": mime.as_deref().unwrap_or(default), "data": url}})
+        }
+        Source::Url { url, mime } => {
+            let mime = mime.unwrap_or_else(|| of_extension(&url).unwrap_or(default).to_owned());
+            json!({"fileData": {"mimeType": mime, "fileUri": url}})
+        }
+        Source::Text(text) => json!({"text": text}),
+        Source::File(_) => return Err(Refusal::new(path, "this provider takes files by URL or as data, not by id")),
+    })
+}
+
+fn of_extension(url: &str) -> Option<&'static str> {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    let (_, extension) = path.rsplit_once('.')?;
+    Some(match extension.to_ascii_lowercase().as_str() {
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "pdf" => "application/pdf",
+        "mp4" => "video/mp4",
+        "mp3" => "audio/mp3",
+        "wav" => "audio/wav",
+        "txt" => "text/plain",
+        _ => return None,
+    })
+}
+
+/// These caches are made beforehand, not by a hint.
+fn hint(cache: Option<&Value>, asked: &mut Asked) {
+    if cache.is_some() {
+        asked.lose("cache_control");
+    }
+}
+
+fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let mut functions = Vec::new();
+    let mut native = Vec::new();
+    let mut retrieval = None;
+    for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
+        match tool {
+            Tool::Function { name, schema, .. } if native_name(&name).is_some() => {
+                let own = native_name(&name).unwrap_or_default();
+                let inner = Value::Object(schema.as_object().cloned().unwrap_or_default());
+                native.push(json!({own: placed(own, inner, &mut retrieval)}));
+            }
+            Tool::Function { name, description, schema, strict, cache, more } => {
+                hint(cache.as_ref(), asked);
+                asked.lose_rest("tools", &more);
+                if strict == Some(Value::Bool(true)) {
+                    asked.lose("strict");
+                }
+                functions.push(declaration(&name, description, &schema, asked));
+            }
+            Tool::Native { kind, .. } if is_dated(&kind) => {
+                return Err(Refusal::new(
+                    format!("tools[{at}].type"),
+                    format!("this provider has nothing like `{kind}`"),
+                ));
+            }
+            Tool::Native { kind, mut fields } => {
+                let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
+                let own = native_name(&kind).unwrap_or(&kind);
+                native.push(json!({own: placed(own, inner, &mut retrieval)}));
+            }
+        }
+    }
+    if !functions.is_empty() {
+        native.push(json!({"functionDeclarations": functions}));
+    }
+    if !native.is_empty() {
+        out.insert("tools".into(), native.into());
+    }
+    if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
+        asked.lose("parallel_tool_calls");
+    }
+    let calling = asked.choice.take().map(|choice| match choice {
+        Choice::Auto => json!({"mode": "AUTO"}),
+        Choice::None => json!({"mode": "NONE"}),
+        Choice::Any => json!({"mode": "ANY"}),
+        Choice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+    });
+    let told = [("functionCallingConfig", calling), ("retrievalConfig", retrieval)];
+    let config: Fields = told.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    if !config.is_empty() {
+        out.insert("toolConfig".into(), config.into());
+    }
+    Ok(())
+}
+
+/// Tools that Anthropic itself runs have a date in their names; Google's have none.
+fn is_dated(kind: &str) -> bool {
+    let date = kind.rsplit('_').next().unwrap_or_default();
+    date.len() == "20250305".len() && date.bytes().all(|one| one.is_ascii_digit())
+}
+
+/// What a tool of Google's own is told. Where a map is looked at stands beside the tools, for all of them.
+fn placed(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
+    let fields = inner.as_object_mut().filter(|_| own == "googleMaps");
+    let found = fields
+        .and_then(|fields| ["retrievalConfig", "retrieval_config"].iter().find_map(|key| fields.shift_remove(*key)));
+    if found.is_some() {
+        *retrieval = found;
+    }
+    inner
+}
+
+fn native_name(name: &str) -> Option<&'static str> {
+    NATIVE.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
+}
+
+fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut Asked) -> Value {
+    let mut function = json!({"name": name});
+    if let Some(description) = description {
+        function["description"] = description.into();
+    }
+    // An object without properties is refused; no parameters at all are not.
+    let parameters = schema::clean(schema, &mut asked.lost);
+    if !schema::is_empty(&parameters) {
+        function["parameters"] = parameters;
+    }
+    if schema::has_free_names(schema) {
+        asked.lose("additionalProperties");
+    }
+    function
+}
+
+fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let mut config = Fields::new();
+    for (key, scale) in SCALES {
+        asked.bound(key, scale);
+    }
+    for (key, name) in GENERATION {
+        asked.hand(key, &mut config, name);
+    }
+    match asked.take("stop") {
+        Some(Value::String(stop)) => drop(config.insert("stopSequences".into(), json!([stop]))),
+        Some(stop) => drop(config.insert("stopSequences".into(), stop)),
+        None => (),
+    }
+    format(asked, &mut config);
+    modalities(asked, &mut config)?;
+    image_config(asked, &mut config)?;
+    if asked.take("logprobs") == Some(Value::Bool(true)) {
+        config.insert("responseLogprobs".into(), true.into());
+        // As many of the most likely besides.
+        asked.hand("top_logprobs", &mut config, "logprobs");
+    }
+    thinking::write(asked, &mut config)?;
+    if !config.is_empty() {
+        out.insert("generationConfig".into(), config.into());
+    }
+    Ok(())
+}
+
+fn format(asked: &mut Asked, config: &mut Fields) {
+    let Some(format) = asked.take("response_format") else { return };
+    if matches!(format["type"].as_str(), Some("json_object" | "json_schema")) {
+        config.insert("responseMimeType".into(), "application/json".into());
+    }
+    if let Some(wanted) = answer_schema(&format) {
+        config.insert("responseSchema".into(), schema::clean(&wanted, &mut asked.lost));
+        if schema::has_free_names(&wanted) {
+            asked.lose("additionalProperties");
+        }
+    }
+}

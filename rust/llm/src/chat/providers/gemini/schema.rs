@@ -1,0 +1,355 @@
+//! JSON schemas as far as Gemini understands them.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashSet,
+};
+
+use serde_json::{Map, Value};
+
+use crate::{chat::request::says_nothing, translation::dropped::Lost};
+
+/// References within references are followed so deep; what is deeper may be anything.
+const DEEPEST: usize = 24;
+/// So much is written out for references altogether: definitions that name each other twice double with every step.
+const MOST: usize = 10_000;
+
+/// Keywords that Gemini knows and that are written as they are. Any other is refused.
+const PLAIN: [&str; 15] = [
+    "title",
+    "description",
+    "nullable",
+    "required",
+    "default",
+    "example",
+    "propertyOrdering",
+    "pattern",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "minLength",
+    "maxLength",
+    "enum",
+];
+/// What says nothing of a value, or is written out where it is used.
+const SILENT: [&str; 7] = ["$schema", "$id", "$comment", "$defs", "definitions", "strict", "additionalProperties"];
+/// The formats that are known.
+const FORMATS: [&str; 6] = ["enum", "date-time", "float", "double", "int32", "int64"];
+
+/// Without what Gemini refuses: definitions are written out where they are used, a null among alternatives becomes a flag. What
+/// is left out is named.
+pub fn clean(schema: &Value, lost: &mut Lost) -> Value {
+    let cleaning = Cleaning { root: schema, left: Cell::new(MOST), lost: RefCell::default() };
+    let cleaned = cleaning.cleaned(schema, 0, false);
+    lost.join(&cleaning.lost.into_inner());
+    cleaned
+}
+
+/// Whether it is an object and says nothing of what is in it. Gemini refuses such a one.
+pub fn is_empty(schema: &Value) -> bool {
+    let says_nothing = |key: &str, value: &Value| match (key, value) {
+        ("type", kind) => kind == "object",
+        ("description" | "title", _) | (_, Value::Null) => true,
+        (_, Value::Object(fields)) => fields.is_empty(),
+        (_, Value::Array(items)) => items.is_empty(),
+        _ => false,
+    };
+    schema.as_object().is_none_or(|fields| fields.iter().all(|(key, value)| says_nothing(key, value)))
+}
+
+/// Whether somewhere in it any names may be given to values of a kind: what Gemini has no word for.
+pub fn has_free_names(schema: &Value) -> bool {
+    match schema {
+        Value::Object(fields) => fields.iter().any(|(key, value)| match key.as_str() {
+            "additionalProperties" => value.as_object().is_some_and(|kind| !kind.is_empty()),
+            // The names in it are the caller's.
+            "properties" | "$defs" | "definitions" => {
+                value.as_object().is_some_and(|named| named.values().any(has_free_names))
+            }
+            "enum" | "default" | "example" | "examples" | "const" => false,
+            _ => has_free_names(value),
+        }),
+        Value::Array(items) => items.iter().any(has_free_names),
+        _ => false,
+    }
+}
+
+struct Cleaning<'v> {
+    root: &'v Value,
+    left: Cell<usize>,
+    lost: RefCell<Lost>,
+}
+
+impl Cleaning<'_> {
+    fn cleaned(&self, schema: &Value, depth: usize, is_referred: bool) -> Value {
+        let left = self.left.get();
+        if depth > DEEPEST || is_referred && left == 0 {
+            return Value::Object(Map::default());
+        }
+        self.left.set(left.saturating_sub(usize::from(is_referred)));
+        let inner = |value: &Value| self.cleaned(value, depth + 1, is_referred);
+        // Where anything goes there is nothing to say.
+        let Value::Object(fields) = schema else { return Value::Object(Map::new()) };
+        let mut out = Map::new();
+        for (key, value) in fields {
+            match key.as_str() {
+                _ if SILENT.contains(&key.as_str()) => (),
+                "$ref" | "allOf" | "exclusiveMinimum" | "exclusiveMaximum" => (),
+                "properties" => drop(out.insert(key.clone(), properties(value, inner))),
+                "items" => drop(out.insert(key.clone(), self.items(value, inner))),
+                "anyOf" | "oneOf" => alternatives(value, inner, &mut out),
+                "type" if value.is_array() => types(value, &mut out),
+                "const" => self.constant(value, &mut out),
+                "format" if !FORMATS.iter().any(|known| value == known) => self.lose(key, value),
+                "type" | "format" | "minimum" | "maximum" => drop(out.insert(key.clone(), value.clone())),
+                plain if PLAIN.contains(&plain) => drop(out.insert(key.clone(), value.clone())),
+                _ => self.lose(key, value),
+            }
+        }
+        self.bound(fields, &mut out);
+        self.choose(&mut out);
+        for more in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            if let Value::Object(more) = inner(more) {
+                join(&mut out, more);
+            }
+        }
+        if let Some(path) = fields.get("$ref").and_then(Value::as_str) {
+            // What stands beside a reference holds before what it refers to.
+            match path.strip_prefix('#').and_then(|path| self.root.pointer(path)) {
+                None => self.lose("$ref", &fields["$ref"]),
+                Some(found) => {
+                    if let Value::Object(found) = self.cleaned(found, depth + 1, true) {
+                        join(&mut out, found);
+                    }
+                }
+            }
+        }
+        Value::Object(out)
+    }
+
+    fn lose(&self, key: &str, value: &Value) {
+        if !says_nothing(value) {
+            self.lost.borrow_mut().add(key);
+        }
+    }
+
+    /// One schema holds for all items here.
+    fn items(&self, value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
+        let Some(each) = value.as_array() else { return cleaned(value) };
+        self.lose("items", value);
+        let mut out = Map::new();
+        alternatives(&each.iter().cloned().collect(), cleaned, &mut out);
+        out.into()
+    }
+
+    /// One value is a choice of one, or a range of one number.
+    fn constant(&self, value: &Value, out: &mut Map<String, Value>) {
+        match value {
+            Value::String(_) => drop(out.insert("enum".into(), vec![value.clone()].into())),
+            Value::Number(number) => {
+                let kind = if number.is_f64() { "number" } else { "integer" };
+                out.entry("type").or_insert_with(|| kind.into());
+                out.insert("minimum".into(), value.clone());
+                out.insert("maximum".into(), value.clone());
+            }
+            Value::Bool(_) => {
+                out.entry("type").or_insert_with(|| "boolean".into());
+                self.lost.borrow_mut().add("const");
+            }
+            Value::Null => drop(out.insert("nullable".into(), true.into())),
+            Value::Array(_) | Value::Object(_) => self.lost.borrow_mut().add("const"),
+        }
+    }
+
+    /// Bounds that are outside of what is meant; of whole numbers the next is within.
+    fn bound(&self, fields: &Map<String, Value>, out: &mut Map<String, Value>) {
+        let is_whole = out.get("type").is_some_and(|kind| kind == "integer");
+        for (key, name, step) in [("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)] {
+            let Some(said) = fields.get(key) else { continue };
+            let next = said.as_i64().filter(|_| is_whole).and_then(|bound| bound.checked_add(step));
+            if next.is_none() {
+                self.lose(key, said);
+            }
+            let Some(bound) = next.map(Value::from).or_else(|| Some(said.clone()).filter(Value::is_number)) else {
+                continue;
+            };
+            let is_closer = |known: &Value| match (known.as_f64(), bound.as_f64()) {
+                (Some(known), Some(bound)) if step > 0 => known >= bound,
+                (Some(known), Some(bound)) => known <= bound,
+                _ => false,
+            };
+            if !out.get(name).is_some_and(is_closer) {
+                out.insert(name.into(), bound);
+            }
+        }
+    }
+
+    /// Texts alone can be chosen from, and none of them empty; what is chosen from has a type.
+    fn choose(&self, out: &mut Map<String, Value>) {
+        let Some(said) = out.get_mut("enum") else { return };
+        let mut values = said.as_array().cloned().unwrap_or_default();
+        let were = values.len();
+        values.retain(|value| !value.is_null());
+        let has_null = values.len() < were;
+        let named = values.len();
+        values.retain(|value| value != "");
+        let is_text = !values.is_empty() && values.iter().all(Value::is_string);
+        let kind = match () {
+            () if is_text => Some("string"),
+            () if values.iter().all(|value| value.is_i64() || value.is_u64()) => Some("integer"),
+            () if values.iter().all(Value::is_number) => Some("number"),
+            () if values.iter().all(Value::is_boolean) => Some("boolean"),
+            () => None,
+        };
+        if !is_text || values.len() < named {
+            self.lost.borrow_mut().add("enum");
+        }
+        let is_empty = values.is_empty();
+        if is_text {
+            *said = values.into();
+        } else {
+            out.shift_remove("enum");
+        }
+        if has_null {
+            out.insert("nullable".into(), true.into());
+        }
+        if let Some(kind) = kind.filter(|_| !is_empty && !out.contains_key("type") && !out.contains_key("anyOf")) {
+            out.insert("type".into(), kind.into());
+        }
+    }
+}
+
+/// The names of properties are the caller's: one may be called as a keyword is.
+fn properties(value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
+    let Some(fields) = value.as_object() else { return value.clone() };
+    fields.iter().map(|(name, schema)| (name.clone(), cleaned(schema))).collect()
+}
+
+/// A schema that holds as well: what both say of one thing is said by the first, but for properties, which are everybody's.
+fn join(out: &mut Map<String, Value>, more: Map<String, Value>) {
+    for (key, value) in more {
+        match (out.get_mut(&key), value) {
+            (None, value) => drop(out.insert(key, value)),
+            (Some(Value::Object(known)), Value::Object(more)) if key == "properties" => {
+                for (name, schema) in more {
+                    known.entry(name).or_insert(schema);
+                }
+            }
+            (Some(Value::Array(known)), Value::Array(more)) if key == "required" => {
+                let names: HashSet<_> = known.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
+                known.extend(more.into_iter().filter(|name| name.as_str().is_some_and(|name| !names.contains(name))));
+            }
+            (Some(_), _) => (),
+        }
+    }
+}
+
+fn alternatives(value: &Value, cleaned: impl Fn(&Value) -> Value, out: &mut Map<String, Value>) {
+    let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_null = |schema: &&Value| schema["type"] == "null";
+    if all.iter().any(|schema| is_null(&schema)) {
+        out.insert("nullable".into(), true.into());
+    }
+    let rest: Vec<_> = all.iter().filter(|schema| !is_null(schema)).map(cleaned).collect();
+    match <[Value; 1]>::try_from(rest) {
+        Ok([Value::Object(only)]) => out.extend(only),
+        Ok([other]) => drop(out.insert("anyOf".into(), vec![other].into())),
+        Err(several) => drop(out.insert("anyOf".into(), several.into())),
+    }
+}
+
+/// `["string", "null"]`
+fn types(value: &Value, out: &mut Map<String, Value>) {
+    let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    if all.iter().any(|kind| kind == "null") {
+        out.insert("nullable".into(), true.into());
+    }
+    let mut rest: Vec<_> = all.iter().filter(|kind| *kind != "null").cloned().collect();
+    if rest.len() == 1 {
+        out.insert("type".into(), rest.remove(0));
+    } else {
+        let one = |kind| serde_json::json!({"type": kind});
+        out.insert("anyOf".into(), rest.into_iter().map(one).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn definitions_are_written_out_and_nulls_become_a_flag() {
+        let schema = json!({"$schema": "x", "type": "object", "additionalProperties": false, "$defs": {"a": {"type": "string"}},
+            "properties": {"strict": {"$ref": "#/$defs/a"}, "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                "t": {"type": ["string", "null"]}}, "required": ["strict"]});
+        let expected = json!({"type": "object", "properties": {"strict": {"type": "string"},
+            "n": {"nullable": true, "type": "integer"}, "t": {"nullable": true, "type": "string"}}, "required": ["strict"]});
+        let mut lost = Lost::default();
+        assert_eq!(clean(&schema, &mut lost), expected);
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+
+    #[test]
+    fn definitions_that_name_each_other_again_and_again_end_soon() {
+        let names: Vec<_> = (0..30).map(|n| format!("p{n}")).collect();
+        let again: Map<_, _> = names.iter().map(|name| (name.clone(), json!({"$ref": "#/$defs/a"}))).collect();
+        let schema = json!({"$defs": {"a": {"type": "object", "properties": again}}, "$ref": "#/$defs/a"});
+        assert!(clean(&schema, &mut Lost::default()).to_string().len() < 1_000_000);
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_ends() {
+        let schema = json!({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"});
+        assert!(clean(&schema, &mut Lost::default()).to_string().len() < 2_000);
+    }
+
+    #[test]
+    fn what_gemini_does_not_know_is_said_in_what_it_knows_or_left_out_by_name() {
+        for (schema, expected, named) in [
+            (json!({"const": "a"}), json!({"enum": ["a"], "type": "string"}), ""),
+            (json!({"const": 3}), json!({"type": "integer", "minimum": 3, "maximum": 3}), ""),
+            (json!({"enum": ["a", null]}), json!({"enum": ["a"], "nullable": true, "type": "string"}), ""),
+            (json!({"enum": [1, 2]}), json!({"type": "integer"}), "enum"),
+            (json!({"type": "string", "enum": ["", "b"]}), json!({"type": "string", "enum": ["b"]}), "enum"),
+            (json!({"type": "integer", "exclusiveMinimum": 0}), json!({"type": "integer", "minimum": 1}), ""),
+            (
+                json!({"type": "integer", "minimum": 5, "exclusiveMinimum": 0}),
+                json!({"type": "integer", "minimum": 5}),
+                "",
+            ),
+            (
+                json!({"type": "number", "exclusiveMaximum": 1.5}),
+                json!({"type": "number", "maximum": 1.5}),
+                "exclusiveMaximum",
+            ),
+            (json!({"type": "string", "format": "email"}), json!({"type": "string"}), "format"),
+            (json!({"type": "string", "format": "date-time"}), json!({"type": "string", "format": "date-time"}), ""),
+            (
+                json!({"type": "array", "items": {"type": "number", "multipleOf": 2}, "uniqueItems": true}),
+                json!({"type": "array", "items": {"type": "number"}}),
+                "multipleOf, uniqueItems",
+            ),
+            (
+                json!({"type": "object", "properties": {"not": {"not": {}}, "x": true}, "patternProperties": {"a": {}}}),
+                json!({"type": "object", "properties": {"not": {}, "x": {}}}),
+                "patternProperties",
+            ),
+        ] {
+            let mut lost = Lost::default();
+            assert_eq!(clean(&schema, &mut lost), expected, "{schema}");
+            assert_eq!(lost.text(), named, "{schema}");
+        }
+    }
+
+    #[test]
+    fn what_stands_beside_a_reference_stays() {
+        let schema = json!({"$defs": {"a": {"type": "string", "description": "any"}}, "type": "object",
+            "properties": {"x": {"$ref": "#/$defs/a", "description": "this one", "maxLength": 3}}});
+        let expected = json!({"type": "object",
+            "properties": {"x": {"description": "this one", "maxLength": 3, "type": "string"}}});
+        assert_eq!(clean(&schema, &mut Lost::default()), expected);
+    }
+}

@@ -1,0 +1,113 @@
+//! Nvidia's Triton: a server of one's own whose language models continue a text.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Broken, Found, Listener, Wire};
+use crate::chat::providers::openai_chat;
+use crate::chat::{
+    event::{Piece, Taker},
+    request::{Asked, Fields, Refusal, joined},
+};
+
+pub struct Triton;
+
+/// What must be said, and what is said where the caller did not.
+fn needed() -> [(&'static str, Value); 4] {
+    [("max_tokens", 100.into()), ("temperature", json!(0.7)), ("top_p", json!(0.7)), ("top_k", 50.into())]
+}
+
+impl Wire for Triton {
+    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        asked.refuse_several()?;
+        let said = std::mem::take(&mut asked.messages).into_iter().flat_map(|message| message.parts).collect();
+        let mut out = Fields::new();
+        out.insert("text_input".into(), joined(said).into());
+        asked.bound("temperature", &(0..=1));
+        for (key, usual) in needed() {
+            let value = asked.take(key).unwrap_or(usual);
+            out.insert(key.into(), value);
+        }
+        match asked.take("stop") {
+            Some(Value::String(stop)) => drop(out.insert("stop_words".into(), json!([stop]))),
+            Some(stop) => drop(out.insert("stop_words".into(), stop)),
+            None => (),
+        }
+        for (key, name) in [
+            ("bad_words", "bad_words"),
+            ("seed", "random_seed"),
+            ("presence_penalty", "presence_penalty"),
+            ("frequency_penalty", "frequency_penalty"),
+        ] {
+            asked.hand(key, &mut out, name);
+        }
+        if asked.stream {
+            out.insert("stream".into(), true.into());
+        }
+        // The address says which.
+        asked.model.clear();
+        Ok(Value::Object(out).to_string().into_bytes())
+    }
+
+    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+        let answer: Answer = serde_json::from_slice(answer)?;
+        let text = answer.text_output.ok_or_else(|| Broken("it has no text_output".into()))?;
+        taker.take(Piece::Start { id: "", model: "" });
+        taker.take(Piece::Text(&text));
+        end(taker);
+        Ok(())
+    }
+
+    fn listener(&self) -> Box<dyn Listener> {
+        Box::new(Hearing::default())
+    }
+
+    fn error(&self, answer: &[u8]) -> Found {
+        openai_chat::error(answer)
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    text_output: Option<String>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// It has one word for every end: none.
+fn end(taker: &mut dyn Taker) {
+    taker.take(Piece::Finish { reason: "stop", stop_sequence: None });
+    taker.take(Piece::End);
+}
+
+/// Hears a streamed text.
+#[derive(Default)]
+struct Hearing {
+    is_begun: bool,
+    has_failed: bool,
+}
+
+impl Listener for Hearing {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+        // What is no event of this kind says nothing.
+        let Ok(answer) = serde_json::from_slice::<Answer>(data) else { return };
+        if !std::mem::replace(&mut self.is_begun, true) {
+            taker.take(Piece::Start { id: "", model: "" });
+        }
+        if let Some(message) = &answer.error {
+            self.has_failed = true;
+            return taker.take(Piece::Failed { kind: None, message, code: None });
+        }
+        if let Some(text) = &answer.text_output {
+            taker.take(Piece::Text(text));
+        }
+    }
+
+    /// Nothing says the end but the end.
+    fn over(&mut self, taker: &mut dyn Taker) {
+        if self.is_begun && !self.has_failed {
+            end(taker);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Providers that embed texts in ways of their own, and do nothing else so.
+
+use serde_json::{Value, json};
+
+use crate::chat::providers::{Wire, openai_chat};
+use crate::{
+    chat::request::{Fields, Refusal, Source},
+    embeddings::request::{Item, Texts, Vectors, Video},
+};
+
+/// Whose way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Embedding {
+    Nomic,
+    /// Google's models at Vertex AI.
+    Predict,
+    /// Voyage's, of texts and pictures together.
+    Multimodal,
+}
+
+pub static NOMIC: Embedding = Embedding::Nomic;
+pub static PREDICT: Embedding = Embedding::Predict;
+pub static MULTIMODAL: Embedding = Embedding::Multimodal;
+
+fn nomic(texts: &mut Texts) -> Value {
+    let mut out = json!({"model": texts.model, "texts": std::mem::take(&mut texts.inputs)});
+    if let Some(dimensions) = texts.dimensions.take() {
+        out["dimensionality"] = dimensions;
+    }
+    if let Some(task) = texts.purpose() {
+        out["task_type"] = task;
+    }
+    for key in ["long_text_mode", "dimensionality"] {
+        if let Some(value) = texts.fields.shift_remove(key) {
+            out[key] = value;
+        }
+    }
+    out
+}
+
+/// Google's model for pictures has a shape of its own.
+fn is_of_pictures(model: &str) -> bool {
+    model.contains("multimodalembedding")
+}
+
+fn shown(texts: &mut Texts) -> Result<Value, Refusal> {
+    let mut items = std::mem::take(&mut texts.items);
+    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
+    let instances = items.into_iter().enumerate().map(instance).collect::<Result<Value, _>>()?;
+    let mut out = json!({"instances": instances});
+    if let Some(dimensions) = texts.dimensions.take() {
+        out["parameters"]["dimension"] = dimensions;
+    }
+    Ok(out)
+}
+
+/// What is shown together has a vector each: of the text, of the image, and of each piece of the film.
+fn instance((at, item): (usize, Item)) -> Result<Value, Refusal> {
+    let mut out = json!({});
+    if let Some(text) = item.text {
+        out["text"] = text.into();
+    }
+    if let Some(image) = item.image {
+        out["image"] = stored(image, true, &format!("input[{at}].image"))?;
+    }
+    if let Some(Video { source, segment }) = item.video {
+        out["video"] = stored(source, false, &format!("input[{at}].video"))?;
+        for (key, value) in ["startOffsetSec", "endOffsetSec", "intervalSec"].into_iter().zip(segment) {
+            if let Some(value) = value {
+                out["video"]["videoSegmentConfig"][key] = value;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Bytes, or an object of Google's storage.
+fn stored(source: Source, is_typed: bool, path: &str) -> Result<Value, Refusal> {
+    match source {
+        Source::Data { data, mime } if is_typed => Ok(json!({"bytesBase64Encoded": data, "mimeType": mime})),
+        Source::Data { data, .. } => Ok(json!({"bytesBase64Encoded": data})),
+        Source::Url { url, .. } if url.starts_with("gs://") => Ok(json!({"gcsUri": url})),
+        _ => Err(Refusal::new(path, "must be sent as bytes, or be an object of Google's storage (gs://)")),
+    }
+}
+
+fn together(texts: &mut Texts) -> Result<Value, Refusal> {
+    let mut items = std::mem::take(&mut texts.items);
+    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
+    let one = |(at, Item { text, image, .. }): (usize, Item)| {
+        let mut content: Vec<_> = text.iter().map(|text| json!({"type": "text", "text": text})).collect();
+        match image {
+            None => (),
+            Some(Source::Url { url, .. }) => content.push(json!({"type": "image_url", "image_url": url})),
+            Some(Source::Data { mime, data }) => {
+                content.push(json!({"type": "image_base64", "image_base64": format!("data:{mime};base64,{data}")}));
+            }
+            Some(_) => return Err(Refusal::new(format!("input[{at}].image"), "must be sent as bytes or by URL")),
+        }
+        Ok(json!({"content": content}))
+    };
+    let inputs = items.into_iter().enumerate().map(one).collect::<Result<Value, _>>()?;
+    let mut out = json!({"model": texts.model, "inputs": inputs});
+    for key in ["input_type", "truncation"] {
+        if let Some(value) = texts.fields.shift_remove(key) {
+            out[key] = value;
+        }
+    }
+    if let Some(dimensions) = texts.dimensions.take() {
+        out["output_dimension"] = dimensions;
+    }
+    Ok(out)
+}
+
+fn predict(texts: &mut Texts) -> Value {
+    let task = texts.fields.shift_remove("task_type");
+    let one = |text: String| {
+        let mut instance = json!({"content": text});
+        if let Some(task) = &task {
+            instance["task_type"] = task.clone();
+        }
+        instance
+    };
+    let instances: Vec<_> = std::mem::take(&mut texts.inputs).into_iter().map(one).collect();
+    let mut out = json!({"instances": instances});
+    // An object, or nobody knows what to add to it.
+    if let Some(given @ Value::Object(_)) = texts.fields.get("parameters") {
+        out["parameters"] = given.clone();
+        texts.fields.shift_remove("parameters");
+    }
+    if let Some(dimensions) = texts.dimensions.take() {
+        out["parameters"]["outputDimensionality"] = dimensions;
+    }
+    out
+}
+
+fn predicted(answer: &Value) -> Option<Vectors> {
+    let predictions = answer["predictions"].as_array()?;
+    let own = ["/textEmbedding", "/imageEmbedding", "/videoEmbeddings/0/embedding", "/embeddings/values"];
+    let of = |one: &Value| own.iter().find_map(|at| one.pointer(at)).cloned().unwrap_or_default();
+    let vectors = predictions.iter().map(of).collect();
+    let beside = predictions.iter().map(seen).collect();
+    let tokens = predictions.iter().map(|one| one["embeddings"]["statistics"]["token_count"].as_f64());
+    #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
+    let tokens = tokens.sum::<Option<f64>>().map(|tokens| tokens as u64);
+    Some(Vectors { vectors, tokens, beside })
+}
+
+/// The vectors of what was seen, under names of their own.
+fn seen(one: &Value) -> Fields {
+    let mut out = Fields::new();
+    if let Some(image) = one.get("imageEmbedding") {
+        out.insert("image_embedding".into(), image.clone());
+    }
+    if let Some(pieces) = one["videoEmbeddings"].as_array() {
+        let piece = |(index, piece): (usize, &Value)| {
+            json!({"object": "embedding", "index": index, "start_offset": piece["startOffsetSec"],
+                "end_offset": piece["endOffsetSec"], "embedding": piece["embedding"]})
+        };
+        out.insert("video_embeddings".into(), pieces.iter().enumerate().map(piece).collect());
+    }
+    out
+}
+
+impl Wire for Embedding {
+    fn sees(&self, model: &str) -> bool {
+        *self == Self::Multimodal || *self == Self::Predict && is_of_pictures(model)
+    }
+
+    fn watches(&self, model: &str) -> bool {
+        *self == Self::Predict && is_of_pictures(model)
+    }
+
+    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+        let out = match self {
+            Self::Nomic => nomic(texts),
+            Self::Predict if is_of_pictures(&texts.model) => shown(texts)?,
+            Self::Predict => predict(texts),
+            Self::Multimodal => together(texts)?,
+        };
+        Ok(out.to_string().into_bytes())
+    }
+
+    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+        match self {
+            Self::Nomic => Some(Vectors {
+                vectors: answer["embeddings"].as_array()?.clone(),
+                tokens: answer["usage"]["total_tokens"].as_u64(),
+                ..Vectors::default()
+            }),
+            Self::Predict => predicted(answer),
+            Self::Multimodal => openai_chat::OPENAI.embedded(answer),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Embeddings in a canonical form.
+
+pub mod embedding_formats;
+pub(crate) mod request;

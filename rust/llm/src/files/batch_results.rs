@@ -1,0 +1,186 @@
+//! Lines that came out of a batch in the words of its provider: of which line each is, and how that was answered.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use super::Words;
+use crate::chat::providers::Broken;
+
+/// The answer to one line.
+#[derive(Debug)]
+pub struct Answered<'r> {
+    pub custom_id: Cow<'r, str>,
+    pub status: u16,
+    pub body: Cow<'r, str>,
+    /// In `OpenAI`'s words already.
+    pub is_plain: bool,
+}
+
+/// As any of them has it.
+#[derive(Debug, Deserialize)]
+struct Line<'r> {
+    #[serde(borrow, rename = "recordId")]
+    record_id: Option<Cow<'r, str>>,
+    #[serde(borrow)]
+    custom_id: Option<Cow<'r, str>>,
+    #[serde(borrow, rename = "modelOutput")]
+    model_output: Option<&'r RawValue>,
+    #[serde(borrow)]
+    response: Option<&'r RawValue>,
+    request: Option<Request>,
+    status: Option<String>,
+    error: Option<Value>,
+    #[serde(borrow)]
+    text: Option<&'r RawValue>,
+    #[serde(borrow)]
+    embeddings: Option<&'r RawValue>,
+}
+
+/// A request as it is said again with its answer.
+#[derive(Debug, Deserialize)]
+struct Request {
+    labels: Option<Labels>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Labels {
+    custom_id: Option<String>,
+}
+
+/// Statuses that are those of an error.
+const ERRORS: std::ops::RangeInclusive<u64> = 400..=599;
+const UNSAID: u16 = 500;
+
+impl Words {
+    /// What a line of answers says.
+    pub fn answered(self, line: &[u8]) -> Result<Answered<'_>, Broken> {
+        let line: Line<'_> = serde_json::from_slice(line)?;
+        match self {
+            Self::Bedrock => Ok(of_bedrock(line)),
+            Self::Vertex => Ok(of_vertex(line)),
+            Self::Fireworks => Ok(of_fireworks(line)),
+            Self::Cohere => of_cohere(line),
+        }
+    }
+}
+
+fn of_bedrock(line: Line<'_>) -> Answered<'_> {
+    let custom_id = line.record_id.unwrap_or_default();
+    if let Some(output) = line.model_output {
+        return Answered { custom_id, status: 200, body: output.get().into(), is_plain: false };
+    }
+    let error = line.error.unwrap_or_default();
+    let message = error["errorMessage"].as_str().unwrap_or("the model gave no answer");
+    let body = serde_json::json!({"message": message}).to_string().into();
+    Answered { custom_id, status: status(&error["errorCode"]), body, is_plain: false }
+}
+
+fn of_vertex(line: Line<'_>) -> Answered<'_> {
+    let label = || line.request.and_then(|request| request.labels?.custom_id).map(Cow::Owned);
+    let custom_id = line.custom_id.or_else(label).unwrap_or_default();
+    let said = line.status.unwrap_or_default();
+    if let Some(response) = line.response.filter(|_| said.is_empty()) {
+        return Answered { custom_id, status: 200, body: response.get().into(), is_plain: false };
+    }
+    // Words, and often an error as JSON behind them.
+    let found = said.find('{').and_then(|at| serde_json::from_str::<Value>(&said[at..]).ok());
+    let found = found.filter(|found| found["error"].is_object()).unwrap_or_else(|| {
+        let message = if said.is_empty() { "the model gave no answer" } else { &said };
+        serde_json::json!({"error": {"code": UNSAID, "message": message}})
+    });
+    Answered { custom_id, status: status(&found["error"]["code"]), body: found.to_string().into(), is_plain: false }
+}
+
+fn of_fireworks(line: Line<'_>) -> Answered<'_> {
+    let custom_id = line.custom_id.unwrap_or_default();
+    let error = line.error.filter(|error| !error.is_null());
+    if let (Some(response), None) = (line.response, &error) {
+        return Answered { custom_id, status: 200, body: response.get().into(), is_plain: true };
+    }
+    let error = error.unwrap_or_else(|| serde_json::json!({"message": "the model gave no answer"}));
+    let status = status(&error["code"]);
+    Answered { custom_id, status, body: serde_json::json!({"error": error}).to_string().into(), is_plain: true }
+}
+
+/// A record of an embed job has what an answer has of each text. Of several types of embeddings one is told, numbers with a point
+/// if there are any.
+fn of_cohere(line: Line<'_>) -> Result<Answered<'_>, Broken> {
+    let custom_id = line.custom_id.unwrap_or_default();
+    let Some(embeddings) = line.embeddings else {
+        let message = line.error.as_ref().and_then(Value::as_str).unwrap_or("the model gave no answer");
+        let body = serde_json::json!({"message": message}).to_string().into();
+        return Ok(Answered { custom_id, status: UNSAID, body, is_plain: false });
+    };
+    let vector = if embeddings.get().starts_with('[') {
+        embeddings
+    } else {
+        let mut types: BTreeMap<Cow<'_, str>, Option<&RawValue>> = serde_json::from_str(embeddings.get())?;
+        let float = types.remove("float").flatten();
+        let vector = float.or_else(|| types.into_values().flatten().next());
+        vector.ok_or_else(|| Broken("it has no embeddings".into()))?
+    };
+    let (text, vector) = (line.text.map_or("\"\"", RawValue::get), vector.get());
+    let body =
+        format!("{{\"id\":\"\",\"texts\":[{text}],\"embeddings\":{{\"float\":[{vector}]}},\"meta\":{{}}}}").into();
+    Ok(Answered { custom_id, status: 200, body, is_plain: false })
+}
+
+fn status(code: &Value) -> u16 {
+    code.as_u64().filter(|code| ERRORS.contains(code)).and_then(|code| code.try_into().ok()).unwrap_or(UNSAID)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: Words, line: &str) -> (String, u16, String) {
+        let found = words.answered(line.as_bytes()).unwrap();
+        (found.custom_id.into_owned(), found.status, found.body.into_owned())
+    }
+
+    fn said(id: &str, status: u16, body: &str) -> (String, u16, String) {
+        (id.to_owned(), status, body.to_owned())
+    }
+
+    #[test]
+    fn a_line_says_of_which_it_is_and_how_that_was_answered() {
+        let good = r#"{"recordId":"a\"1","modelInput":{"x":1},"modelOutput":{"y": 2}}"#;
+        assert_eq!(read(Words::Bedrock, good), said("a\"1", 200, r#"{"y": 2}"#));
+        let bad = r#"{"recordId":"b","error":{"errorCode":429,"errorMessage":"too busy"}}"#;
+        assert_eq!(read(Words::Bedrock, bad), said("b", 429, r#"{"message":"too busy"}"#));
+        let gemini = r#"{"status":"","request":{"contents":[],"labels":{"custom_id":"a","x":"y"}},"response":{"y":2}}"#;
+        assert_eq!(read(Words::Vertex, gemini), said("a", 200, r#"{"y":2}"#));
+        let claude = r#"{"custom_id":"A","request":{},"response":{"y":2}}"#;
+        assert_eq!(read(Words::Vertex, claude), said("A", 200, r#"{"y":2}"#));
+        let busy =
+            r#"{"custom_id":"A","status":"Busy: {\"error\": {\"code\": 429, \"message\": \"m\"}}","response":{}}"#;
+        assert_eq!(read(Words::Vertex, busy), said("A", 429, r#"{"error":{"code":429,"message":"m"}}"#));
+        let words = r#"{"custom_id":"A","status":"no","response":{}}"#;
+        assert_eq!(read(Words::Vertex, words).1, 500);
+        let chat = r#"{"custom_id":"a","response":{"id":"c"}}"#;
+        assert_eq!(read(Words::Fireworks, chat), said("a", 200, r#"{"id":"c"}"#));
+        let bad = r#"{"custom_id":"a","error":{"code":12,"message":"m"}}"#;
+        assert_eq!(read(Words::Fireworks, bad), said("a", 500, r#"{"error":{"code":12,"message":"m"}}"#));
+        assert!(Words::Bedrock.answered(b"<html>").is_err());
+    }
+
+    #[test]
+    fn a_text_has_the_embedding_that_has_a_point() {
+        let told = |vector: &str| {
+            said("a", 200, &format!(r#"{{"id":"","texts":["x"],"embeddings":{{"float":[{vector}]}},"meta":{{}}}}"#))
+        };
+        for (embeddings, vector) in [
+            (r#"{"int8":[1],"float":[0.5,2]}"#, "[0.5,2]"),
+            (r#"{"float":null,"int8":null,"uint8":[7]}"#, "[7]"),
+            ("[0.25]", "[0.25]"),
+        ] {
+            let line = format!(r#"{{"text":"x","custom_id":"a","embeddings":{embeddings}}}"#);
+            assert_eq!(read(Words::Cohere, &line), told(vector));
+        }
+        let bad = r#"{"text":"x","custom_id":"a","embeddings":null,"error":"too long"}"#;
+        assert_eq!(read(Words::Cohere, bad), said("a", 500, r#"{"message":"too long"}"#));
+        assert!(Words::Cohere.answered(br#"{"custom_id":"a","embeddings":{}}"#).is_err());
+    }
+}

@@ -1,0 +1,5 @@
+//! Multipart forms, read as they pass.
+
+pub mod batch_lines;
+pub mod form;
+pub mod upload;

@@ -1,0 +1,296 @@
+//! Providers that make images in ways of their own: a body each, and the place where the images are.
+#![allow(clippy::unnecessary_wraps, reason = "the bodies have one signature, though not all can be refused")]
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use memchr::memmem;
+use serde_json::{Value, json};
+
+use crate::chat::providers::{Wire, bedrock_invoke::artifacts};
+use crate::{
+    api_format::Dialect,
+    chat::request::Refusal,
+    images::request::{Drawn, Picture, Ratio},
+    usage::Counts,
+};
+
+/// Writes what is sent.
+type Body = fn(&mut Picture) -> Result<Value, Refusal>;
+
+/// One way.
+pub struct Painting {
+    body: Body,
+    /// Where the images are, the key of each, and whether that is an address or the bytes.
+    at: &'static str,
+    key: &'static str,
+    told: &'static str,
+    /// The body is a form.
+    is_form: bool,
+}
+
+/// One whose images come as their bytes.
+const fn bytes(body: Body, at: &'static str, key: &'static str) -> Painting {
+    Painting { body, at, key, told: "b64_json", is_form: false }
+}
+
+pub static SILICONFLOW: Painting =
+    Painting { body: siliconflow, at: "/images", key: "url", told: "url", is_form: false };
+pub static HYPERBOLIC: Painting = bytes(hyperbolic, "/images", "image");
+pub static SEGMIND: Painting = bytes(segmind, "/image", "");
+pub static FIREWORKS: Painting = bytes(fireworks, "", "base64");
+pub static WORKERS: Painting = bytes(workers, "/result/image", "");
+/// Stability's older engines, and those that take forms.
+pub static ENGINE: Painting = bytes(engine, "/artifacts", "base64");
+pub static FORM: Painting = Painting { is_form: true, ..bytes(stable, "/image", "") };
+/// Imagen, at both of Google's.
+pub static IMAGEN: Painting = bytes(imagen, "/predictions", "bytesBase64Encoded");
+/// Gemini's models that answer with images: they are found among the parts.
+pub static GEMINI: Painting = bytes(gemini, "", "");
+
+/// What an image is made of besides words.
+const IMAGE: &str = "image";
+
+/// What each of them draws, by its maker's reference.
+pub(crate) const STABLE: [Ratio; 9] = [(1, 1), (2, 3), (3, 2), (4, 5), (5, 4), (9, 16), (16, 9), (9, 21), (21, 9)];
+const IMAGENS: [Ratio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+const GEMINIS: [Ratio; 10] = [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
+
+/// What stands between the fields of a form; a prompt that holds it is refused.
+const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
+
+fn siliconflow(picture: &mut Picture) -> Result<Value, Refusal> {
+    let mut out = json!({"model": picture.model, "prompt": picture.prompt});
+    if let Some((wide, high)) = picture.size.take() {
+        out["image_size"] = format!("{wide}x{high}").into();
+    }
+    picture.hand_count(&mut out, "batch_size");
+    picture.hand_all(
+        &["image_size", "batch_size", "num_inference_steps", "guidance_scale", "negative_prompt", "seed"],
+        &mut out,
+    );
+    // Addresses are what it gives.
+    if picture.fields.shift_remove("response_format").is_some_and(|format| format != "url") {
+        picture.lost.add("response_format");
+    }
+    Ok(out)
+}
+
+fn hyperbolic(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut out = json!({"model_name": picture.model, "prompt": picture.prompt});
+    picture.hand_sides(&mut out, ("width", "height"));
+    picture.hand_all(
+        &["height", "width", "backend", "steps", "cfg_scale", "negative_prompt", "seed", "enable_refiner"],
+        &mut out,
+    );
+    Ok(out)
+}
+
+fn segmind(picture: &mut Picture) -> Result<Value, Refusal> {
+    // Images come as bytes, whatever is said of that.
+    picture.fields.shift_remove("base64");
+    let mut out = json!({"prompt": picture.prompt, "base64": true});
+    picture.hand_count_within(10, &mut out, "samples");
+    picture.hand_sides(&mut out, ("img_width", "img_height"));
+    picture.hand("steps", &mut out, "num_inference_steps");
+    picture.hand("qr_size", &mut out, "size");
+    picture.hand_all(
+        &[
+            "style",
+            "negative_prompt",
+            "scheduler",
+            "guidance_scale",
+            "seed",
+            "strength",
+            "refiner",
+            "control_scale",
+            "high_noise_fraction",
+            "control_start",
+            "control_end",
+            "qr_text",
+            "invert",
+            "num_inference_steps",
+        ],
+        &mut out,
+    );
+    Ok(out)
+}
+
+fn fireworks(picture: &mut Picture) -> Result<Value, Refusal> {
+    let mut out = json!({"prompt": picture.prompt});
+    picture.hand_count_within(10, &mut out, "samples");
+    picture.hand_sides(&mut out, ("width", "height"));
+    picture.hand_all(
+        &[
+            "cfg_scale",
+            "sampler",
+            "seed",
+            "steps",
+            "safety_check",
+            "negative_prompt",
+            "lora_adapter_name",
+            "lora_weight_filename",
+        ],
+        &mut out,
+    );
+    Ok(out)
+}
+
+fn workers(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut out = json!({"prompt": picture.prompt});
+    picture.hand_sides(&mut out, ("width", "height"));
+    picture.hand_all(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
+    // Its models have two names for them, and look at their own.
+    let steps = ["steps", "num_steps"].iter().find_map(|name| out.get(*name)).cloned();
+    if let Some(steps) = steps {
+        for name in ["num_steps", "steps"] {
+            if out.get(name).is_none() {
+                out[name] = steps.clone();
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn engine(picture: &mut Picture) -> Result<Value, Refusal> {
+    Ok(artifacts(picture))
+}
+
+fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut out = json!({"prompt": picture.prompt});
+    // Of one path, several models.
+    let is_sd3 = picture.model.starts_with("sd3");
+    made_of(picture, (is_sd3, picture.model == "core"), &mut out)?;
+    picture.hand_ratio(&mut out, "aspect_ratio", &STABLE);
+    picture.hand_all(
+        &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
+        &mut out,
+    );
+    if is_sd3 {
+        out["model"] = picture.model.as_str().into();
+    }
+    Ok(out)
+}
+
+/// What an image is made of besides words, where it is, by Stability's models here and at Amazon.
+pub(crate) fn made_of(picture: &mut Picture, (is_sd3, is_core): (bool, bool), out: &mut Value) -> Result<(), Refusal> {
+    let Some(image) = picture.fields.shift_remove(IMAGE).filter(|image| !image.is_null()) else { return Ok(()) };
+    if is_core {
+        return Err(Refusal::new(IMAGE, "this model makes images of words alone"));
+    }
+    out[IMAGE] = data(&image)?.into();
+    if is_sd3 {
+        out["mode"] = "image-to-image".into();
+        // It is as wide and as high as the one that it is made of.
+        let is_shaped = picture.size.take().is_some() | picture.fields.shift_remove("aspect_ratio").is_some();
+        if is_shaped {
+            picture.lost.add("aspect_ratio");
+        }
+    }
+    Ok(())
+}
+
+/// An image as base64, or as an address that holds its bytes.
+fn data(image: &Value) -> Result<&str, Refusal> {
+    let text = image.as_str().unwrap_or_default();
+    let data = match text.split_once(";base64,") {
+        Some((head, data)) if head.starts_with("data:") => data,
+        _ => text,
+    };
+    match STANDARD.decode(data) {
+        Ok(bytes) if !bytes.is_empty() => Ok(data),
+        _ => Err(Refusal::new(IMAGE, "must be an image as base64, or as a data URL")),
+    }
+}
+
+fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
+    let mut parameters = json!({});
+    picture.hand_count_within(8, &mut parameters, "sampleCount");
+    picture.hand_ratio(&mut parameters, "aspectRatio", &IMAGENS);
+    for (key, name) in [("style", "sampleImageStyle"), ("negative_prompt", "negativePrompt")] {
+        picture.hand(key, &mut parameters, name);
+    }
+    let more = [
+        "aspectRatio",
+        "seed",
+        "negativePrompt",
+        "personGeneration",
+        "safetySetting",
+        "addWatermark",
+        "sampleImageSize",
+    ];
+    picture.hand_all(&more, &mut parameters);
+    if let Some(kind) = picture.fields.shift_remove("mimeType") {
+        parameters["outputOptions"] = json!({"mimeType": kind});
+    }
+    if let Some(quality) = picture.fields.shift_remove("quality").filter(|quality| !quality.is_null()) {
+        let quality = match quality.as_str() {
+            Some("hd" | "high") => json!(100),
+            Some(_) => json!(75),
+            None => quality,
+        };
+        parameters["outputOptions"]["compressionQuality"] = quality;
+    }
+    Ok(json!({"instances": [{"prompt": picture.prompt}], "parameters": parameters}))
+}
+
+fn gemini(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut config = json!({"responseModalities": ["TEXT", "IMAGE"]});
+    let mut image = json!({});
+    picture.hand_ratio(&mut image, "aspectRatio", &GEMINIS);
+    if image != json!({}) {
+        config["imageConfig"] = image;
+    }
+    picture.hand("seed", &mut config, "seed");
+    Ok(json!({"contents": [{"role": "user", "parts": [{"text": picture.prompt}]}], "generationConfig": config}))
+}
+
+/// The images among the parts of an answer.
+fn parts(answer: &Value) -> Option<Drawn> {
+    let parts = answer.pointer("/candidates/0/content/parts")?.as_array()?;
+    let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
+    let mut counts = Counts::default();
+    counts.read(answer["usageMetadata"].to_string().as_bytes());
+    Drawn::of(data.collect()).map(|drawn| Drawn { usage: counts.settle(Dialect::Gemini), ..drawn })
+}
+
+/// A form of texts, and of an image that is a file.
+fn form(fields: &Value) -> Result<Vec<u8>, Refusal> {
+    let mut out = Vec::new();
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        let (file, bytes) = match STANDARD.decode(&text) {
+            Ok(bytes) if name == IMAGE => ("; filename=\"image\"\r\ncontent-type: application/octet-stream", bytes),
+            _ => ("", text.into_bytes()),
+        };
+        if memmem::find(&bytes, BOUNDARY.as_bytes()).is_some() {
+            return Err(Refusal::new(name, "must not hold what ends a field of a form"));
+        }
+        let head = format!("--{BOUNDARY}\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n");
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(&bytes);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
+    Ok(out)
+}
+
+impl Wire for Painting {
+    fn draw(&self, picture: &mut Picture) -> Result<Vec<u8>, Refusal> {
+        let body = (self.body)(picture)?;
+        if self.is_form { form(&body) } else { Ok(body.to_string().into_bytes()) }
+    }
+
+    fn drawn(&self, answer: &Value) -> Option<Drawn> {
+        if answer.get("candidates").is_some() {
+            return parts(answer);
+        }
+        Drawn::found(answer, self.at, self.key, self.told)
+    }
+
+    fn content_type(&self) -> String {
+        if self.is_form { format!("multipart/form-data; boundary={BOUNDARY}") } else { "application/json".into() }
+    }
+}

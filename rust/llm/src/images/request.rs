@@ -1,0 +1,207 @@
+//! Images to be made: a prompt out, bytes or addresses back, in the shape that `OpenAI` gave them.
+
+use serde_json::{Value, json};
+
+use crate::usage::Usage;
+use crate::{
+    chat::{
+        request::{Fields, Refusal, body, string},
+        response_context::Answering,
+    },
+    translation::dropped::Lost,
+};
+
+/// Width to height.
+pub type Ratio = (u64, u64);
+
+/// What is to be drawn.
+#[derive(Debug, Default)]
+pub struct Picture {
+    pub model: String,
+    pub prompt: String,
+    /// How many.
+    pub count: Option<Value>,
+    /// Width and height.
+    pub size: Option<(u64, u64)>,
+    /// Everything else, of which a wire takes what it knows.
+    pub fields: Fields,
+    pub lost: Lost,
+}
+
+impl Picture {
+    pub fn read(json: &[u8]) -> Result<Self, Refusal> {
+        let mut fields = body(json)?;
+        let missing = || Refusal::new("prompt", "must be a string");
+        Ok(Self {
+            model: string(&mut fields, "model").unwrap_or_default(),
+            prompt: string(&mut fields, "prompt").ok_or_else(missing)?,
+            count: fields.shift_remove("n").filter(|count| !count.is_null()),
+            size: size(&mut fields)?,
+            fields,
+            lost: Lost::default(),
+        })
+    }
+
+    /// Moves a parameter as it is, if there is one.
+    pub fn hand(&mut self, key: &str, to: &mut Value, name: &str) {
+        if let Some(value) = self.fields.shift_remove(key).filter(|value| !value.is_null()) {
+            to[name] = value;
+        }
+    }
+
+    pub fn hand_all(&mut self, keys: &[&str], to: &mut Value) {
+        for key in keys {
+            self.hand(key, to, key);
+        }
+    }
+
+    /// Width and height, under the names that a provider has for them.
+    pub fn hand_sides(&mut self, to: &mut Value, (width, height): (&str, &str)) {
+        if let Some((wide, high)) = self.size.take() {
+            (to[width], to[height]) = (wide.into(), high.into());
+        }
+    }
+
+    pub fn hand_count(&mut self, to: &mut Value, name: &str) {
+        if let Some(count) = self.count.take() {
+            to[name] = count;
+        }
+    }
+
+    /// Likewise, but no more than a provider makes at once; that there are fewer is named.
+    pub fn hand_count_within(&mut self, most: u64, to: &mut Value, name: &str) {
+        if self.count.as_ref().and_then(Value::as_u64).is_some_and(|count| count > most) {
+            self.count = Some(most.into());
+            self.lost.add("n");
+        }
+        self.hand_count(to, name);
+    }
+
+    /// Width to height, as the nearest of those that can be drawn; that it is another is named.
+    pub fn hand_ratio(&mut self, to: &mut Value, name: &str, ratios: &[Ratio]) {
+        let Some(size) = self.size.take() else { return };
+        let away = |one: &Ratio| ((size.0 as f64 / size.1 as f64) / (one.0 as f64 / one.1 as f64)).ln().abs();
+        let Some(nearest) = ratios.iter().min_by(|one, other| away(one).total_cmp(&away(other))) else { return };
+        let (wide, high) = nearest;
+        if u128::from(size.0) * u128::from(*high) != u128::from(size.1) * u128::from(*wide) {
+            self.lost.add("size");
+        }
+        to[name] = format!("{wide}:{high}").into();
+    }
+
+    /// Refuses more than one picture.
+    pub fn refuse_several(&mut self) -> Result<(), Refusal> {
+        match self.count.take() {
+            Some(count) if count != 1 => Err(Refusal::new("n", "this model makes one image: it must be 1")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What nobody took.
+    pub fn into_lost(mut self) -> Lost {
+        let is_left = |(name, is_there): (&'static str, bool)| is_there.then_some(name);
+        let left = [("n", self.count.is_some_and(|count| count != 1)), ("size", self.size.is_some())];
+        left.into_iter().filter_map(is_left).for_each(|name| self.lost.add(name));
+        // Bytes are what comes where nothing else can; who asked for them loses nothing.
+        let is_default = |key: &str, value: &Value| value.is_null() || key == "response_format" && value == "b64_json";
+        self.fields.iter().filter(|(key, value)| !is_default(key, value)).for_each(|(key, _)| self.lost.add(key));
+        self.lost
+    }
+}
+
+fn size(fields: &mut Fields) -> Result<Option<(u64, u64)>, Refusal> {
+    let Some(text) = string(fields, "size").filter(|text| text != "auto") else { return Ok(None) };
+    let sides = text.split_once('x').and_then(|(wide, high)| Some((wide.parse().ok()?, high.parse().ok()?)));
+    let sides = sides.filter(|(wide, high)| *wide > 0 && *high > 0);
+    sides.map(Some).ok_or_else(|| Refusal::new("size", "must be auto, or width and height such as 1024x1024"))
+}
+
+/// What was drawn: each the bytes as base64, or where they are.
+pub struct Drawn {
+    pub images: Vec<Value>,
+    /// What they cost, where the provider says so.
+    pub usage: Option<Usage>,
+}
+
+impl Drawn {
+    /// Under a pointer, in an array or alone: texts, or objects with the text behind a key.
+    pub fn found(answer: &Value, pointer: &str, key: &str, told: &str) -> Option<Self> {
+        let one = |item: &Value| {
+            let text = item.as_str().or_else(|| item[key].as_str())?;
+            Some(json!({told: text}))
+        };
+        let found: Vec<_> = match answer.pointer(pointer)? {
+            Value::Array(items) => items.iter().filter_map(one).collect(),
+            item => one(item).into_iter().collect(),
+        };
+        Self::of(found)
+    }
+
+    /// Some, or nothing was drawn.
+    pub fn of(images: Vec<Value>) -> Option<Self> {
+        (!images.is_empty()).then_some(Self { images, usage: None })
+    }
+
+    pub fn told(self, answering: &Answering) -> Vec<u8> {
+        let mut told = json!({"created": answering.created, "data": self.images, "provider": answering.provider});
+        if let Some(cost) = &self.usage {
+            told["usage"] = usage(cost);
+        }
+        told.to_string().into_bytes()
+    }
+}
+
+/// What images cost, as `OpenAI` says it of its own.
+fn usage(of: &Usage) -> Value {
+    let text = of.total_out().saturating_sub(of.image_out);
+    json!({
+        "total_tokens": of.total(), "input_tokens": of.total_in(), "output_tokens": of.total_out(),
+        "input_tokens_details": {"text_tokens": of.total_in().saturating_sub(of.image_in), "image_tokens": of.image_in},
+        "output_tokens_details": {"text_tokens": text, "image_tokens": of.image_out},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(size: &str) -> Result<Picture, Refusal> {
+        Picture::read(json!({"prompt": "p", "size": size}).to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_size_is_two_numbers() {
+        assert_eq!(read("auto").unwrap().size, None);
+        for wrong in ["large", "0x10", "10x", "-1x2"] {
+            assert_eq!(read(wrong).unwrap_err().path, "size");
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_the_nearest_that_can_be_drawn_and_named_where_it_is_another() {
+        const RATIOS: [Ratio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+        for (size, ratio, lost) in [
+            ("1024x1024", "1:1", ""),
+            ("1920x1080", "16:9", ""),
+            ("1792x1024", "16:9", "size"),
+            ("1024x1792", "9:16", "size"),
+            ("1536x1024", "4:3", "size"),
+            ("1024x1536", "3:4", "size"),
+            ("18446744073709551615x1", "16:9", "size"),
+        ] {
+            let (mut picture, mut to) = (read(size).unwrap(), json!({}));
+            picture.hand_ratio(&mut to, "aspect_ratio", &RATIOS);
+            assert_eq!(
+                (to["aspect_ratio"].as_str(), picture.into_lost().text().as_ref()),
+                (Some(ratio), lost),
+                "{size}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_nobody_took_is_lost_but_for_what_comes_anyway() {
+        let picture = Picture::read(br#"{"prompt":"p","n":2,"style":"vivid","response_format":"b64_json"}"#).unwrap();
+        assert_eq!(picture.into_lost().text(), "n, style");
+    }
+}

@@ -1,0 +1,220 @@
+//! Batches that providers run in their own way: begun, listed and told in the shape that `OpenAI` gave them.
+
+use serde_json::{Value, json};
+
+use crate::{
+    catalog::{Options, Stated, path_segment},
+    operation::Operation,
+};
+use crate::{
+    chat::{
+        providers::{Broken, Wire},
+        request::{Fields, Refusal, needed, object, string},
+        response_context::Answering,
+    },
+    jobs::fine_tuning::{self, Page, address, said},
+    translation::{Question, dropped::Lost},
+};
+
+/// For which a batch's lines may be.
+pub const ENDPOINTS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"];
+/// How long a batch may take, where nothing else can be said.
+const DAY: &str = "24h";
+
+/// A batch to begin. Wires take what their provider knows; what is left was lost.
+#[derive(Debug)]
+pub struct Run<'a> {
+    pub model: String,
+    /// As the caller calls it, and as the provider's jobs do.
+    file: String,
+    pub input: String,
+    pub endpoint: &'static str,
+    pub metadata: Fields,
+    /// Everything else.
+    pub fields: Fields,
+    pub options: Option<&'a Options>,
+    /// Which no other is called.
+    pub unique: String,
+}
+
+impl<'a> Run<'a> {
+    pub fn read(question: &Question<'a>) -> Result<Self, Refusal> {
+        let mut fields = said(question)?;
+        string(&mut fields, "model");
+        let options = question.beside.options;
+        let pinned = options.and_then(|options| question.provider.pinned(options, Stated::default()));
+        let model = pinned.unwrap_or(question.model).to_owned();
+        if model.is_empty() {
+            return Err(Refusal::new(
+                "model",
+                "must be the model of all lines of the file: this provider's jobs name it",
+            ));
+        }
+        let file = needed(&mut fields, "input_file_id", "$")?;
+        let asked = needed(&mut fields, "endpoint", "$")?;
+        let endpoint = ENDPOINTS.into_iter().find(|known| *known == asked);
+        let endpoint = endpoint
+            .ok_or_else(|| Refusal::new("endpoint", format!("is `{asked}`: it must be {}", ENDPOINTS.join(" or "))))?;
+        if string(&mut fields, "completion_window").is_some_and(|window| window != DAY) {
+            return Err(Refusal::new("completion_window", "must be 24h: this provider takes the time that it needs"));
+        }
+        let metadata = take(&mut fields, "metadata").map(|found| object(found, "metadata")).transpose()?;
+        Ok(Self {
+            model,
+            input: address(question, file.clone()),
+            file,
+            endpoint,
+            metadata: metadata.unwrap_or_default(),
+            fields,
+            options,
+            unique: format!("{}-{:x}", question.now, question.mark),
+        })
+    }
+
+    pub fn option(&self, key: &str) -> Option<&'a str> {
+        self.options.and_then(|options| options.get(key))
+    }
+
+    /// A field of the body.
+    pub fn said(&mut self, key: &str) -> Option<String> {
+        string(&mut self.fields, key).filter(|said| !said.is_empty())
+    }
+
+    /// Likewise one of which a provider has a shape of its own: that, or the one text in it.
+    pub fn shaped(&mut self, key: &str) -> Option<Value> {
+        take(&mut self.fields, key)
+    }
+
+    /// Refuses a file that is not where the provider looks for it.
+    pub fn refuse_file_without(&self, prefix: &str) -> Result<(), Refusal> {
+        if self.input.starts_with(prefix) {
+            return Ok(());
+        }
+        let message = format!("this provider reads files of its own: it must be one, or begin with {prefix}");
+        Err(Refusal::new("input_file_id", message))
+    }
+
+    /// Refuses lines for anything else than these.
+    pub fn refuse_endpoint_but(&self, known: &[&str]) -> Result<(), Refusal> {
+        if known.contains(&self.endpoint) {
+            return Ok(());
+        }
+        let message = format!("is `{}`: batches of this provider are of {}", self.endpoint, known.join(" and "));
+        Err(Refusal::new("endpoint", message))
+    }
+
+    /// What the answer repeats.
+    pub fn echo(&self) -> Fields {
+        let mut echo = Fields::new();
+        echo.insert("endpoint".into(), self.endpoint.into());
+        echo.insert("input_file_id".into(), self.file.as_str().into());
+        echo.insert("model".into(), self.model.as_str().into());
+        echo
+    }
+
+    /// What nobody took.
+    pub fn into_lost(self) -> Lost {
+        let mut lost = Lost::default();
+        self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| lost.add(key));
+        if !self.metadata.is_empty() {
+            lost.add("metadata");
+        }
+        lost
+    }
+}
+
+fn take(fields: &mut Fields, key: &str) -> Option<Value> {
+    fields.shift_remove(key).filter(|value| !value.is_null())
+}
+
+/// An endpoint as a word, which jobs keep where they have no room for a path.
+pub fn word(endpoint: &str) -> String {
+    endpoint.trim_start_matches('/').replace('/', "-")
+}
+
+/// The endpoint whose word some text begins with.
+pub fn endpoint_in(text: &str) -> Option<&'static str> {
+    ENDPOINTS.into_iter().find(|endpoint| text.strip_prefix(&word(endpoint)).is_some_and(|rest| !rest.starts_with('/')))
+}
+
+/// The id of a file by its address in a bucket.
+pub fn file_id(address: &str) -> Value {
+    if address.is_empty() { Value::Null } else { path_segment::escaped(address).into() }
+}
+
+/// How many lines there are, and how many have ended well and badly.
+pub fn counts(total: Option<u64>, completed: u64, failed: u64) -> Value {
+    json!({"total": total.unwrap_or(completed + failed), "completed": completed, "failed": failed})
+}
+
+/// A number, which Google writes as a text.
+pub fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// What the caller is told of a batch, or of many.
+pub fn told(
+    wire: &dyn Wire,
+    answer: &Value,
+    answering: &Answering,
+    (operation, page): (Operation, &Page),
+) -> Result<Vec<u8>, Broken> {
+    let one = |job: &Value| wire.ran(job).map(|said| batch(said, answering));
+    let told = match operation {
+        Operation::ListBatches => fine_tuning::listed(wire, answer, page, one)?,
+        // What it was before is not what it is now.
+        Operation::CancelBatch if wire.deletes() => {
+            let mut told = one(answer).ok_or_else(unlike)?;
+            told["status"] = "cancelled".into();
+            told["cancelled_at"] = answering.created.into();
+            told["output_file_id"] = Value::Null;
+            told
+        }
+        _ => one(answer).ok_or_else(unlike)?,
+    };
+    Ok(told.to_string().into_bytes())
+}
+
+fn unlike() -> Broken {
+    Broken("it is no batch".into())
+}
+
+/// A batch as `OpenAI` tells it: what the provider says, what the request said, and else what is said of nothing.
+fn batch(mut said: Fields, answering: &Answering) -> Value {
+    let mut told = json!({"id": "", "object": "batch", "endpoint": ENDPOINTS[0], "errors": null, "input_file_id": "",
+        "completion_window": DAY, "status": "validating", "output_file_id": null, "error_file_id": null,
+        "created_at": answering.created, "in_progress_at": null, "expires_at": null, "finalizing_at": null,
+        "completed_at": null, "failed_at": null, "expired_at": null, "cancelling_at": null, "cancelled_at": null,
+        "request_counts": {"total": 0, "completed": 0, "failed": 0}, "metadata": null});
+    let status = said.get("status").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let why = said.shift_remove("why").filter(|why| why.as_str().is_some_and(|why| !why.is_empty()));
+    if status == "failed" {
+        let message = why.unwrap_or_else(|| "it failed".into());
+        let error = json!({"code": "provider_failed", "message": message, "param": null, "line": null});
+        said.insert("errors".into(), json!({"object": "list", "data": [error]}));
+    }
+    if let Some(ended) = said.shift_remove("ended")
+        && ["completed", "failed", "expired", "cancelled"].contains(&&*status)
+    {
+        said.insert(format!("{status}_at"), ended);
+    }
+    if let Some(told) = told.as_object_mut() {
+        told.extend(answering.echo.clone());
+        told.extend(said.into_iter().filter(|(_, value)| !value.is_null()));
+        told.insert("provider".into(), answering.provider.into());
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_found_in_what_begins_with_its_word() {
+        for endpoint in ENDPOINTS {
+            assert_eq!(endpoint_in(&format!("{}-17-a", word(endpoint))), Some(endpoint));
+        }
+        assert_eq!((endpoint_in("v1-audio"), endpoint_in("")), (None, None));
+    }
+}

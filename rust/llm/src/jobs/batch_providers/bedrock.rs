@@ -1,0 +1,90 @@
+//! Bedrock's model invocation jobs: lines and answers in the customer's buckets, which a role of theirs reads and writes.
+
+use serde_json::{Value, json};
+
+use super::{last, moment, output, said};
+use crate::{
+    chat::request::{Fields, Refusal},
+    jobs::batch::{ENDPOINTS, Run, counts, endpoint_in, file_id, number, word},
+};
+
+const EMBEDDINGS: &str = ENDPOINTS[2];
+/// How lines are meant: as Converse has them, or as the model itself does.
+const CONVERSE: &str = "Converse";
+const INVOKE: &str = "InvokeModel";
+
+pub fn run(run: &mut Run<'_>) -> Result<Value, Refusal> {
+    run.refuse_file_without("s3://")?;
+    let stated = run.said("role_arn");
+    let role = stated.or_else(|| run.option("aws_batch_role_arn").map(ToOwned::to_owned)).ok_or_else(|| {
+        let message = "must be the ARN of a role that may read and write your buckets: send it, or \
+            x-gateway-aws-batch-role-arn";
+        Refusal::new("role_arn", message)
+    })?;
+    let name = run.said("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique));
+    let output = match output(run, "s3://", "aws_s3_bucket")? {
+        Ok(shaped) => shaped,
+        Err(place) => {
+            let mut there = json!({"s3Uri": place});
+            if let Some(key) = run.option("amz_server_side_encryption_aws_kms_key_id") {
+                there["s3EncryptionKeyId"] = key.into();
+            }
+            json!({"s3OutputDataConfig": there})
+        }
+    };
+    Ok(json!({
+        "jobName": name,
+        "roleArn": role,
+        // Told again with the job, which has no other room for what its lines are for.
+        "clientRequestToken": format!("{}-{}", word(run.endpoint), run.unique),
+        "modelId": run.model,
+        "modelInvocationType": if run.endpoint == EMBEDDINGS { INVOKE } else { CONVERSE },
+        "inputDataConfig": {"s3InputDataConfig": {"s3Uri": run.input}},
+        "outputDataConfig": output,
+    }))
+}
+
+pub fn ran(job: &Value) -> Option<Fields> {
+    // The answer to a new one is its ARN alone.
+    let id = last(&job["jobArn"])?;
+    let status = match job["status"].as_str() {
+        Some("InProgress") => "in_progress",
+        // What there was no time for has no answer.
+        Some("Completed" | "PartiallyCompleted") => "completed",
+        Some("Failed") => "failed",
+        Some("Stopping") => "cancelling",
+        Some("Stopped") => "cancelled",
+        Some("Expired") => "expired",
+        _ => "validating",
+    };
+    let is_over = matches!(status, "completed" | "cancelled" | "expired");
+    let input = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].as_str().unwrap_or_default();
+    let output = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].as_str().filter(|_| is_over);
+    let output = output.map(|place| {
+        let name = input.rsplit('/').next().unwrap_or_default();
+        format!("{}/{id}/{name}.out", place.trim_end_matches('/'))
+    });
+    let token = job["clientRequestToken"].as_str().unwrap_or_default();
+    let by_kind = || if job["modelInvocationType"] == INVOKE { EMBEDDINGS } else { ENDPOINTS[0] };
+    let is_new = job["status"].is_null();
+    let [good, bad] = ["successRecordCount", "errorRecordCount"].map(|key| number(&job[key]).unwrap_or_default());
+    Some(said([
+        ("id", id.into()),
+        ("endpoint", if is_new { Value::Null } else { endpoint_in(token).unwrap_or_else(by_kind).into() }),
+        ("model", model(&job["modelId"])),
+        ("input_file_id", file_id(input)),
+        ("status", status.into()),
+        ("output_file_id", file_id(&output.unwrap_or_default())),
+        ("created_at", moment(&job["submitTime"])),
+        ("expires_at", moment(&job["jobExpirationTime"])),
+        ("ended", moment(&job["endTime"])),
+        ("request_counts", if is_new { Value::Null } else { counts(number(&job["totalRecordCount"]), good, bad) }),
+        ("why", job["message"].clone()),
+    ]))
+}
+
+/// As it is called elsewhere, where it is one of a vendor's.
+fn model(said: &Value) -> Value {
+    let name = said.as_str().map(|name| name.split_once(":foundation-model/").map_or(name, |(_, name)| name));
+    name.into()
+}

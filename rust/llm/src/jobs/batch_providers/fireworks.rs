@@ -1,0 +1,57 @@
+//! Batch inference jobs of Fireworks: lines and answers in datasets of an account.
+
+use serde_json::{Value, json};
+
+use super::{last, moment, said, status_of};
+use crate::{
+    chat::request::{Fields, Refusal},
+    jobs::{
+        batch::{ENDPOINTS, Run, counts, number},
+        fine_tuning_providers::of_account,
+    },
+};
+
+pub fn run(run: &mut Run<'_>) -> Result<Value, Refusal> {
+    run.refuse_endpoint_but(&[ENDPOINTS[0]])?;
+    let account = run.option("fireworks_account_id").unwrap_or_default();
+    let name = run.said("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique));
+    let output = run.said("output_data_config").unwrap_or_else(|| format!("batch-{}-out", run.unique));
+    let mut body = json!({
+        "displayName": name,
+        "model": of_account("fireworks", "models", &run.model),
+        "inputDatasetId": of_account(account, "datasets", &run.input),
+        "outputDatasetId": of_account(account, "datasets", &output),
+    });
+    if let Some(settings) = run.shaped("inference_parameters") {
+        body["inferenceParameters"] = settings;
+    }
+    Ok(body)
+}
+
+pub fn ran(job: &Value) -> Option<Fields> {
+    let id = last(&job["name"])?;
+    let status = job["state"].as_str().map_or("validating", status_of);
+    let is_over = matches!(status, "completed" | "cancelled" | "expired");
+    let progress = &job["jobProgress"];
+    let of = |key: &str| number(&progress[key]);
+    let (good, bad) =
+        (of("successfullyProcessedRequests").unwrap_or_default(), of("failedRequests").unwrap_or_default());
+    Some(said([
+        ("id", id.into()),
+        ("model", job["model"].clone()),
+        ("input_file_id", last(&job["inputDatasetId"]).into()),
+        ("status", status.into()),
+        ("output_file_id", last(&job["outputDatasetId"]).filter(|_| is_over).into()),
+        ("created_at", moment(&job["createTime"])),
+        ("ended", moment(&job["updateTime"])),
+        (
+            "request_counts",
+            if progress.is_object() {
+                counts(of("totalInputRequests").filter(|all| *all > 0), good, bad)
+            } else {
+                Value::Null
+            },
+        ),
+        ("why", job["status"]["message"].clone()),
+    ]))
+}

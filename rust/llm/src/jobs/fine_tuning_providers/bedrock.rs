@@ -1,0 +1,113 @@
+//! Bedrock's customization of models: files and results in the customer's buckets, which a role of theirs reads and writes.
+
+use serde_json::{Value, json};
+
+use super::{failure, last, moment, said};
+use crate::{
+    chat::request::{Fields, Refusal},
+    jobs::fine_tuning::Tune,
+};
+
+/// Settings by the names that they have here; others go as they are called.
+const SETTINGS: [(&str, &str); 3] =
+    [("n_epochs", "epochCount"), ("batch_size", "batchSize"), ("learning_rate_multiplier", "learningRateMultiplier")];
+/// What a name is made of where nobody gave one.
+const UNNAMED: &str = "fine-tune";
+/// As much of a suffix as fits into the name of a job.
+const LONGEST: usize = 48;
+
+pub fn tune(tune: &mut Tune<'_>) -> Result<Value, Refusal> {
+    tune.refuse_method(&["supervised"])?;
+    tune.refuse_files_without("s3://")?;
+    let name = tune.said("job_name", "").unwrap_or_else(|| name(tune));
+    let role = tune.said("role_arn", "aws_customization_role_arn").ok_or_else(|| {
+        let message = "must be the ARN of a role that may read and write your buckets: send it, or \
+            x-gateway-aws-customization-role-arn";
+        Refusal::new("role_arn", message)
+    })?;
+    let output = output(tune, &name)?;
+    let kind = tune.said("customization_type", "").unwrap_or_else(|| "FINE_TUNING".into());
+    let mut body = json!({
+        "jobName": name,
+        "customModelName": tune.suffix.as_deref().unwrap_or(&name),
+        "roleArn": role,
+        "baseModelIdentifier": tune.model,
+        "customizationType": kind,
+        "trainingDataConfig": {"s3Uri": tune.training_file},
+        "outputDataConfig": {"s3Uri": output},
+    });
+    if let Some(file) = &tune.validation_file {
+        body["validationDataConfig"] = json!({"validators": [{"s3Uri": file}]});
+    }
+    if !tune.hyperparameters.is_empty() {
+        body["hyperParameters"] = Value::Object(settings(&mut tune.hyperparameters));
+    }
+    tune.name = Some(name);
+    Ok(body)
+}
+
+/// A job is known by its name, which must be one of its own.
+fn name(tune: &Tune<'_>) -> String {
+    let suffix = tune.suffix.as_deref().unwrap_or(UNNAMED);
+    let plain = |one: char| if one.is_ascii_alphanumeric() { one } else { '-' };
+    let plain: String = suffix.chars().take(LONGEST).map(plain).collect();
+    let plain = plain.trim_matches('-');
+    format!("{}-{}", if plain.is_empty() { UNNAMED } else { plain }, tune.now)
+}
+
+fn output(tune: &mut Tune<'_>, name: &str) -> Result<String, Refusal> {
+    if let Some(stated) = tune.said("output_file", "") {
+        let message = "this provider writes to buckets of yours: it must begin with s3://";
+        return if stated.starts_with("s3://") { Ok(stated) } else { Err(Refusal::new("output_file", message)) };
+    }
+    let bucket = tune.said("", "aws_s3_bucket").ok_or_else(|| {
+        Refusal::new("output_file", "must say where the results go: s3://… here, or x-gateway-aws-s3-bucket")
+    })?;
+    Ok(format!("s3://{bucket}/{name}/"))
+}
+
+/// All of them are text here.
+fn settings(from: &mut Fields) -> Fields {
+    let named = |(key, value): (String, Value)| {
+        let name = SETTINGS.iter().find(|(known, _)| *known == key).map_or(key.as_str(), |(_, name)| name).to_owned();
+        (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned).into())
+    };
+    std::mem::take(from).into_iter().map(named).collect()
+}
+
+pub fn tuned(job: &Value) -> Option<Fields> {
+    // The answer to a new one is its ARN alone.
+    job["jobArn"].as_str()?;
+    let status = match job["status"].as_str() {
+        Some("Completed") => "succeeded",
+        Some("Failed") => "failed",
+        Some("Stopping" | "Stopped") => "cancelled",
+        Some(_) => "running",
+        None => "queued",
+    };
+    let model = ["outputModelArn", "customModelArn"].into_iter().map(|key| &job[key]).find(|arn| arn.is_string());
+    Some(said([
+        ("id", job["jobName"].clone()),
+        ("created_at", moment(&job["creationTime"])),
+        ("error", failure(status, &"failed".into(), &job["failureMessage"])),
+        ("fine_tuned_model", model.cloned().unwrap_or_default()),
+        ("finished_at", moment(&job["endTime"])),
+        ("hyperparameters", hyperparameters(&job["hyperParameters"])),
+        ("model", last(&job["baseModelArn"]).into()),
+        ("result_files", job["outputDataConfig"]["s3Uri"].as_str().map_or(Value::Null, |uri| json!([uri]))),
+        ("status", status.into()),
+        ("training_file", job["trainingDataConfig"]["s3Uri"].clone()),
+        ("validation_file", job["validationDataConfig"]["validators"][0]["s3Uri"].clone()),
+        ("user_provided_suffix", job["outputModelName"].clone()),
+    ]))
+}
+
+/// Those that are numbers come back as numbers.
+fn hyperparameters(of: &Value) -> Value {
+    let named = |(key, value): (&String, &Value)| {
+        let name = SETTINGS.iter().find(|(_, name)| name == key).map_or(key.as_str(), |(known, _)| known).to_owned();
+        let number = value.as_str().and_then(|text| serde_json::from_str(text).ok()).filter(Value::is_number);
+        (name, number.unwrap_or_else(|| value.clone()))
+    };
+    of.as_object().map_or(Value::Null, |of| of.iter().map(named).collect::<Fields>().into())
+}

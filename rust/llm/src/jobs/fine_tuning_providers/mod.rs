@@ -1,0 +1,107 @@
+//! Fine-tuning where it is not asked for as `OpenAI` has it.
+
+mod bedrock;
+mod fireworks;
+mod vertex;
+
+use serde_json::Value;
+
+use crate::chat::providers::Wire;
+
+use crate::{
+    chat::request::{Fields, Refusal},
+    jobs::fine_tuning::{Jobs, Tune},
+};
+
+/// Whose way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tuning {
+    Bedrock,
+    Fireworks,
+    Vertex,
+}
+
+pub static BEDROCK: Tuning = Tuning::Bedrock;
+pub static FIREWORKS: Tuning = Tuning::Fireworks;
+pub static VERTEX: Tuning = Tuning::Vertex;
+
+impl Wire for Tuning {
+    fn tune(&self, tune: &mut Tune<'_>) -> Result<Vec<u8>, Refusal> {
+        let body = match self {
+            Self::Bedrock => bedrock::tune(tune),
+            Self::Fireworks => fireworks::tune(tune),
+            Self::Vertex => vertex::tune(tune),
+        };
+        Ok(body?.to_string().into_bytes())
+    }
+
+    fn tuned(&self, job: &Value) -> Option<Fields> {
+        match self {
+            Self::Bedrock => bedrock::tuned(job),
+            Self::Fireworks => fireworks::tuned(job),
+            Self::Vertex => vertex::tuned(job),
+        }
+    }
+
+    fn jobs<'a>(&self, answer: &'a Value) -> Option<Jobs<'a>> {
+        answer.as_object()?;
+        Some(match self {
+            Self::Bedrock => Jobs::of(answer, "modelCustomizationJobSummaries", "nextToken"),
+            Self::Fireworks => Jobs::of(answer, "supervisedFineTuningJobs", "nextPageToken"),
+            Self::Vertex => Jobs::of(answer, "tuningJobs", "nextPageToken"),
+        })
+    }
+
+    fn checkpoints(&self, job: &Value) -> Vec<Fields> {
+        if *self == Self::Vertex { vertex::checkpoints(job) } else { Vec::new() }
+    }
+}
+
+/// The full name of what belongs to an account at Fireworks.
+pub fn of_account(account: &str, kind: &str, id: &str) -> String {
+    if id.contains('/') { id.to_owned() } else { format!("accounts/{account}/{kind}/{id}") }
+}
+
+/// Moves a setting under the name that it has here.
+fn hand(from: &mut Fields, key: &str, to: &mut Fields, name: &str) {
+    if let Some(value) = from.shift_remove(key) {
+        to.insert(name.to_owned(), value);
+    }
+}
+
+/// What of a job's fields has a value.
+pub fn said<const N: usize>(fields: [(&str, Value); N]) -> Fields {
+    let said = fields.into_iter().filter(|(_, value)| !value.is_null());
+    said.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The last segment of a resource's name.
+pub fn last(name: &Value) -> Option<&str> {
+    name.as_str()?.rsplit('/').next().filter(|last| !last.is_empty())
+}
+
+/// In seconds since 1970, where it is one.
+pub fn moment(text: &Value) -> Value {
+    text.as_str().and_then(crate::timestamp::seconds).map_or(Value::Null, Value::from)
+}
+
+/// Why a job that failed did.
+fn failure(status: &str, code: &Value, message: &Value) -> Value {
+    if status != "failed" {
+        return Value::Null;
+    }
+    let code = code.as_str().map_or_else(|| code.to_string(), ToOwned::to_owned);
+    serde_json::json!({"code": code, "message": message.as_str().unwrap_or("it failed"), "param": null})
+}
+
+/// Google's words for how a job stands, which Fireworks has too.
+fn status_of(state: &str) -> &'static str {
+    match state.strip_prefix("JOB_STATE_").unwrap_or(state) {
+        "RUNNING" | "UPDATING" | "PAUSED" | "WRITING_RESULTS" => "running",
+        "SUCCEEDED" | "PARTIALLY_SUCCEEDED" | "COMPLETED" | "EARLY_STOPPED" => "succeeded",
+        "FAILED" => "failed",
+        "CANCELLED" | "CANCELLING" | "EXPIRED" | "DELETING" | "DELETING_CLEANING_UP" | "DELETED" => "cancelled",
+        "VALIDATING" => "validating_files",
+        _ => "queued",
+    }
+}

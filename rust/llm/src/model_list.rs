@@ -1,0 +1,140 @@
+//! Lists of models, in one shape: `OpenAI`'s, and whose they are.
+
+use serde_json::{Value, json};
+
+use crate::{api_format::Dialect, timestamp};
+
+/// A model as it may be asked for.
+pub struct Listed {
+    pub id: String,
+    /// In seconds since 1970; 0 where nobody says.
+    pub created: u64,
+    pub owner: String,
+}
+
+pub fn told(models: Vec<Listed>, provider: &str) -> Vec<u8> {
+    let one = |model: Listed| {
+        let owner = if model.owner.is_empty() { provider.to_owned() } else { model.owner };
+        json!({"id": model.id, "object": "model", "created": model.created, "owned_by": owner})
+    };
+    let data: Vec<Value> = models.into_iter().map(one).collect();
+    json!({"object": "list", "data": data, "provider": provider}).to_string().into_bytes()
+}
+
+/// All of them as Anthropic tells a page of its own.
+pub fn told_to_anthropics(models: &[Listed]) -> Vec<u8> {
+    let one = |model: &Listed| {
+        let (id, made) = (&model.id, timestamp::text(model.created));
+        json!({"type": "model", "id": id, "display_name": id, "created_at": made})
+    };
+    let data: Vec<Value> = models.iter().map(one).collect();
+    let id = |model: Option<&Listed>| model.map(|model| model.id.clone());
+    let (first, last) = (id(models.first()), id(models.last()));
+    json!({"data": data, "has_more": false, "first_id": first, "last_id": last}).to_string().into_bytes()
+}
+
+/// The same list in the shape that everybody's have, whatever else is said of the models; `None` where it is no list, or is in
+/// that shape already.
+pub fn normalised(answer: &[u8], provider: &str, dialect: Dialect) -> Option<Vec<u8>> {
+    let answer = serde_json::from_slice(answer).ok()?;
+    if dialect != Dialect::Anthropic {
+        return Some(told(bare(&answer)?, provider));
+    }
+    let is_same = answer.get("has_more").is_some() && answer.get("first_id").is_some();
+    if is_same { None } else { Some(told_to_anthropics(&bare(&answer)?)) }
+}
+
+/// The models of a list, be it an array or an object around one, or around several as Deepgram's.
+pub fn bare(answer: &Value) -> Option<Vec<Listed>> {
+    let mut lists = ["data", "models", "results", "output"].iter().filter_map(|key| answer[key].as_array());
+    if let Some(list) = lists.next().or_else(|| answer.as_array()) {
+        return Some(list.iter().filter_map(one).collect());
+    }
+    let spoken: Vec<_> = ["stt", "tts"].iter().filter_map(|key| answer[key].as_array()).collect();
+    (!spoken.is_empty()).then(|| spoken.into_iter().flatten().filter_map(one).collect())
+}
+
+/// A model under the name by which it is asked for.
+fn one(item: &Value) -> Option<Listed> {
+    let text = |keys: &[&str]| keys.iter().find_map(|key| item[key].as_str()).map(ToOwned::to_owned);
+    let made = &item["created_at"];
+    let created = item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| timestamp::seconds(made.as_str()?));
+    // Azure's registry has ids by which nobody asks.
+    let id = text(&["id", "modelId", "canonical_name", "name"]).filter(|id| !id.starts_with("azureml://"));
+    let id = id.or_else(|| text(&["name"]))?;
+    // Of who has models of many owners, both are the name.
+    let owner = text(&["owner"]);
+    Some(Listed {
+        id: owner.as_ref().filter(|_| item.get("id").is_none()).map_or(id.clone(), |owner| format!("{owner}/{id}")),
+        created: created.unwrap_or_default(),
+        owner: text(&["owned_by", "organization", "publisher"]).or(owner).unwrap_or_default(),
+    })
+}
+
+/// Where the next page of a list begins, if there is one.
+pub fn next(answer: &[u8]) -> Option<String> {
+    let answer: Value = serde_json::from_slice(answer).ok()?;
+    let token = ["nextPageToken", "next_page_token"].iter().find_map(|key| answer[key].as_str())?;
+    (!token.is_empty()).then(|| token.to_owned())
+}
+
+/// The models of an array under a pointer, by the text behind a key without what stands before it.
+pub fn found(answer: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<Listed>> {
+    let one = |item: &Value| {
+        let id = item[key].as_str()?;
+        Some(Listed { id: id.trim_start_matches(before).to_owned(), created: 0, owner: String::new() })
+    };
+    Some(answer.pointer(pointer)?.as_array()?.iter().filter_map(one).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_every_shape_become_one_and_what_is_no_list_stays() {
+        let told = |answer: &str| {
+            normalised(answer.as_bytes(), "p", Dialect::OpenAi).map(|told| String::from_utf8(told).unwrap())
+        };
+        let list = |data: &str| Some(format!(r#"{{"object":"list","data":[{data}],"provider":"p"}}"#));
+        let model = r#"{"id":"m","object":"model","created":5,"owned_by":"o"}"#;
+        assert_eq!(
+            told(r#"{"data":[{"id":"m","created":5,"owned_by":"o","context_length":9}],"object":"x"}"#),
+            list(model)
+        );
+        assert_eq!(told(r#"[{"id":"m","created_at":5,"organization":"o"}]"#), list(model));
+        let bare = r#"{"id":"m","object":"model","created":0,"owned_by":"p"}"#;
+        assert_eq!(told(r#"{"models":[{"name":"m"},{"x":1}]}"#), list(bare));
+        assert_eq!(told(r#"{"data":[]}"#), list(""));
+        for (list, id, owner) in [
+            (r#"{"stt":[{"name":"general","canonical_name":"nova-3"}],"tts":[]}"#, "nova-3", "p"),
+            (r#"{"next":null,"results":[{"owner":"o","name":"m"}]}"#, "o/m", "o"),
+            (r#"{"error":null,"output":[{"task":"chat","modelId":"o/m","name":"m"}]}"#, "o/m", "p"),
+            (r#"[{"id":"azureml://registries/r/models/m/versions/1","name":"m","publisher":"P"}]"#, "m", "P"),
+        ] {
+            let told: Value = serde_json::from_str(&told(list).unwrap()).unwrap();
+            let first = &told["data"][0];
+            assert_eq!((first["id"].as_str(), first["owned_by"].as_str()), (Some(id), Some(owner)), "{list}");
+        }
+        for none in [r#"{"voices":[]}"#, "1", "", "[", r#"{"data":{"id":"m"}}"#] {
+            assert_eq!(told(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn clients_of_anthropics_read_lists_in_its_shape() {
+        let told = |answer: &str| {
+            let told = normalised(answer.as_bytes(), "p", Dialect::Anthropic)?;
+            serde_json::from_slice::<Value>(&told).ok()
+        };
+        let models = r#"{"object":"list","data":[{"id":"a","created":1700000000},{"id":"b"}]}"#;
+        let data = json!([
+            {"type": "model", "id": "a", "display_name": "a", "created_at": "2023-11-14T22:13:20Z"},
+            {"type": "model", "id": "b", "display_name": "b", "created_at": "1970-01-01T00:00:00Z"},
+        ]);
+        assert_eq!(told(models), Some(json!({"data": data, "has_more": false, "first_id": "a", "last_id": "b"})));
+        let none = json!({"data": [], "has_more": false, "first_id": null, "last_id": null});
+        assert_eq!(told(r#"{"data":[]}"#), Some(none.clone()));
+        assert_eq!((told(&none.to_string()), told("1")), (None, None));
+    }
+}

@@ -1,0 +1,236 @@
+//! A provider's error in the shape that its caller's dialect has for errors.
+
+use serde_json::Value;
+
+use crate::api_format::{Dialect, Failure, error_body, openai_chat};
+use crate::chat::providers::Found;
+
+/// Who failed, and with what status. Neither is changed by how it is told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Whose<'a> {
+    pub provider: &'a str,
+    pub status: u16,
+    /// As the provider's own header says.
+    pub request_id: Option<&'a str>,
+}
+
+/// What an error said, told anew. Where nothing was found in it, its text stands for that.
+pub(crate) fn told(dialect: Dialect, whose: Whose<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
+    let Whose { provider, status, request_id } = whose;
+    let found = filled(whose, found, answer);
+    let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
+    let text = if text.is_empty() { format!("status {status}") } else { text };
+    let message = attributed(provider, &text);
+    let failure =
+        Failure { status, kind: found.kind.as_deref(), message: &message, code: found.code.as_deref(), request_id };
+    // The kinds of one dialect are not those of another: the status says it.
+    let plain = Failure { kind: None, code: None, ..failure };
+    match dialect {
+        Dialect::OpenAi => with_provider(openai_chat::error_about(&failure, found.param.as_deref()), provider),
+        dialect => error_body(dialect, &plain),
+    }
+}
+
+/// The same with what two leave to the status, where an error of theirs is a text and nothing around it, and Oracle to its code.
+fn filled(whose: Whose<'_>, mut found: Found, answer: &[u8]) -> Found {
+    let status = || {
+        let said: Value = serde_json::from_slice(answer).unwrap_or_default();
+        said["error"].is_string().then(|| whose.status.to_string())
+    };
+    match whose.provider {
+        "bytez" => found.kind = found.kind.or_else(status),
+        "huggingface" => found.code = found.code.or_else(status),
+        "oracle" if found.kind.is_none() => found.kind.clone_from(&found.code),
+        _ => (),
+    }
+    found
+}
+
+/// What is in a kind or a code of a failure, whoever's, without its signs; and the status that it stands for.
+const WORDS: [(&str, u16); 22] = [
+    ("throttl", 429),
+    ("ratelimit", 429),
+    ("toomanyrequests", 429),
+    ("resourceexhausted", 429),
+    ("quota", 429),
+    ("overloaded", 529),
+    ("unavailable", 503),
+    ("timeout", 504),
+    ("deadline", 504),
+    ("apikey", 401),
+    ("unauth", 401),
+    ("authentication", 401),
+    ("billing", 402),
+    ("permission", 403),
+    ("accessdenied", 403),
+    ("notfound", 404),
+    ("toolarge", 413),
+    ("contextlength", 400),
+    ("content", 400),
+    ("validation", 400),
+    ("invalid", 400),
+    ("badrequest", 400),
+];
+
+/// A failure on the way of a stream, of which nothing but its code and its kind say what status it would have had.
+pub(crate) fn on_the_way<'a>(
+    dialect: Dialect,
+    kind: Option<&'a str>,
+    message: &'a str,
+    code: Option<&'a str>,
+) -> Failure<'a> {
+    let status = [code, kind].into_iter().flatten().find_map(status_of).unwrap_or(500);
+    let (kind, code) = if dialect == Dialect::OpenAi { (kind, code) } else { (None, None) };
+    Failure { status, kind, message, code, request_id: None }
+}
+
+fn status_of(word: &str) -> Option<u16> {
+    if let Ok(status @ 400..600) = word.parse() {
+        return Some(status);
+    }
+    let letters = word.chars().filter(char::is_ascii_alphanumeric);
+    let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+    WORDS.iter().find(|(part, _)| plain.contains(part)).map(|(_, status)| *status)
+}
+
+/// An error that came in the caller's own dialect, with what its shape lacks; `None` where it is as it should be. What is
+/// no error of that dialect is `Err`.
+pub(crate) fn completed(dialect: Dialect, whose: Whose<'_>, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
+    let mut said: Value = serde_json::from_slice(answer).map_err(|_| ())?;
+    let is_whole = match dialect {
+        Dialect::OpenAi => return complete(&mut said, whose).map(|is_new| is_new.then(|| said.to_string().into())),
+        Dialect::Anthropic => said["type"] == "error" && said["error"]["message"].is_string(),
+        Dialect::Gemini => said["error"].is_object() || said[0]["error"].is_object(),
+        Dialect::Bedrock => ["message", "Message", "__type"].iter().any(|key| said[key].is_string()),
+    };
+    if is_whole { Ok(None) } else { Err(()) }
+}
+
+/// Whether something was to be added to an error of `OpenAI`'s. All that it says besides stays.
+fn complete(said: &mut Value, whose: Whose<'_>) -> Result<bool, ()> {
+    let before = said.clone();
+    let error = said.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
+    let Some(Value::String(message)) = error.get_mut("message") else { return Err(()) };
+    *message = attributed(whose.provider, message);
+    // Google's word for it, as whoever speaks through it has it too.
+    let own = error.get("status").filter(|status| status.is_string()).cloned();
+    error.entry("type").or_insert_with(|| own.unwrap_or_else(|| openai_chat::kind_of(whose.status).into()));
+    error.entry("param").or_insert(Value::Null);
+    let code = error.entry("code").or_insert(Value::Null);
+    if code.is_number() {
+        *code = code.to_string().into();
+    }
+    if let Some(body) = said.as_object_mut() {
+        body.entry("provider").or_insert_with(|| whose.provider.into());
+    }
+    Ok(*said != before)
+}
+
+/// What a provider says of an error, with its name before it: once, where another gateway of ours has said it already.
+fn attributed(provider: &str, text: &str) -> String {
+    let name = format!("{provider} error: ");
+    if text.starts_with(&name) { text.to_owned() } else { name + text }
+}
+
+/// A body of ours that also says who answered.
+pub(crate) fn with_provider(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
+    if body.pop() == Some(b'}') {
+        body.extend_from_slice(format!(",\"provider\":\"{provider}\"}}").as_bytes());
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const WHOSE: Whose<'static> = Whose { provider: "p", status: 401, request_id: None };
+
+    #[test]
+    fn an_error_of_ones_own_dialect_keeps_all_that_it_says_and_gets_what_it_lacks() {
+        let done = |said: &Value| {
+            let completed = completed(Dialect::OpenAi, WHOSE, said.to_string().as_bytes());
+            completed.map(|new| new.map(|new| serde_json::from_slice::<Value>(&new).unwrap()))
+        };
+        let whole =
+            json!({"error": {"message": "p error: m", "type": "t", "param": null, "code": "c"}, "provider": "p"});
+        assert_eq!(done(&whole), Ok(None));
+        assert_eq!(done(&json!({"error": {"message": "m", "type": "t", "param": null, "code": "c"}})), Ok(Some(whole)));
+        assert_eq!(
+            done(&json!({"error": {"code": 401, "message": "m", "innererror": {"code": "x"}}, "provider": "Novita"})),
+            Ok(Some(json!({"error": {"code": "401", "message": "p error: m", "innererror": {"code": "x"},
+                "type": "authentication_error", "param": null}, "provider": "Novita"})))
+        );
+        assert_eq!(
+            done(&json!({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED"}})),
+            Ok(Some(json!({"error": {"code": "429", "message": "p error: m", "status": "RESOURCE_EXHAUSTED",
+                "type": "RESOURCE_EXHAUSTED", "param": null}, "provider": "p"})))
+        );
+        for none in [json!({"error": "m"}), json!({"message": "m"}), json!({"error": {}}), json!([]), json!("m")] {
+            assert_eq!(done(&none), Err(()), "{none}");
+        }
+    }
+
+    #[test]
+    fn what_one_provider_alone_leaves_out_is_filled_in() {
+        for (provider, answer, message, kind, code) in [
+            ("huggingface", r#"{"error":"no"}"#, "huggingface error: no", json!("invalid_request_error"), json!("400")),
+            ("huggingface", r#"{"detail":"no"}"#, "huggingface error: no", json!("invalid_request_error"), Value::Null),
+            ("bytez", r#"{"error":"no","output":null}"#, "bytez error: no", json!("400"), Value::Null),
+            ("x-ai", r#"{"code":"c","error":"no"}"#, "x-ai error: no", json!("invalid_request_error"), json!("c")),
+            ("oracle", r#"{"code":"c","message":"no"}"#, "oracle error: no", json!("c"), json!("c")),
+        ] {
+            let whose = Whose { provider, status: 400, request_id: None };
+            let found = crate::chat::providers::openai_chat::error(answer.as_bytes());
+            let told = told(Dialect::OpenAi, whose, found, answer.as_bytes());
+            let told: Value = serde_json::from_slice(&told).unwrap();
+            let error = &told["error"];
+            assert_eq!((&error["message"], &error["type"], &error["code"]), (&message.into(), &kind, &code), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_failure_on_the_way_has_the_status_of_its_word_and_no_kind_of_another_dialect() {
+        for (kind, code, status) in [
+            (None, Some("throttlingException"), 429),
+            (Some("RESOURCE_EXHAUSTED"), Some("429"), 429),
+            (Some("server_error"), Some("rate_limit_exceeded"), 429),
+            (Some("overloaded_error"), None, 529),
+            (Some("UNAVAILABLE"), None, 503),
+            (None, Some("serviceUnavailableException"), 503),
+            (None, Some("modelTimeoutException"), 504),
+            (Some("authentication_error"), None, 401),
+            (Some("invalid_request_error"), Some("invalid_api_key"), 401),
+            (None, Some("validationException"), 400),
+            (None, Some("modelStreamErrorException"), 500),
+            (Some("api_error"), None, 500),
+            (None, Some("7"), 500),
+            (None, None, 500),
+        ] {
+            let failure = |dialect| on_the_way(dialect, kind, "m", code);
+            assert_eq!(failure(Dialect::OpenAi).status, status, "{kind:?} {code:?}");
+            assert_eq!((failure(Dialect::OpenAi).kind, failure(Dialect::OpenAi).code), (kind, code));
+            assert_eq!((failure(Dialect::Gemini).kind, failure(Dialect::Gemini).code), (None, None));
+        }
+    }
+
+    #[test]
+    fn an_error_of_another_dialect_is_none_of_ones_own() {
+        let own = [
+            (Dialect::Anthropic, json!({"type": "error", "error": {"type": "t", "message": "m"}})),
+            (Dialect::Gemini, json!({"error": {"code": 400, "message": "m", "status": "S"}})),
+            (Dialect::Bedrock, json!({"message": "m"})),
+        ];
+        for (dialect, said) in &own {
+            for (other, _) in &own {
+                let found = completed(*other, WHOSE, said.to_string().as_bytes());
+                // Google finds its own in Anthropic's, which say more.
+                let reads = other == dialect || (*dialect, *other) == (Dialect::Anthropic, Dialect::Gemini);
+                assert_eq!(found.is_ok(), reads, "{dialect:?} read as {other:?}");
+            }
+        }
+        assert!(completed(Dialect::Anthropic, WHOSE, b"<html>").is_err());
+    }
+}

@@ -1,0 +1,319 @@
+//! Answers in the caller's own dialect pass as they are. Here is the little that is mended of some: errors in whichever shape a
+//! provider has, words for the end of an answer that are its own, and who answered, for callers who are not strict.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use memchr::{memchr, memchr2, memmem::Finder, memrchr2};
+
+use crate::{api_format::Dialect, catalog::Provider, json::scan, operation::Operation, usage::value_start};
+use crate::{
+    chat::{
+        finish_reason::{self, to_openai},
+        providers::openai_chat,
+    },
+    model_list,
+    translation::errors::{self, Whose},
+};
+
+static FINISH: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
+static PROVIDER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provider\""));
+
+/// A line of a stream that is longer passes as it comes: nobody waits for its end, and none of it is kept.
+const LONGEST: usize = 1024 * 1024;
+
+/// What is mended of the answers to one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Mending {
+    provider: &'static str,
+    dialect: Dialect,
+    /// Words for the end are told in `OpenAI`'s.
+    ends: bool,
+    /// Answers say whose they are.
+    names: bool,
+    /// It is a list of models, which everybody's are alike.
+    lists: bool,
+    operation: Operation,
+}
+
+impl Mending {
+    /// `dialect` is the caller's.
+    pub fn of(provider: &dyn Provider, operation: Operation, dialect: Dialect, strict: bool) -> Self {
+        let completes = matches!(operation, Operation::ChatComplete | Operation::Complete);
+        let says_whose =
+            completes || matches!(operation, Operation::Embed | Operation::ImageGenerate | Operation::Rerank);
+        Self {
+            provider: provider.slug(),
+            dialect,
+            ends: strict && completes && provider.has_own_ends(),
+            names: !strict && says_whose,
+            lists: operation == Operation::Models && matches!(dialect, Dialect::OpenAi | Dialect::Anthropic),
+            operation,
+        }
+    }
+
+    pub fn provider(self) -> &'static str {
+        self.provider
+    }
+
+    /// Whether good answers are mended; else nobody looks at them.
+    pub fn mends(self) -> bool {
+        self.ends || self.names || self.lists
+    }
+
+    /// Whether a page for a browser is an answer too, as whatever is in a file.
+    pub fn may_be_page(self) -> bool {
+        self.operation == Operation::RetrieveFileContent
+    }
+
+    /// Whether it is lists of models that are.
+    pub fn is_of_list(self) -> bool {
+        self.lists
+    }
+
+    /// An error in the caller's dialect; `None` where it is in that already. `request_id` is the provider's.
+    pub fn error(self, status: u16, answer: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
+        let whose = Whose { provider: self.provider, status, request_id };
+        errors::completed(self.dialect, whose, answer)
+            .unwrap_or_else(|()| Some(errors::told(self.dialect, whose, openai_chat::error(answer), answer)))
+    }
+
+    /// A whole answer.
+    pub fn whole(self, answer: Bytes) -> Bytes {
+        self.mended(&answer).map_or(answer, Bytes::from)
+    }
+
+    /// Takes the pieces of a stream of events, `None` for its end, and gives what is to be sent of them.
+    pub fn stream(self) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
+        let mut begun = Vec::new();
+        // Within a line of which the beginning has gone already.
+        let mut passes = false;
+        move |piece| {
+            let Some(mut piece) = piece else { return self.lines(&std::mem::take(&mut begun)) };
+            let mut out = Vec::new();
+            if passes {
+                let Some(end) = memchr2(b'\n', b'\r', &piece) else { return piece };
+                passes = false;
+                out.extend_from_slice(&piece.split_to(end + 1));
+            }
+            let end = memrchr2(b'\n', b'\r', &piece).map_or(0, |end| end + 1);
+            begun.extend_from_slice(&piece[..end]);
+            if end > 0 {
+                out.extend_from_slice(&self.lines(&std::mem::take(&mut begun)));
+            }
+            begun.extend_from_slice(&piece[end..]);
+            if begun.len() > LONGEST {
+                passes = true;
+                out.append(&mut begun);
+            }
+            out.into()
+        }
+    }
+
+    /// Whole lines, and what of them is JSON mended.
+    fn lines(self, lines: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(lines.len() + 32);
+        for line in lines.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            let data = line.strip_prefix(b"data:").filter(|data| data.trim_ascii_start().starts_with(b"{"));
+            match data.and_then(|data| self.mended(data)) {
+                Some(mended) => {
+                    out.extend_from_slice(b"data:");
+                    out.extend_from_slice(&mended);
+                }
+                None => out.extend_from_slice(line),
+            }
+        }
+        out.into()
+    }
+
+    fn mended(self, json: &[u8]) -> Option<Vec<u8>> {
+        if self.lists {
+            return model_list::normalised(json, self.provider, self.dialect);
+        }
+        if self.names { self.named(json) } else { ended(json) }
+    }
+
+    /// What also says who answered; `None` where it does so already.
+    fn named(self, json: &[u8]) -> Option<Vec<u8>> {
+        let mut says = false;
+        if PROVIDER.find(json).is_some() {
+            let object = json.trim_ascii();
+            scan::fields(object, |key, _| {
+                says |= key == b"provider";
+                Ok(())
+            })
+            .ok()?;
+        }
+        let end = json.trim_ascii_end().strip_suffix(b"}").filter(|_| !says)?.len();
+        let comma = if json[..end].trim_ascii().ends_with(b"{") { "" } else { "," };
+        let whose = format!("{comma}\"provider\":\"{}\"", self.provider);
+        Some([&json[..end], whose.as_bytes(), &json[end..]].concat())
+    }
+}
+
+/// The same with `OpenAI`'s words for the end; `None` where there are no others. Quotes within strings are escaped, so no text
+/// is taken for one.
+fn ended(json: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut copied = 0;
+    for at in FINISH.find_iter(json) {
+        let Some((open, b'"')) = value_start(json, at + FINISH.needle().len()) else { continue };
+        let Some(length) = memchr(b'"', &json[open + 1..]) else { continue };
+        let word = open + 1..open + 1 + length;
+        let Ok(said) = std::str::from_utf8(&json[word.clone()]) else { continue };
+        if finish_reason::is_openais(said) {
+            continue;
+        }
+        out.extend_from_slice(&json[copied..word.start]);
+        out.extend_from_slice(to_openai(said).as_bytes());
+        copied = word.end;
+    }
+    if copied == 0 {
+        return None;
+    }
+    out.extend_from_slice(&json[copied..]);
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    fn mending(slug: &str, strict: bool) -> Mending {
+        Mending::of(catalog::find(slug).unwrap(), Operation::ChatComplete, Dialect::OpenAi, strict)
+    }
+
+    fn text(bytes: &[u8]) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn nobody_looks_at_good_answers_in_which_there_is_nothing_to_mend() {
+        for slug in ["openai", "mock", "groq", "cerebras", "azure-openai"] {
+            assert!(!mending(slug, true).mends() && mending(slug, false).mends(), "{slug}");
+        }
+        let deepseek = catalog::find("deepseek").unwrap();
+        for slug in ["deepseek", "ollama", "deepinfra", "fireworks-ai", "azure-ai", "workers-ai", "github"] {
+            assert!(mending(slug, true).mends(), "{slug}");
+        }
+        assert!(!Mending::of(deepseek, Operation::Embed, Dialect::OpenAi, true).mends());
+        assert!(!Mending::of(deepseek, Operation::Models, Dialect::Gemini, false).mends());
+    }
+
+    #[test]
+    fn words_for_the_end_are_openais_where_one_is_strict() {
+        let said = br#"{"a":"\"finish_reason\":\"eos\"","choices":[{"finish_reason": "eos"},{"finish_reason":null}]}"#;
+        let told = mending("together-ai", true).whole(Bytes::from_static(said));
+        assert_eq!(
+            text(&told),
+            r#"{"a":"\"finish_reason\":\"eos\"","choices":[{"finish_reason": "stop"},{"finish_reason":null}]}"#
+        );
+        let good = Bytes::from_static(br#"{"choices":[{"finish_reason":"tool_calls"}]}"#);
+        assert_eq!(mending("together-ai", true).whole(good.clone()).as_ptr(), good.as_ptr());
+    }
+
+    #[test]
+    fn who_is_not_strict_is_told_who_answered_once_and_the_providers_own_word() {
+        let told = |said: &'static str| mending("together-ai", false).whole(Bytes::from_static(said.as_bytes()));
+        assert_eq!(told("{\"finish_reason\":\"eos\"}\n"), "{\"finish_reason\":\"eos\",\"provider\":\"together-ai\"}\n");
+        assert_eq!(told("{ }"), "{ \"provider\":\"together-ai\"}");
+        for same in [r#"{"provider":"Novita"}"#, "[]", "", "{\"a\":\"provider\""] {
+            assert_eq!(told(same), same);
+        }
+        assert_eq!(told(r#"{"a":{"provider":1}}"#), r#"{"a":{"provider":1},"provider":"together-ai"}"#);
+    }
+
+    #[test]
+    fn a_list_of_models_is_the_same_whoever_gives_it_and_however_strict_one_is() {
+        let openai = catalog::find("openai").unwrap();
+        for strict in [true, false] {
+            let mending = Mending::of(openai, Operation::Models, Dialect::OpenAi, strict);
+            let said =
+                Bytes::from_static(br#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"o","x":1}]}"#);
+            assert_eq!(
+                text(&mending.whole(said)),
+                r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o"}],"provider":"openai"}"#
+            );
+            let other = Bytes::from_static(b"{\"voices\":[]}");
+            assert_eq!(mending.whole(other.clone()), other);
+        }
+    }
+
+    #[test]
+    fn a_stream_is_mended_however_it_is_cut() {
+        let said = b": x\n\ndata: {\"a\":1}\r\n\r\nid: 1\ndata:{\"choices\":[{\"finish_reason\":\"eos\"}]}\n\ndata: [DONE]\n\n";
+        let strict = String::from_utf8_lossy(said).replace("\"eos\"", "\"stop\"");
+        let loose = String::from_utf8_lossy(said)
+            .replace("{\"a\":1}", "{\"a\":1,\"provider\":\"together-ai\"}")
+            .replace("}]}", "}],\"provider\":\"together-ai\"}");
+        for (is_strict, expected) in [(true, &strict), (false, &loose)] {
+            for length in 1..said.len() {
+                let mut stream = mending("together-ai", is_strict).stream();
+                let mut told = Vec::new();
+                for piece in said.chunks(length) {
+                    told.extend_from_slice(&stream(Some(Bytes::copy_from_slice(piece))));
+                }
+                told.extend_from_slice(&stream(None));
+                assert_eq!(text(&told), expected, "in pieces of {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_passes_as_it_comes_and_those_around_it_are_mended() {
+        let end = "data: {\"choices\":[{\"finish_reason\":\"eos\"}]}\n\n";
+        // It looks like a line of its own where it is cut.
+        let long = format!("data: {{\"a\":\"{}", "data:{\"finish_reason\":\"eos\"}".repeat(80_000));
+        let said = format!("{end}{long}\"}}\n\n{end}");
+        let expected = format!("{0}{long}\"}}\n\n{0}", end.replace("eos", "stop"));
+        for length in [999, 28 * 1024, said.len()] {
+            let mut stream = mending("together-ai", true).stream();
+            let mut told = Vec::new();
+            let mut held = 0;
+            for piece in said.as_bytes().chunks(length) {
+                held += piece.len();
+                let given = stream(Some(Bytes::copy_from_slice(piece)));
+                held -= given.len().min(held);
+                told.extend_from_slice(&given);
+                assert!(held <= LONGEST + 64, "{held}");
+            }
+            told.extend_from_slice(&stream(None));
+            assert!(length == said.len() || text(&told) == expected, "in pieces of {length}");
+        }
+    }
+
+    #[test]
+    fn errors_of_every_shape_become_one_and_what_is_in_it_stays() {
+        let told = |body: &str| mending("mistral-ai", true).error(422, body.as_bytes(), None);
+        let shaped = |message: &str, kind: &str, param: &str, code: &str| {
+            let error = format!(
+                "{{\"error\":{{\"message\":\"mistral-ai error: {message}\",\"type\":\"{kind}\",\"param\":{param},\"code\":{code}}},"
+            );
+            Some(format!("{error}\"provider\":\"mistral-ai\"}}"))
+        };
+        let text = |body: &str| told(body).map(|body| String::from_utf8(body).unwrap());
+        let usual = "invalid_request_error";
+        assert_eq!(
+            text(r#"{"object":"error","message":"m","type":"t","param":"n","code":3051}"#),
+            shaped("m", "t", "\"n\"", "\"3051\"")
+        );
+        assert_eq!(text(r#"{"detail":[{"loc":["body","n"],"msg":"m"}]}"#), shaped("body.n: m", usual, "null", "null"));
+        assert_eq!(text("busy\n"), shaped("busy", usual, "null", "null"));
+        assert_eq!(text(""), shaped("status 422", usual, "null", "null"));
+        let openais = r#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#;
+        assert_eq!(text(openais), shaped("m", "t", "null", "null"));
+        assert_eq!(text(&text(openais).unwrap()), None, "what has been told so is not told again");
+    }
+
+    #[test]
+    fn an_error_of_anthropics_has_the_request_of_its_provider() {
+        let provider = catalog::find("azure-ai").unwrap();
+        let mending = Mending::of(provider, Operation::Messages, Dialect::Anthropic, true);
+        let told = mending.error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
+        assert_eq!(
+            text(&told),
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"azure-ai error: m"},"request_id":"req-1"}"#
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! What an answer cost in tokens, as its provider says it; `Meter` reads the same from a stream.
+
+mod counts;
+pub(crate) mod tool_uses;
+
+use std::sync::LazyLock;
+
+use memchr::memmem;
+
+use self::counts::raise;
+use crate::usage::tool_uses::may_search;
+
+pub(crate) use self::counts::Counts;
+pub use crate::stream::{
+    deltas::Deltas,
+    frame_meter::FrameMeter,
+    item_meter::ItemMeter,
+    meter::{Meter, Metered},
+    session::{Mark, Session, Share},
+    skim::Skim,
+};
+pub(crate) use crate::usage::tool_uses::Lookout;
+pub use crate::usage::tool_uses::{Tools, always_searches};
+use crate::{api_format::Dialect, json::scan::fields};
+
+/// In which way it was served: faster or when there is time costs otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Service {
+    #[default]
+    Standard,
+    Flex,
+    Priority,
+    Fast,
+    /// Out of what was paid for before, by the hour.
+    Provisioned,
+}
+
+impl Service {
+    /// By one of the words that providers have for it.
+    pub fn of(word: &[u8]) -> Option<Self> {
+        let is = |names: [&str; 2]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+        if is(["flex", "on_demand_flex"]) {
+            Some(Self::Flex)
+        } else if is(["priority", "on_demand_priority"]) {
+            Some(Self::Priority)
+        } else if word.eq_ignore_ascii_case(b"provisioned_throughput") {
+            Some(Self::Provisioned)
+        } else {
+            word.eq_ignore_ascii_case(b"fast").then_some(Self::Fast)
+        }
+    }
+}
+
+/// Tokens in disjoint buckets: their sum is the provider's total, no token is in two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Text of the request that was neither read from a cache nor written to one.
+    pub input: u64,
+    /// Text of the answer without reasoning.
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write_5m: u64,
+    pub cache_write_1h: u64,
+    pub reasoning: u64,
+    pub audio_in: u64,
+    pub audio_out: u64,
+    /// Sound and pictures that were read from a cache.
+    pub cache_read_audio: u64,
+    pub cache_read_image: u64,
+    pub image_in: u64,
+    pub image_out: u64,
+    /// No tokens: what its provider did besides, where that is paid for.
+    pub tools: Tools,
+    /// Counted here because the provider did not say.
+    pub estimated: bool,
+    pub service: Service,
+}
+
+impl Usage {
+    pub fn total(&self) -> u64 {
+        self.total_in().saturating_add(self.total_out())
+    }
+
+    /// Everything that belongs to the request.
+    pub fn total_in(&self) -> u64 {
+        [self.input, self.total_cache_read(), self.cache_write_5m, self.cache_write_1h, self.audio_in, self.image_in]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Everything that was read from a cache.
+    pub fn total_cache_read(&self) -> u64 {
+        self.cache_read.saturating_add(self.cache_read_audio).saturating_add(self.cache_read_image)
+    }
+
+    /// Everything that belongs to the answer.
+    pub fn total_out(&self) -> u64 {
+        [self.output, self.reasoning, self.audio_out, self.image_out].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            cache_read: self.cache_read.saturating_add(other.cache_read),
+            cache_write_5m: self.cache_write_5m.saturating_add(other.cache_write_5m),
+            cache_write_1h: self.cache_write_1h.saturating_add(other.cache_write_1h),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+            audio_in: self.audio_in.saturating_add(other.audio_in),
+            audio_out: self.audio_out.saturating_add(other.audio_out),
+            cache_read_audio: self.cache_read_audio.saturating_add(other.cache_read_audio),
+            cache_read_image: self.cache_read_image.saturating_add(other.cache_read_image),
+            image_in: self.image_in.saturating_add(other.image_in),
+            image_out: self.image_out.saturating_add(other.image_out),
+            tools: self.tools.plus(&other.tools),
+            estimated: self.estimated || other.estimated,
+            service: if other.service == Service::Standard { self.service } else { other.service },
+        }
+    }
+
+    /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
+    pub fn from_answer(dialect: Dialect, answer: &[u8]) -> Option<Self> {
+        // What Google looked up stands before.
+        let tail = if dialect == Dialect::Gemini { None } else { from_tail(answer) };
+        let may_search = |counts: &Counts| dialect == Dialect::OpenAi && counts.is_of_response && may_search(answer);
+        if let Some(counts) = tail.as_ref().filter(|counts| !says_service(answer) && !may_search(counts)) {
+            return counts.settle(dialect);
+        }
+        let mut counts = Counts::default();
+        let read = counts.read_whole(dialect, answer);
+        read.ok()
+            .and_then(|()| counts.settle(dialect))
+            .or_else(|| tail.and_then(|counts| counts.settle(dialect)))
+            .or_else(|| if dialect == Dialect::Bedrock { invoked(answer) } else { None })
+    }
+
+    /// From the header fields of an answer of Bedrock's: what went into the model and what came out of it, as numbers.
+    pub fn from_header_fields(asked: Option<&str>, answered: Option<&str>) -> Option<Self> {
+        let count = |said: Option<&str>| said.and_then(|said| said.trim().parse().ok());
+        let (input, output): (Option<u64>, Option<u64>) = (count(asked), count(answered));
+        (input.is_some() || output.is_some()).then(|| Self {
+            input: input.unwrap_or_default(),
+            output: output.unwrap_or_default(),
+            ..Self::default()
+        })
+    }
+}
+
+/// As models that Bedrock runs say it in words of their own: Llama beside the answer, Titan beside it and in each result.
+fn invoked(answer: &[u8]) -> Option<Usage> {
+    let mut counts = Counts::default();
+    let mut said = 0_u64;
+    let read = fields(answer, |key, at| {
+        let value = &answer[at];
+        match key {
+            b"prompt_token_count" | b"inputTextTokenCount" => raise(&mut counts.input, &mut counts.seen, value),
+            b"generation_token_count" => raise(&mut counts.output, &mut counts.seen, value),
+            b"results" => said = of_results(value),
+            _ => (),
+        }
+        Ok(())
+    });
+    counts.output = counts.output.max(said);
+    counts.seen |= said > 0;
+    read.ok().and_then(|()| counts.settle(Dialect::Bedrock))
+}
+
+/// The tokens of all results of a list.
+fn of_results(list: &[u8]) -> u64 {
+    let results: Vec<serde_json::Value> = serde_json::from_slice(list).unwrap_or_default();
+    results.iter().filter_map(|one| one["tokenCount"].as_u64()).fold(0, u64::saturating_add)
+}
+
+/// From bytes with which a large answer ends, of which no more is left.
+pub(crate) fn from_end(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
+    let mut counts = Counts::default();
+    counts.serve_before_usage(tail);
+    if dialect != Dialect::Gemini {
+        return counts.read_tail(tail)?.settle(dialect);
+    }
+    // The last of an array of answers says what all of them cost.
+    let tail = tail.trim_ascii_end();
+    let tail = tail.strip_suffix(b"]").unwrap_or(tail).trim_ascii_end();
+    counts.grounding.read_end(tail);
+    counts.read_tail(tail)?.settle(dialect)
+}
+
+/// From bytes with which an answer ends: the last usage, where nothing but the answer itself is open around it.
+fn from_tail(tail: &[u8]) -> Option<Counts> {
+    Counts::default().read_tail(tail)
+}
+
+const USAGE: &[u8] = b"\"usage\"";
+const SERVICE_TIER: &[u8] = b"\"service_tier\"";
+/// Usage is looked for in so many bytes of the end first: a search for the last one is slow, and one for all of them is not.
+const NEAR_END: usize = 1024;
+
+/// Where the name of the last usage ends.
+fn last_usage(json: &[u8]) -> Option<usize> {
+    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(USAGE));
+    let near = json.len().saturating_sub(NEAR_END);
+    let last = |name: &[u8]| memmem::rfind(json, name).map(|at| at + name.len());
+    let near_end = NAMED.find_iter(&json[near..]).last().map(|at| near + at + USAGE.len());
+    near_end.or_else(|| last(USAGE)).or_else(|| last(b"\"usageMetadata\""))
+}
+
+/// Whether it may have been served otherwise than usual, as it says somewhere beside what it cost. Quotes within strings are
+/// escaped, so no text is taken for that.
+fn says_service(answer: &[u8]) -> bool {
+    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(SERVICE_TIER));
+    let is_other =
+        |word: &[u8]| ["flex\"", "priority\"", "fast\""].iter().any(|other| word.starts_with(other.as_bytes()));
+    NAMED.find_iter(answer).any(|at| {
+        matches!(value_start(answer, at + NAMED.needle().len()), Some((open, b'"')) if is_other(&answer[open + 1..]))
+    })
+}
+
+/// From bytes with which an answer begins: of its own fields, those that are whole.
+pub(crate) fn from_head(dialect: Dialect, head: &[u8]) -> Option<Usage> {
+    let mut counts = Counts::default();
+    // It breaks off somewhere, always.
+    let _ = counts.read_fields(head);
+    counts.settle(dialect)
+}
+
+/// Offset and first byte of the value that follows a key; `None` where there is no colon.
+pub(crate) fn value_start(json: &[u8], key_end: usize) -> Option<(usize, u8)> {
+    let mut colon = false;
+    for (offset, &byte) in json.get(key_end..)?.iter().enumerate() {
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            b':' if !colon => colon = true,
+            _ => return colon.then_some((key_end + offset, byte)),
+        }
+    }
+    None
+}

@@ -1,0 +1,295 @@
+//! How often a provider used tools of its own to answer, where that is paid for by the piece: told in its usage, or shown by
+//! the answer itself.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use super::{counts::count, value_start};
+use crate::json::scan::{closes_after, elements_from, fields};
+
+/// Whether a model of `OpenAI`'s looks into the web before it answers a chat, always and once: no answer says so.
+pub fn always_searches(model: &str) -> bool {
+    model.contains("-search-preview") || model.contains("-search-api")
+}
+
+/// Whoever names more searches than this pays for no more.
+const MOST_QUERIES: usize = 256;
+
+/// No tokens: so many uses of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tools {
+    pub web_searches: u64,
+    /// Of files that the caller stored there.
+    pub file_searches: u64,
+    /// Of posts on X.
+    pub x_searches: u64,
+    pub code_executions: u64,
+    /// Of files that came with the request.
+    pub attachment_searches: u64,
+    /// Answers for which a map was looked at.
+    pub maps: u64,
+    /// Queries with up to a hundred documents each, by which those who rank are paid.
+    pub rankings: u64,
+}
+
+impl Tools {
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// The larger of two counts of the same.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        self.with(other, u64::max)
+    }
+
+    fn with(&self, other: &Self, both: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            web_searches: both(self.web_searches, other.web_searches),
+            file_searches: both(self.file_searches, other.file_searches),
+            x_searches: both(self.x_searches, other.x_searches),
+            code_executions: both(self.code_executions, other.code_executions),
+            attachment_searches: both(self.attachment_searches, other.attachment_searches),
+            maps: both(self.maps, other.maps),
+            rankings: both(self.rankings, other.rankings),
+        }
+    }
+
+    /// By the names that usage has for them: Anthropic's first, then xAI's.
+    pub(crate) fn named(&mut self, key: &[u8]) -> Option<&mut u64> {
+        Some(match key {
+            b"web_search_requests" | b"web_search_calls" => &mut self.web_searches,
+            b"file_search_calls" => &mut self.file_searches,
+            b"x_search_calls" => &mut self.x_searches,
+            b"code_interpreter_calls" => &mut self.code_executions,
+            b"document_search_calls" => &mut self.attachment_searches,
+            _ => return None,
+        })
+    }
+}
+
+/// With what the types of the items end that say a search. Quotes within strings are escaped, so it is found in no text.
+static SEARCH: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"_search_call\""));
+
+/// Whether a response may have items that say so.
+pub(crate) fn may_search(response: &[u8]) -> bool {
+    SEARCH.find(response).is_some()
+}
+
+/// What the items of a response used.
+pub(crate) fn of_items(output: &[u8]) -> Tools {
+    let mut tools = Tools::default();
+    if may_search(output) {
+        // Of a broken list counts what stands before the fault.
+        let _ = elements_from(output, 0, |at| {
+            tools = tools.plus(&of_item(&output[at]));
+            Ok(())
+        });
+    }
+    tools
+}
+
+/// What one item used, if it is over and went well.
+pub(crate) fn of_item(item: &[u8]) -> Tools {
+    let mut said = Item::default();
+    let _ = fields(item, |key, at| {
+        said.take(key, &item[at]);
+        Ok(())
+    });
+    said.used()
+}
+
+#[derive(Default)]
+struct Item<'a> {
+    kind: &'a [u8],
+    status: &'a [u8],
+    action: &'a [u8],
+}
+
+impl<'a> Item<'a> {
+    fn take(&mut self, key: &[u8], value: &'a [u8]) {
+        match key {
+            b"type" => self.kind = value,
+            b"status" => self.status = value,
+            b"action" => {
+                let _ = fields(value, |key, at| {
+                    if key == b"type" {
+                        self.action = &value[at];
+                    }
+                    Ok(())
+                });
+            }
+            _ => (),
+        }
+    }
+
+    /// To open a page, or to look for something in it, costs nothing but tokens.
+    fn used(&self) -> Tools {
+        let is_done = matches!(self.status, b"" | b"null" | b"\"completed\"");
+        let is_search = matches!(self.action, b"" | b"\"search\"");
+        match self.kind {
+            b"\"web_search_call\"" if is_done && is_search => Tools { web_searches: 1, ..Tools::default() },
+            b"\"file_search_call\"" if is_done => Tools { file_searches: 1, ..Tools::default() },
+            _ => Tools::default(),
+        }
+    }
+}
+
+/// Looks for such items in a response of which not all is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Lookout {
+    /// What has not been looked at, as more of it may come.
+    rest: Vec<u8>,
+    found: Tools,
+}
+
+/// An item's other fields are looked for within this many bytes behind its type.
+const BEHIND: usize = 1024;
+
+impl Lookout {
+    pub(crate) fn feed(&mut self, chunk: &[u8]) {
+        self.rest.extend_from_slice(chunk);
+        let known = self.rest.len().saturating_sub(BEHIND);
+        self.look(known);
+        self.rest.drain(..known);
+    }
+
+    pub(crate) fn finish(&self) -> Tools {
+        let mut last = Self { rest: self.rest.clone(), found: self.found };
+        last.look(last.rest.len());
+        last.found
+    }
+
+    /// Looks at what begins before an offset.
+    fn look(&mut self, end: usize) {
+        const KINDS: [&[u8]; 2] = [b"\"web_search_call\"", b"\"file_search_call\""];
+        let mut found = self.found;
+        for at in SEARCH.find_iter(&self.rest).take_while(|at| *at < end) {
+            let close = at + SEARCH.needle().len();
+            let kind = KINDS.into_iter().find(|kind| self.rest[..close].ends_with(kind));
+            let Some(kind) = kind.filter(|kind| is_type(&self.rest[..close - kind.len()])) else { continue };
+            let mut item = Item { kind, ..Item::default() };
+            // It breaks off somewhere, as a rule.
+            let _ = closes_after(&self.rest, close, |key, at| {
+                item.take(key, &self.rest[at]);
+                Ok(())
+            });
+            found = found.plus(&item.used());
+        }
+        self.found = found;
+    }
+}
+
+/// Whether what follows these bytes is the value of a `type`.
+fn is_type(before: &[u8]) -> bool {
+    let key = before.trim_ascii_end().strip_suffix(b":");
+    key.is_some_and(|key| key.trim_ascii_end().ends_with(b"\"type\""))
+}
+
+/// What Google looked up for an answer, as it comes to light.
+#[derive(Debug, Default)]
+pub(crate) struct Grounding {
+    /// Each query once: those that are the same are paid for once.
+    queries: Vec<Box<[u8]>>,
+    has_map: bool,
+    /// It is paid for by the prompt, however many queries there were.
+    is_by_prompt: bool,
+}
+
+static QUERIES: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"SearchQueries\""));
+const GROUNDING: &[u8] = b"\"groundingMetadata\"";
+
+impl Grounding {
+    /// Since its third generation Google counts queries, before it counted prompts.
+    pub(crate) fn answers_as(&mut self, model: &[u8]) {
+        self.is_by_prompt =
+            ["gemini-1", "gemini-2"].iter().any(|old| memchr::memmem::find(model, old.as_bytes()).is_some());
+    }
+
+    /// Of the candidates of an answer, or of a piece of it.
+    pub(crate) fn read_candidates(&mut self, candidates: &[u8]) {
+        if memchr::memmem::find(candidates, GROUNDING).is_none() {
+            return;
+        }
+        let _ = elements_from(candidates, 0, |at| {
+            let candidate = &candidates[at];
+            fields(candidate, |key, at| {
+                if key == b"groundingMetadata" {
+                    self.read(&candidate[at]);
+                }
+                Ok(())
+            })
+        });
+    }
+
+    pub(crate) fn read(&mut self, metadata: &[u8]) {
+        let _ = fields(metadata, |key, at| {
+            let value = &metadata[at];
+            match key {
+                b"webSearchQueries" | b"imageSearchQueries" => self.read_queries(value),
+                b"groundingChunks" => self.has_map |= has_map(value),
+                _ => (),
+            }
+            Ok(())
+        });
+    }
+
+    /// Of bytes with which a large answer ends.
+    pub(crate) fn read_end(&mut self, tail: &[u8]) {
+        for at in QUERIES.find_iter(tail) {
+            if let Some((open, b'[')) = value_start(tail, at + QUERIES.needle().len()) {
+                self.read_queries(&tail[open..]);
+            }
+        }
+    }
+
+    fn read_queries(&mut self, list: &[u8]) {
+        let _ = elements_from(list, 0, |at| {
+            let query = &list[at];
+            let is_new = query.len() > 2 && self.queries.iter().all(|known| **known != *query);
+            if is_new && self.queries.len() < MOST_QUERIES {
+                self.queries.push(query.into());
+            }
+            Ok(())
+        });
+    }
+
+    pub(crate) fn used(&self) -> Tools {
+        let queries = self.queries.len() as u64;
+        let web_searches = if self.is_by_prompt { queries.min(1) } else { queries };
+        Tools { web_searches, maps: self.has_map.into(), ..Tools::default() }
+    }
+}
+
+/// Whether one of the sources is a place.
+fn has_map(chunks: &[u8]) -> bool {
+    let mut found = false;
+    let _ = elements_from(chunks, 0, |at| {
+        let chunk = &chunks[at];
+        fields(chunk, |key, _| {
+            found |= key == b"maps";
+            Ok(())
+        })
+    });
+    found
+}
+
+/// As Perplexity's agents tell of a tool: how often it was invoked.
+pub(crate) fn invoked(details: &[u8]) -> Tools {
+    let mut tools = Tools::default();
+    let _ = fields(details, |tool, at| {
+        let told = &details[at];
+        if tool == b"search_web" {
+            let _ = fields(told, |key, at| {
+                if key == b"invocation" {
+                    tools.web_searches = count(&told[at]).unwrap_or_default();
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    });
+    tools
+}

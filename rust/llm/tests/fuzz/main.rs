@@ -1,0 +1,283 @@
+//! What every provider answers, whole, streamed and as an error, broken in each way that a wire or a fault breaks it: nothing
+//! panics, whoever reads it, and what is held of it stays in proportion to what came.
+//!
+//! The seed is fixed, so that a failure comes again; `FUZZ_ROUNDS` makes it look longer.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+#[path = "../it/golden_cases/mod.rs"]
+mod golden_cases;
+
+use std::{collections::BTreeMap, hint::black_box};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use golden_cases::{Answered, Case, cases};
+use peak_alloc::PeakAlloc;
+use penstock_llm::{
+    api_format::{self, Dialect},
+    catalog::{self, Provider},
+    operation::Operation,
+    stream::{
+        aws_event_stream::{Frames, encode},
+        frame_meter::FrameMeter,
+        include_usage,
+        meter::Meter,
+        session::Session,
+        skim::Skim,
+        splice::{Seam, Spent},
+        sse::Splitter,
+        transcript::{Form, Said},
+    },
+    translation::{Beside, Question, Translation},
+    usage::Usage,
+};
+use serde_json::{Value, json};
+
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+const SEED: u64 = 0x0050_656e_7374_6f63;
+/// So often each answer is broken anew.
+const ROUNDS: usize = 5;
+/// What may be held besides: tables that are made at first use, and the largest thing that is put in.
+const ASIDE: usize = 256 * 1024;
+/// JSON that was read takes many times its own room, and so does what is made of it.
+const PER_BYTE: usize = 64;
+
+const NUMBERS: [&str; 9] = [
+    "1e999",
+    "-1e999",
+    "99999999999999999999999999999999999999",
+    "18446744073709551615",
+    "-9223372036854775808",
+    "1e-400",
+    "4294967296",
+    "-0.0",
+    "0.1e308",
+];
+const TEXTS: [&str; 6] =
+    [r#""\ud800""#, r#""\u0000""#, r#""""#, "\"\u{feff}\"", r#""data: x\n\nevent: y""#, "\"ä\u{202e}\""];
+
+/// One of the ways to break what was said; `other` is what somebody else said.
+fn broken(said: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let mut out = said.to_vec();
+    let at = rng.usize(..=out.len());
+    let end = rng.usize(at..=out.len());
+    match rng.u8(..10) {
+        0 => out.truncate(at),
+        1 => (0..rng.usize(1..8)).for_each(|_| flip(&mut out, rng)),
+        2 => {
+            out.truncate(at);
+            out.extend_from_slice(&other[rng.usize(..=other.len())..]);
+        }
+        3 => drop(out.splice(at..at, said[at..end].to_vec())),
+        4 => drop(out.drain(at..end)),
+        5 => drop(out.splice(at..at, noise(rng))),
+        6 => in_place_of_a_value(&mut out, nested(rng).as_bytes(), rng),
+        7 => in_place_of_a_value(&mut out, rng.choice(NUMBERS).unwrap().as_bytes(), rng),
+        8 => in_place_of_a_value(&mut out, rng.choice(TEXTS).unwrap().as_bytes(), rng),
+        _ => in_place_of_a_value(&mut out, format!("\"{}\"", "x".repeat(rng.usize(..40_000))).as_bytes(), rng),
+    }
+    out
+}
+
+fn noise(rng: &mut Rng) -> Vec<u8> {
+    let mut noise = vec![0; rng.usize(..64)];
+    rng.fill(&mut noise);
+    noise
+}
+
+fn flip(bytes: &mut [u8], rng: &mut Rng) {
+    if !bytes.is_empty() {
+        let at = rng.usize(..bytes.len());
+        bytes[at] ^= 1 << rng.u8(..8);
+    }
+}
+
+/// Deeper than anybody reads, closed or not.
+fn nested(rng: &mut Rng) -> String {
+    let depth = rng.usize(1..5000);
+    let (open, close) = if rng.bool() { ("[", "]") } else { ("{\"a\":", "}") };
+    let ends = if rng.bool() { close.repeat(depth) } else { String::new() };
+    format!("{}1{ends}", open.repeat(depth))
+}
+
+/// Puts something where the value of some key begins, in the place of what stands there up to the next comma or bracket.
+fn in_place_of_a_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
+    let colons: Vec<_> = out.windows(2).enumerate().filter(|(_, pair)| *pair == b"\":").map(|(at, _)| at + 2).collect();
+    let Some(at) = rng.choice(colons) else { return };
+    let end =
+        out[at..].iter().position(|byte| matches!(byte, b',' | b'}' | b']')).map_or(out.len(), |length| at + length);
+    out.splice(at..end, value.iter().copied());
+}
+
+/// The frames of Amazon's streams once more, one of them saying something broken: with sums that are right, or nobody reads it.
+fn reframed(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
+    let mut frames = Frames::new(1 << 20);
+    frames.push(said);
+    let read: Vec<_> = std::iter::from_fn(|| frames.take()?.ok()).collect();
+    let chosen = rng.usize(..read.len().max(1));
+    let kinds = ["event", "exception", "error", ""];
+    let write = |(index, frame): (usize, penstock_llm::stream::aws_event_stream::Frame)| {
+        if index != chosen {
+            return encode("event", &frame.name, &frame.payload);
+        }
+        encode(rng.choice(kinds).unwrap(), &frame.name, &broken(&frame.payload, other, rng))
+    };
+    (!read.is_empty()).then(|| read.into_iter().enumerate().flat_map(write).collect())
+}
+
+/// In pieces of any size.
+fn pieces(bytes: &[u8], rng: &mut Rng) -> Vec<Bytes> {
+    let mut rest = Bytes::copy_from_slice(bytes);
+    let mut pieces = Vec::new();
+    while !rest.is_empty() {
+        let size = if rng.bool() { rng.usize(1..32) } else { rng.usize(1..4096) };
+        pieces.push(rest.split_to(size.min(rest.len())));
+    }
+    pieces
+}
+
+/// The same question in the words of every caller there is.
+fn asked(operation: Operation) -> Value {
+    match operation {
+        Operation::GenerateContent | Operation::StreamGenerateContent => {
+            json!({"contents": [{"parts": [{"text": "Hi"}]}]})
+        }
+        Operation::Converse | Operation::ConverseStream => {
+            json!({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]})
+        }
+        Operation::CreateModelResponse => json!({"input": "Hi", "stream": true}),
+        _ => json!({"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "stream": true}),
+    }
+}
+
+const CALLERS: [Operation; 8] = [
+    Operation::ChatComplete,
+    Operation::Messages,
+    Operation::CreateModelResponse,
+    Operation::GenerateContent,
+    Operation::StreamGenerateContent,
+    Operation::ConverseStream,
+    Operation::InvokeModel,
+    Operation::InvokeModelStream,
+];
+
+/// Everybody to whom the answer of a case could be told: its own caller, and where that talks all others.
+fn translations(case: &Case) -> Vec<Translation> {
+    let mut all: Vec<_> = case.translation().ok().map(|(translation, _)| translation).into_iter().collect();
+    let provider = catalog::find(&case.provider).unwrap();
+    if penstock_llm::translation::is_talk(case.operation()) {
+        let model = case.model();
+        let told = |operation: Operation| {
+            let (wire, body) = (provider.wire(operation, &model)?, asked(operation).to_string());
+            let beside = Beside::default();
+            let question = Question {
+                operation,
+                provider,
+                body: body.as_bytes(),
+                model: &model,
+                beside,
+                strict: false,
+                now: 0,
+                mark: 0,
+            };
+            Some(Translation::of(&question, wire).ok()?.0)
+        };
+        all.extend(CALLERS.into_iter().filter_map(told));
+    }
+    all
+}
+
+/// As an answer that is told in another way.
+fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
+    let _ = black_box((translation.whole(bytes), translation.error(500, bytes, None)));
+    let mut transcoder = translation.stream();
+    for piece in pieces {
+        black_box(transcoder.push(piece.clone()));
+    }
+    black_box(transcoder.finish());
+}
+
+/// As an answer that passes by, or is to be gone on from.
+fn read_passing(bytes: &[u8], pieces: &[Bytes]) {
+    for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini, Dialect::Bedrock] {
+        black_box(Usage::from_answer(dialect, bytes));
+        let (mut meter, mut skim) = (Meter::counting(dialect, Operation::ChatComplete), Skim::default());
+        for piece in pieces {
+            meter.feed(piece);
+            skim.feed(piece);
+        }
+        let metered = meter.finish();
+        black_box((skim.finish(dialect), metered.deltas.map(|deltas| deltas.text())));
+    }
+    let (mut frames, mut session) = (FrameMeter::default(), Session::default());
+    let mut splitter = Splitter::new(1 << 16);
+    for piece in pieces {
+        frames.feed(piece);
+        session.hear(piece);
+        black_box(include_usage::hide(piece.clone()));
+        splitter
+            .push(piece.clone())
+            .for_each(|event| _ = black_box(event.map(|event| event.data().map(|data| data.len()))));
+    }
+    black_box((frames.finish(), splitter.finish(), api_format::peek(bytes).is_ok()));
+    for form in [Form::Chat, Form::Completions, Form::Messages, Form::Responses] {
+        let mut said = Said::new(form);
+        for piece in pieces {
+            said.take(piece.clone());
+        }
+        black_box(said.ask_again(bytes).map(|again| again.body));
+        let mut seam = Seam::after(&said, Spent { input: u64::MAX, output: 1 }, said.text().to_owned());
+        for piece in pieces {
+            black_box(seam.push(Some(piece.clone())));
+        }
+        black_box(seam.push(None));
+    }
+}
+
+/// Runs a reader; how much more than before was held at the most.
+fn held(read: impl FnOnce()) -> usize {
+    let before = HEAP.current_usage();
+    HEAP.reset_peak_usage();
+    read();
+    HEAP.peak_usage().saturating_sub(before)
+}
+
+fn bytes_of(case: &Case) -> Bytes {
+    let (Answered::Whole(bytes) | Answered::Stream(bytes) | Answered::Error(bytes)) = case.answered();
+    bytes
+}
+
+#[test]
+fn whatever_is_broken_of_an_answer_nothing_panics_and_little_is_held() {
+    let rounds = std::env::var("FUZZ_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
+    let mut rng = Rng::with_seed(SEED);
+    let all: Vec<_> = cases().into_iter().filter(|case| !case.has("refused.txt")).collect();
+    let answers: Vec<_> = all.iter().map(bytes_of).collect();
+    let mut read = BTreeMap::<&str, usize>::new();
+    for (case, said) in all.iter().zip(&answers) {
+        let translations = translations(case);
+        for round in 0..rounds {
+            let other = &answers[rng.usize(..answers.len())];
+            let bytes =
+                reframed(said, other, &mut rng).filter(|_| rng.bool()).unwrap_or_else(|| broken(said, other, &mut rng));
+            let pieces = pieces(&bytes, &mut rng);
+            let most = ASIDE + PER_BYTE * bytes.len();
+            for translation in &translations {
+                let held = held(|| read_translated(translation, &bytes, &pieces));
+                assert!(held < most, "{} in round {round}: {held} bytes for {}", case.name(), bytes.len());
+            }
+            let held = held(|| read_passing(&bytes, &pieces));
+            assert!(held < most, "{} passing by in round {round}: {held} bytes for {}", case.name(), bytes.len());
+        }
+        *read.entry(case.provider.as_str()).or_default() += rounds;
+    }
+    // The pretend provider speaks as OpenAI does.
+    let is_translated = |one: &&dyn Provider| {
+        one.slug() != "mock" && Operation::ALL.iter().any(|operation| one.wire(*operation, "").is_some())
+    };
+    let unread = catalog::all().filter(is_translated).map(Provider::slug);
+    let unread: Vec<_> = unread.filter(|slug| !read.contains_key(slug)).collect();
+    assert!(unread.is_empty(), "nothing that these answer was read: {unread:?}");
+}

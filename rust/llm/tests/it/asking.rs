@@ -1,0 +1,418 @@
+//! What providers are asked and what they answer, where the two sides of a translation say the same thing in unlike shapes.
+
+use penstock_llm::{
+    catalog,
+    operation::Operation,
+    translation::{Beside, Question, Refusal, Translation},
+};
+use serde_json::{Value, json};
+
+const CHAT: Operation = Operation::ChatComplete;
+
+fn asked(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), Refusal> {
+    let provider = catalog::find(slug).unwrap();
+    let model = body["model"].as_str().unwrap_or_default().to_owned();
+    let body = body.to_string();
+    let wire = provider.wire(operation, &model).unwrap();
+    let (body, beside) = (body.as_bytes(), Beside::default());
+    let question =
+        Question { operation, provider, body, model: &model, beside, strict: true, now: 1_700_000_000_000, mark: 7 };
+    let (translation, sent) = Translation::of(&question, wire)?;
+    Ok((translation, serde_json::from_slice(&sent).unwrap()))
+}
+
+/// What is sent, and what is named as lost.
+fn said(slug: &str, operation: Operation, body: &Value) -> (Value, String) {
+    let (translation, sent) = asked(slug, operation, body).unwrap();
+    (sent, translation.answering.unsaid.text(&translation.lost).unwrap_or_default())
+}
+
+fn refused(slug: &str, operation: Operation, body: &Value) -> String {
+    asked(slug, operation, body).err().unwrap_or_else(|| panic!("{slug} takes {body}")).to_string()
+}
+
+fn talk(model: &str, more: &Value) -> Value {
+    let mut body = json!({"model": model, "messages": [{"role": "user", "content": "Hi"}]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn function(parameters: &Value) -> Value {
+    json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]})
+}
+
+#[test]
+fn what_tools_gave_back_stands_together_whatever_pictures_come_with_it() {
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"});
+    let seen =
+        json!([{"type": "input_text", "text": "here"}, {"type": "input_image", "image_url": "https://e.com/a.png"}]);
+    let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": seen});
+    let body = json!({"model": "m", "input": [{"role": "user", "content": "Look."},
+        {"type": "reasoning", "summary": []}, {"role": "assistant", "content": "I look."}, call("a"), call("b"), output("a"), output("b")]});
+    let (sent, lost) = said("deepseek", Operation::CreateModelResponse, &body);
+    let roles: Vec<_> = sent["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "{sent}");
+    assert_eq!(sent["messages"][1]["content"], "I look.");
+    assert_eq!(sent["messages"][1]["tool_calls"].as_array().unwrap().len(), 2);
+    // A thought that says nothing is nothing to give back.
+    assert_eq!(lost, "");
+}
+
+#[test]
+fn gemini_is_told_every_parameter_whatever_a_schema_is_built_of() {
+    let named = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    for schema in [
+        json!({"$defs": {"a": named}, "$ref": "#/$defs/a"}),
+        json!({"allOf": [named]}),
+        json!({"type": "object", "properties": {}, "allOf": [named, {"required": ["city"]}]}),
+        named.clone(),
+    ] {
+        let (sent, lost) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&schema)));
+        assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], named, "{schema}");
+        assert_eq!(lost, "", "{schema}");
+    }
+    let either = json!({"anyOf": [named, {"type": "string"}]});
+    let (sent, _) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&either)));
+    assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], either);
+    for (empty, named) in [
+        (json!({"type": "object"}), ""),
+        (json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false}), ""),
+        (json!({"type": "object", "additionalProperties": {"type": "string"}}), "additionalProperties"),
+    ] {
+        let (sent, lost) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&empty)));
+        assert_eq!(sent["tools"][0]["functionDeclarations"], json!([{"name": "f"}]), "{empty}");
+        assert_eq!(lost, named);
+    }
+}
+
+#[test]
+fn calls_without_ids_and_numbers_are_told_apart() {
+    let call = |name: &str, arguments: &str| json!({"function": {"name": name, "arguments": arguments}});
+    let (translation, _) = asked("groq", Operation::Messages, &talk("m", &json!({"max_tokens": 9}))).unwrap();
+    let answer = json!({"id": "c1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
+        "tool_calls": [call("f", "{\"a\":1}"), call("f", "{\"a\":2}"), call("g", "{}")]}}]});
+    let told: Value = serde_json::from_slice(&translation.whole(answer.to_string().as_bytes()).unwrap()).unwrap();
+    let expected = json!([{"type": "tool_use", "id": "call_c1_0", "name": "f", "input": {"a": 1}},
+        {"type": "tool_use", "id": "call_c1_1", "name": "f", "input": {"a": 2}},
+        {"type": "tool_use", "id": "call_c1_2", "name": "g", "input": {}}]);
+    assert_eq!(told["content"], expected);
+    for number in [json!({}), json!({"index": 0})] {
+        let numbered = |mut call: Value| {
+            call.as_object_mut().unwrap().extend(number.as_object().unwrap().clone());
+            call
+        };
+        let mut stream = translation.stream();
+        let mut out = Vec::new();
+        for piece in [call("f", "{\"a\""), json!({"function": {"arguments": ":1}"}}), call("g", "{}")] {
+            let chunk = json!({"id": "c1", "choices": [{"index": 0, "delta": {"tool_calls": [numbered(piece)]}}]});
+            out.extend(stream.push(format!("data: {chunk}\n\n").into()));
+        }
+        let out = String::from_utf8(out).unwrap();
+        for expected in ["\"id\":\"call_c1_0\",\"name\":\"f\"", "\"id\":\"call_c1_1\",\"name\":\"g\""] {
+            assert!(out.contains(expected), "{expected} is not in {out}");
+        }
+        assert_eq!(out.matches("content_block_start").count(), 4, "{out}");
+    }
+}
+
+#[test]
+fn documents_have_names_that_bedrock_takes_each_another() {
+    let file = |name: Value| json!({"type": "file", "file": {"file_data": "data:application/pdf;base64,AA==", "filename": name}});
+    let long = "a".repeat(300);
+    let names = [
+        json!("a.pdf"),
+        json!("a_pdf"),
+        json!("a  b\t(1) [2]"),
+        json!("  "),
+        json!(null),
+        json!(null),
+        json!(long),
+        json!(long),
+    ];
+    let content: Vec<_> = names.into_iter().map(file).chain([json!({"type": "text", "text": "Read."})]).collect();
+    let body = json!({"model": "amazon.nova-pro-v1:0", "messages": [{"role": "user", "content": content}]});
+    let (sent, _) = said("bedrock", CHAT, &body);
+    let blocks = sent["messages"][0]["content"].as_array().unwrap().iter();
+    let told: Vec<_> = blocks.filter_map(|block| block["document"]["name"].as_str()).collect();
+    let (cut, second) = ("a".repeat(200), format!("{} 2", "a".repeat(198)));
+    assert_eq!(told, ["a-pdf", "a-pdf 2", "a b (1) [2]", "document", "document 2", "document 3", &cut, &second]);
+}
+
+#[test]
+fn how_much_is_thought_is_said_or_named_and_leaves_room_for_the_answer() {
+    let claude = "claude-sonnet-4-5";
+    for (slug, model) in
+        [("anthropic", claude), ("google", "gemini-2.5-pro"), ("bedrock", "anthropic.claude-sonnet-4-5")]
+    {
+        let body = talk(model, &json!({"reasoning_effort": "turbo"}));
+        assert!(refused(slug, CHAT, &body).starts_with("reasoning_effort: `turbo` is not known here"), "{slug}");
+        let both = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 3000}, "max_tokens": 4000});
+        let (sent, lost) = said(slug, CHAT, &talk(model, &both));
+        assert_eq!(lost, "reasoning_effort", "{slug}");
+        assert!(sent.to_string().contains("3000"), "{slug}: {sent}");
+    }
+    for (more, budget, named) in [
+        (json!({"reasoning_effort": "high", "max_tokens": 30_000}), json!(16_384), ""),
+        (json!({"reasoning_effort": "high", "max_tokens": 8000}), json!(4000), "reasoning_effort"),
+        (json!({"reasoning_effort": "medium", "max_tokens": 9000}), json!(8192), ""),
+        (json!({"reasoning_effort": "low", "max_tokens": 1025}), json!(null), "reasoning_effort"),
+        (json!({"thinking": {"type": "enabled", "budget_tokens": 9000}, "max_tokens": 9000}), json!(4500), "thinking"),
+        (json!({"thinking": {"type": "enabled", "budget_tokens": 8999}, "max_tokens": 9000}), json!(8999), ""),
+    ] {
+        let (sent, lost) = said("anthropic", CHAT, &talk(claude, &more));
+        assert_eq!((&sent["thinking"]["budget_tokens"], lost.as_str()), (&budget, named), "{more}");
+    }
+    for (effort, model, told, named) in [
+        ("high", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), ""),
+        ("max", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), "reasoning_effort"),
+        ("xhigh", "gemini-3-pro", json!({"thinkingLevel": "high"}), "reasoning_effort"),
+    ] {
+        let (sent, lost) = said("google", CHAT, &talk(model, &json!({"reasoning_effort": effort})));
+        assert_eq!((&sent["generationConfig"]["thinkingConfig"], lost.as_str()), (&told, named), "{effort}");
+    }
+}
+
+#[test]
+fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
+    for (operation, id) in [
+        (CHAT, "cohere-1700000000000-7"),
+        (Operation::Complete, "cohere-1700000000000-7"),
+        (Operation::Messages, "msg_1700000000000-7"),
+        (Operation::CreateModelResponse, "resp_1700000000000-7"),
+    ] {
+        let body = match operation {
+            Operation::Complete => json!({"model": "m", "prompt": "Hi"}),
+            Operation::CreateModelResponse => json!({"model": "m", "input": "Hi"}),
+            _ => talk("m", &json!({"max_tokens": 9})),
+        };
+        let (translation, _) = asked("cohere", operation, &body).unwrap();
+        let answer = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
+        let told: Value = serde_json::from_slice(&translation.whole(answer.to_string().as_bytes()).unwrap()).unwrap();
+        assert_eq!(told["id"], id, "{}", operation.id());
+        let created = told.get("created").or_else(|| told.get("created_at"));
+        assert!(created.is_none_or(|created| *created == 1_700_000_000), "{told}");
+        let mut stream = translation.stream();
+        let events = [
+            json!({"type": "message-start"}),
+            json!({"type": "content-delta", "delta": {"message": {"content": {"text": "Hello"}}}}),
+            json!({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
+        ];
+        let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
+        let out = [stream.push(events.into()), stream.finish()].concat();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains(&format!("\"id\":\"{id}\"")), "{out}");
+        assert!(!out.contains("\"id\":\"\""), "{out}");
+    }
+}
+
+#[test]
+fn what_is_said_of_tools_that_are_not_there_is_refused() {
+    let body = talk("amazon.nova-pro-v1:0", &json!({"tool_choice": "required"}));
+    assert_eq!(refused("bedrock", CHAT, &body), "tool_choice: there are no tools");
+    let native = json!({"tools": [{"type": "web_search_20250305", "web_search_20250305": {"name": "web_search"}}], "tool_choice": "required"});
+    let (_, lost) = said("bedrock", CHAT, &talk("anthropic.claude-sonnet-4-5", &native));
+    assert_eq!(lost, "tool_choice");
+}
+
+#[test]
+fn who_says_nothing_is_told_so() {
+    for (slug, model) in
+        [("anthropic", "claude-sonnet-4-5"), ("google", "gemini-2.5-pro"), ("bedrock", "amazon.nova-pro-v1:0")]
+    {
+        let body = json!({"model": model, "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]});
+        assert!(refused(slug, CHAT, &body).starts_with("messages: "), "{slug}");
+    }
+    let wanted = talk("gemini-2.5-flash-image", &json!({"image_config": "16:9"}));
+    assert_eq!(refused("google", CHAT, &wanted), "image_config: must be an object");
+}
+
+#[test]
+fn names_beyond_the_first_are_counted() {
+    let more: Value = (0..40).map(|n| (format!("x{n:02}"), json!(1))).collect::<serde_json::Map<_, _>>().into();
+    let (_, lost) = said("anthropic", CHAT, &talk("claude-sonnet-4-5", &more));
+    assert!(lost.ends_with("x14, x15, and 24 more"), "{lost}");
+}
+
+#[test]
+fn a_result_of_a_call_that_is_gone_is_told_under_a_name_that_fills_its_place() {
+    let body = json!({"model": "gemini-2.5-pro", "messages": [{"role": "user", "content": "Go on."},
+        {"role": "tool", "tool_call_id": "gone", "content": "4 °C"}]});
+    let (sent, lost) = said("google", CHAT, &body);
+    let expected = json!({"functionResponse": {"name": "unknown_function", "response": {"output": "4 °C"}}});
+    assert_eq!(sent["contents"][0]["parts"][1], expected);
+    assert_eq!(lost, "tool_call_id");
+}
+
+#[test]
+fn a_field_of_the_wrong_type_is_named_or_refused() {
+    for (operation, more, named) in [
+        (CHAT, json!({"stream_options": "all"}), "stream_options"),
+        (CHAT, json!({"max_tokens": 5, "max_completion_tokens": 9}), "max_tokens"),
+        (
+            CHAT,
+            json!({"messages": [{"role": "assistant", "content": "a", "refusal": 5}, {"role": "user", "content": "b"}]}),
+            "messages.refusal",
+        ),
+        (Operation::Messages, json!({"metadata": "u-1"}), "metadata"),
+        (Operation::Messages, json!({"output_config": "high"}), "output_config"),
+        (
+            Operation::Messages,
+            json!({"output_config": {"format": {"type": "grammar", "grammar": "x"}}}),
+            "output_config.format",
+        ),
+        (
+            Operation::Messages,
+            json!({"tools": [{"name": "f", "input_schema": {}, "description": 5}]}),
+            "tools.description",
+        ),
+    ] {
+        let (_, lost) = said("cohere", operation, &talk("command-a", &more));
+        assert_eq!(lost, named, "{} {more}", operation.id());
+    }
+    for (more, named) in [
+        (json!({"reasoning": "high"}), "reasoning"),
+        (json!({"text": "short", "stream_options": 1}), "text, stream_options"),
+    ] {
+        let mut body = json!({"model": "command-a", "input": "Hi"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(said("cohere", Operation::CreateModelResponse, &body).1, named);
+    }
+    for (config, named) in [
+        (json!({"thinkingLevel": "THINKING_LEVEL_UNSPECIFIED"}), ""),
+        (json!({"thinkingLevel": "LOW", "thinkingBudget": 2000}), "thinkingLevel"),
+    ] {
+        let body = json!({"model": "claude-sonnet-4-5", "contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"thinkingConfig": config}});
+        assert_eq!(said("anthropic", Operation::GenerateContent, &body).1, named, "{body}");
+    }
+    let body = talk("claude-sonnet-4-5", &function(&json!("none")));
+    assert_eq!(refused("anthropic", CHAT, &body), "tools[0].function.parameters: must be an object");
+}
+
+#[test]
+fn a_hint_about_caching_is_told_where_the_model_takes_one_and_named_where_it_does_not() {
+    let hint = json!({"type": "ephemeral", "ttl": "1h"});
+    let tool = json!({"type": "function", "function": {"name": "f"}, "cache_control": hint});
+    let body = |model: &str| {
+        json!({"model": model, "tools": [tool], "messages": [{"role": "system", "content": [{"type": "text", "text": "a", "cache_control": hint}]},
+            {"role": "user", "content": [{"type": "text", "text": "b", "cache_control": hint}]}]})
+    };
+    let long = json!({"cachePoint": {"type": "default", "ttl": "1h"}});
+    let short = json!({"cachePoint": {"type": "default"}});
+    for (model, in_tools, in_talk, expected) in [
+        ("us.anthropic.claude-sonnet-4-5", &long, &long, ""),
+        ("eu.amazon.nova-pro-v1:0", &Value::Null, &short, "cache_control.ttl, cache_control"),
+        ("meta.llama3-1-70b-instruct-v1:0", &Value::Null, &Value::Null, "cache_control"),
+        ("arn:aws:bedrock:eu-west-1:1:application-inference-profile/abc", &long, &long, ""),
+    ] {
+        let (sent, lost) = said("bedrock", CHAT, &body(model));
+        assert_eq!(&sent["toolConfig"]["tools"][1], in_tools, "{model}");
+        assert_eq!((&sent["system"][1], &sent["messages"][0]["content"][1]), (in_talk, in_talk), "{model}");
+        assert_eq!(lost, expected, "{model}");
+    }
+}
+
+#[test]
+fn who_asks_in_claudes_own_words_by_an_arn_that_names_nobody_is_taken_at_their_word() {
+    let thinking = json!({"type": "enabled", "budget_tokens": 2000});
+    let body = |model: &str| talk(model, &json!({"max_tokens": 4000, "thinking": thinking}));
+    let arn = |kind: &str| format!("arn:aws:bedrock:eu-west-1:1:{kind}");
+    for (model, more, expected) in [
+        (arn("application-inference-profile/a1b2"), json!({"thinking": thinking}), ""),
+        (arn("provisioned-model/a1b2"), json!({"thinking": thinking}), ""),
+        (arn("inference-profile/eu.amazon.nova-pro-v1:0"), Value::Null, "thinking"),
+    ] {
+        let (sent, lost) = said("bedrock", Operation::Messages, &body(&model));
+        assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&more, expected), "{model}");
+    }
+}
+
+#[test]
+fn what_a_provider_calls_by_a_name_of_its_own_is_taken_under_that_too() {
+    let (sent, lost) = said("cohere", CHAT, &talk("command-a", &json!({"k": 600})));
+    assert_eq!((&sent["k"], lost.as_str()), (&json!(500), "k"));
+    let (sent, lost) = said("predibase", CHAT, &talk("d:a", &json!({"top_k": 3, "best_of": 2})));
+    assert_eq!((&sent["top_k"], &sent["best_of"], lost.as_str()), (&json!(3), &json!(2), ""));
+    let (sent, lost) = said("bedrock", CHAT, &talk("cohere.command-r-v1:0", &json!({"logitBias": {"a": 1}})));
+    assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&json!({"logit_bias": {"a": 1}}), ""));
+}
+
+#[test]
+fn models_with_bodies_of_openais_are_told_its_words_on_bedrock_and_others_are_not() {
+    let more = json!({"response_format": {"type": "json_object"}, "reasoning_effort": "low"});
+    let told = |model: &str| {
+        let (sent, lost) = said("bedrock", CHAT, &talk(model, &more));
+        (sent["additionalModelRequestFields"].clone(), lost)
+    };
+    assert_eq!(told("openai.gpt-oss-120b-1:0"), (more.clone(), String::new()));
+    let format = json!({"response_format": {"type": "json_object"}});
+    assert_eq!(told("qwen.qwen3-32b-v1:0"), (format, "reasoning_effort".into()));
+    assert_eq!(told("us.meta.llama3-3-70b-instruct-v1:0"), (Value::Null, "reasoning_effort, response_format".into()));
+}
+
+#[test]
+fn cohere_is_told_by_how_many_tokens_to_think_where_its_model_thinks() {
+    for (model, effort, thinking, lost) in [
+        ("command-a-reasoning-08-2025", "medium", json!({"type": "enabled", "token_budget": 8192}), ""),
+        ("command-a-reasoning-08-2025", "none", json!({"type": "disabled"}), ""),
+        ("command-a-03-2025", "medium", Value::Null, "reasoning_effort"),
+    ] {
+        let (sent, named) = said("cohere", CHAT, &talk(model, &json!({"reasoning_effort": effort})));
+        assert_eq!((&sent["thinking"], named.as_str()), (&thinking, lost), "{model} {effort}");
+    }
+    let own = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 99}});
+    let (sent, lost) = said("cohere", CHAT, &talk("command-a-reasoning-08-2025", &own));
+    assert_eq!((&sent["thinking"]["token_budget"], lost.as_str()), (&json!(99), "reasoning_effort"));
+}
+
+#[test]
+fn an_image_that_is_no_url_is_its_bytes_to_google_and_a_text_that_is_no_base64_is_its_words() {
+    let seen = |url: &str| {
+        let content = json!([{"type": "image_url", "image_url": {"url": url}}]);
+        let (sent, _) =
+            said("google", CHAT, &json!({"model": "m", "messages": [{"role": "user", "content": content}]}));
+        sent["contents"][0]["parts"][0].clone()
+    };
+    assert_eq!(seen("iVBORw0KGgo/AA=="), json!({"inlineData": {"mimeType": "image/jpeg", "data": "iVBORw0KGgo/AA=="}}));
+    assert_eq!(seen("gs://b/a.png"), json!({"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a.png"}}));
+    let read = |data: &str| {
+        let content = json!([{"type": "file", "file": {"file_data": data, "mime_type": "text/plain"}}]);
+        let body = json!({"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": content}]});
+        said("anthropic", CHAT, &body).0["messages"][0]["content"][0]["source"].clone()
+    };
+    for (data, text) in [("Hello, you.", "Hello, you."), ("aGk=", "hi"), ("test", "test")] {
+        assert_eq!(read(data), json!({"type": "text", "media_type": "text/plain", "data": text}));
+    }
+}
+
+#[test]
+fn a_version_of_anthropics_api_in_a_body_is_asked_for_where_nothing_else_names_one() {
+    let told = |slug: &str, said: &str| {
+        let body = talk("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": said}));
+        let (translation, sent) = asked(slug, CHAT, &body).unwrap();
+        (translation.version.clone(), sent["anthropic_version"].clone(), translation.lost.text())
+    };
+    assert_eq!(told("anthropic", "2023-01-01"), (Some("2023-01-01".into()), Value::Null, String::new()));
+    // That of a host is none of Anthropic's own, and the other way round.
+    assert_eq!(told("anthropic", "bedrock-2023-05-31"), (None, Value::Null, "anthropic_version".into()));
+    assert_eq!(told("vertex-ai", "vertex-2024-01-01"), (None, json!("vertex-2024-01-01"), String::new()));
+    assert_eq!(told("vertex-ai", "2023-06-01"), (None, json!("vertex-2023-10-16"), "anthropic_version".into()));
+}
+
+#[test]
+fn the_most_effort_of_claude_is_the_most_that_others_know() {
+    let body = talk("gpt-5", &json!({"max_tokens": 9, "output_config": {"effort": "max"}}));
+    for (slug, effort, named) in [("openai", "high", "reasoning_effort"), ("deepseek", "max", "")] {
+        let (sent, lost) = said(slug, Operation::Messages, &body);
+        assert_eq!((&sent["reasoning_effort"], lost.as_str()), (&json!(effort), named), "{slug}");
+    }
+}
+
+#[test]
+fn tools_that_anthropic_runs_are_refused_where_google_is_asked_and_googles_own_are_not() {
+    let with = |tool: Value| talk("gemini-2.5-flash", &json!({"max_tokens": 9, "tools": [tool]}));
+    let refusal =
+        refused("google", Operation::Messages, &with(json!({"type": "web_search_20250305", "name": "web_search"})));
+    assert_eq!(refusal, "tools[0].type: this provider has nothing like `web_search_20250305`");
+    let (sent, _) = said("google", CHAT, &with(json!({"type": "file_search", "file_search": {"stores": ["s"]}})));
+    assert_eq!(sent["tools"], json!([{"file_search": {"stores": ["s"]}}]));
+}

@@ -1,0 +1,194 @@
+//! Clients of Google and Amazon reach every provider: whatever it answers comes to them, whole and streamed, as to everybody else.
+
+use std::collections::BTreeSet;
+
+use crate::golden_cases::{Answered, cases, reassembled};
+use penstock_llm::{
+    api_format::Dialect,
+    catalog::{self, Provider},
+    operation::Operation,
+    translation::{Beside, Question, Translation},
+};
+use serde_json::{Value, json};
+
+/// Whole, and the stream of the same.
+const PAIRS: [(Operation, Operation); 3] = [
+    (Operation::GenerateContent, Operation::StreamGenerateContent),
+    (Operation::Converse, Operation::ConverseStream),
+    (Operation::InvokeModel, Operation::InvokeModelStream),
+];
+
+fn asked(operation: Operation) -> Value {
+    match operation {
+        Operation::GenerateContent | Operation::StreamGenerateContent => {
+            json!({"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]})
+        }
+        Operation::Converse | Operation::ConverseStream => {
+            json!({"messages": [{"role": "user", "content": [{"text": "Hello"}]}]})
+        }
+        _ => json!({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 64,
+            "messages": [{"role": "user", "content": "Hello"}]}),
+    }
+}
+
+fn translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
+    let wire = provider.wire(operation, model)?;
+    let body = asked(operation).to_string().into_bytes();
+    let question = Question {
+        operation,
+        provider,
+        body: &body,
+        model,
+        beside: Beside::default(),
+        strict: true,
+        now: 1_700_000_000_000,
+        mark: 7,
+    };
+    Some(Translation::of(&question, wire).unwrap().0)
+}
+
+/// Text, calls, why it ended, and what it cost in and out: in one shape, whoever was told.
+fn said(operation: Operation, told: &Value) -> Value {
+    let (texts, calls, finish, cost) = match operation {
+        Operation::GenerateContent | Operation::StreamGenerateContent => {
+            let parts = told["candidates"][0]["content"]["parts"].as_array().unwrap();
+            let calls = parts.iter().map(|part| &part["functionCall"]).filter(|call| call.is_object());
+            let calls: Vec<_> = calls.map(|call| json!([call["name"], call["args"]])).collect();
+            let usage = &told["usageMetadata"];
+            let thoughts = usage["thoughtsTokenCount"].as_u64().unwrap_or_default();
+            let out = usage["candidatesTokenCount"].as_u64().unwrap() + thoughts;
+            let texts = parts.iter().filter(|part| part["thought"].is_null()).map(|part| part["text"].clone());
+            (
+                texts.collect(),
+                calls,
+                told["candidates"][0]["finishReason"].clone(),
+                json!([usage["promptTokenCount"], out]),
+            )
+        }
+        Operation::Converse | Operation::ConverseStream => {
+            let blocks = told["output"]["message"]["content"].as_array().unwrap();
+            let calls = blocks.iter().map(|block| &block["toolUse"]).filter(|call| call.is_object());
+            let calls: Vec<_> = calls.map(|call| json!([call["name"], call["input"]])).collect();
+            let usage = &told["usage"];
+            let out = usage["outputTokens"].as_u64().unwrap();
+            let texts: Vec<_> = blocks.iter().map(|block| block["text"].clone()).collect();
+            (texts, calls, told["stopReason"].clone(), json!([usage["totalTokens"].as_u64().unwrap() - out, out]))
+        }
+        _ => {
+            let blocks = told["content"].as_array().unwrap();
+            let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
+            let calls: Vec<_> = calls.map(|call| json!([call["name"], call["input"]])).collect();
+            let (usage, texts) = (&told["usage"], blocks.iter().map(|block| block["text"].clone()).collect());
+            let counts = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+            let prompt: u64 = counts.iter().filter_map(|key| usage[key].as_u64()).sum();
+            (texts, calls, told["stop_reason"].clone(), json!([prompt, usage["output_tokens"]]))
+        }
+    };
+    let text: String = texts.iter().filter_map(Value::as_str).collect();
+    let finish = match finish.as_str().unwrap() {
+        "STOP" if calls.is_empty() => "end_turn",
+        "STOP" => "tool_use",
+        "MAX_TOKENS" => "max_tokens",
+        word => word,
+    };
+    json!({"text": text, "calls": calls, "finish": finish, "cost": cost})
+}
+
+#[test]
+fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as_whole() {
+    let mut asked_of = BTreeSet::new();
+    for case in cases().into_iter().filter(|case| ["stream", "tools_stream"].contains(&case.label.as_str())) {
+        let provider = catalog::find(&case.provider).unwrap();
+        let (Some(sibling), Answered::Stream(stream)) = (case.sibling(), case.answered()) else { continue };
+        let Answered::Whole(whole) = sibling.answered() else { panic!("{} is not whole", sibling.name()) };
+        if case.operation().dialect() == Some(Dialect::Bedrock) {
+            continue;
+        }
+        let mut all = Vec::new();
+        for (operation, streamed) in PAIRS {
+            let Some(translation) = translation(provider, operation, "") else { continue };
+            let told = serde_json::from_slice(&translation.whole(&whole).unwrap()).unwrap();
+            let found = said(operation, &told);
+            let mut transcoder = self::translation(provider, streamed, "").unwrap().stream();
+            let mut bytes = transcoder.push(stream.clone()).to_vec();
+            bytes.extend_from_slice(&transcoder.finish());
+            let again = reassembled(streamed.id(), &bytes);
+            assert_eq!(said(streamed, &again), found, "{} {}", case.name(), streamed.id());
+            asked_of.insert((case.provider.clone(), operation.id()));
+            all.push(found);
+        }
+        for pair in all.windows(2) {
+            assert_eq!(pair[0], pair[1], "{}", case.name());
+        }
+        assert!(all.iter().all(|one| one["cost"][1] != 0), "{}: {all:?}", case.name());
+    }
+    // The pretend provider speaks to everybody as OpenAI does.
+    for provider in catalog::all().filter(|provider| provider.slug() != "mock") {
+        for (operation, _) in PAIRS.iter().filter(|(operation, _)| provider.wire(*operation, "").is_some()) {
+            let pair = (provider.slug().to_owned(), operation.id());
+            assert!(asked_of.contains(&pair), "{pair:?} was never asked");
+        }
+    }
+}
+
+#[test]
+fn an_error_of_any_provider_is_told_in_the_callers_words() {
+    for case in cases().into_iter().filter(|case| case.label == "error") {
+        let provider = catalog::find(&case.provider).unwrap();
+        let Answered::Error(bytes) = case.answered() else { continue };
+        for (operation, _) in PAIRS {
+            let Some(translation) = translation(provider, operation, "") else { continue };
+            let told: Value = serde_json::from_slice(&translation.error(429, &bytes, None)).unwrap();
+            let (message, word) = match operation {
+                Operation::GenerateContent => (&told["error"]["message"], &told["error"]["status"]),
+                _ => (&told["message"], &told["__type"]),
+            };
+            assert!(message.as_str().unwrap().starts_with(&format!("{} error: ", case.provider)), "{told}");
+            assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word.as_str().unwrap()), "{told}");
+        }
+    }
+}
+
+#[test]
+fn googles_clients_embed_at_every_provider_that_embeds() {
+    let all = cases();
+    let own = |slug: &str| {
+        all.iter().find(|case| case.provider == slug && case.operation == "embed" && case.label == "whole")
+    };
+    let openais = all.iter().find(|case| case.name() == "openai/embedContent/whole").unwrap();
+    let mut embedded = Vec::new();
+    for provider in catalog::all().filter(|provider| provider.slug() != "mock") {
+        // Who embeds as OpenAI does answers as OpenAI does.
+        let case = own(provider.slug()).unwrap_or(openais);
+        let (model, Answered::Whole(answer)) = (case.model(), case.answered()) else { panic!("{}", case.name()) };
+        let one = json!({"content": {"parts": [{"text": "Hi"}]}});
+        let asks =
+            [(Operation::EmbedContent, one.clone()), (Operation::BatchEmbedContents, json!({"requests": [one]}))];
+        for (operation, body) in asks {
+            let Some(wire) = provider.wire(operation, &model) else { continue };
+            let (body, beside) = (body.to_string(), Beside::default());
+            let question = Question {
+                operation,
+                provider,
+                body: body.as_bytes(),
+                model: &model,
+                beside,
+                strict: true,
+                now: 0,
+                mark: 0,
+            };
+            let translation = Translation::of(&question, wire).unwrap().0;
+            let told: Value = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
+            let values = told.pointer("/embedding/values").or_else(|| told.pointer("/embeddings/0/values"));
+            let is_one = |values: &Value| {
+                values.as_array().is_some_and(|values| values.iter().all(Value::is_number) && !values.is_empty())
+            };
+            assert!(values.is_some_and(is_one), "{} {}: {told}", provider.slug(), operation.id());
+            let error: Value =
+                serde_json::from_slice(&translation.error(429, br#"{"error":{"message":"later"}}"#, None)).unwrap();
+            assert_eq!(error["error"]["status"], "RESOURCE_EXHAUSTED", "{}", provider.slug());
+            embedded.push((provider.slug(), operation.id()));
+        }
+    }
+    assert!(embedded.len() > 40, "{embedded:?}");
+}

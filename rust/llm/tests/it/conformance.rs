@@ -1,0 +1,391 @@
+//! All providers are asked the same questions, and what comes back to the caller says the same, whoever answered.
+
+use std::collections::BTreeSet;
+
+use crate::golden_cases::{Answered, Case, all, cases, reassembled};
+use penstock_llm::{
+    api_format::Dialect,
+    catalog::{self, Asked, Options, Provider, Stated},
+    files::{Bucket, Keeper},
+    operation::Operation,
+    translation::{self, Mending},
+    usage::Meter,
+};
+use serde_json::Value;
+
+/// What every provider has to show for an operation that reaches it in translation.
+const NEEDED: [&str; 3] = ["whole", "stream", "error"];
+
+#[test]
+fn every_operation_of_every_provider_has_its_cases() {
+    let known: BTreeSet<_> = all().iter().map(Case::name).collect();
+    let mut missing = Vec::new();
+    for provider in catalog::all() {
+        let is_shown = |operation: &&Operation| {
+            let is_told = provider.wire(**operation, "").is_some() && !is_by_callers(**operation);
+            // Who keeps files is asked several things for each of these: `files` of the engine's tests.
+            let is_passed = provider.offers_itself(**operation) && keeper(provider, **operation).is_none();
+            is_told || is_passed && !is_between_ourselves(**operation)
+        };
+        for operation in Operation::ALL.iter().filter(is_shown) {
+            let needed = NEEDED.iter().filter(|case| is_asked_so(*operation, case));
+            let names = needed.map(|case| format!("{}/{}/{case}", provider.slug(), operation.id()));
+            missing.extend(names.filter(|name| !known.contains(name)));
+        }
+    }
+    assert!(missing.is_empty(), "no golden cases: {missing:#?}");
+}
+
+/// What calls tools in chats in its own words does so in messages too, and shows it; who is asked as `OpenAI` is shown here.
+#[test]
+fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
+    let known: BTreeSet<_> = all().iter().map(Case::name).collect();
+    let of = |label: &str| all().into_iter().find(|case| case.name() == format!("openai/messages/{label}")).unwrap();
+    let [whole, stream] = ["tools", "tools_stream"].map(of);
+    let Answered::Stream(events) = stream.answered() else { panic!("it is no stream") };
+    let mut shown = 0;
+    for provider in catalog::all() {
+        let slug = provider.slug();
+        let is_told = provider.wire(Operation::Messages, &whole.model()).is_some();
+        if !is_told || known.contains(&format!("{slug}/messages/tools")) {
+            continue;
+        }
+        let calls_tools = known.contains(&format!("{slug}/chatComplete/tools"));
+        assert!(!calls_tools, "{slug} has no cases of messages with tools: tools, tools_stream");
+        let [mut whole, mut stream] = [whole.clone(), stream.clone()];
+        (whole.provider, stream.provider) = (slug.to_owned(), slug.to_owned());
+        let (translation, sent) = whole.translation().unwrap();
+        let sent: Value = serde_json::from_slice(&sent).unwrap();
+        if provider.wording(Operation::ChatComplete).drops.contains(&"tools") {
+            assert!(sent["tools"].is_null() && translation.lost.text().contains("tools"), "{slug}: {sent}");
+            continue;
+        }
+        let messages = sent["messages"].as_array().unwrap();
+        let calls = messages.iter().flat_map(|message| message["tool_calls"].as_array().into_iter().flatten());
+        let results = messages.iter().filter(|message| message["role"] == "tool");
+        let named = &sent["tools"][0]["function"]["name"];
+        assert_eq!((calls.count(), results.count(), named.as_str()), (2, 2, Some("weather")), "{slug}: {sent}");
+        let mut transcoder = stream.translation().unwrap().0.stream();
+        let returned = [transcoder.push(events.clone()), transcoder.finish()].concat();
+        let expected = told(&of("tools"));
+        assert_eq!(
+            (told(&whole), message(&reassembled("messages", &returned))),
+            (expected.clone(), expected),
+            "{slug}"
+        );
+        shown += 1;
+    }
+    assert!(shown > 40, "{shown}");
+}
+
+/// What does not talk does not stream, and some are asked for a stream under another name.
+fn is_asked_so(operation: Operation, case: &str) -> bool {
+    let is_vendors = matches!(operation.dialect(), Some(Dialect::Gemini | Dialect::Bedrock));
+    match case {
+        "stream" => operation.streams() || translation::is_talk(operation) && !is_vendors,
+        "whole" => !operation.streams(),
+        _ => true,
+    }
+}
+
+/// Whose lists pass, each in a shape of its own until that is mended.
+const LISTS: [&str; 13] = [
+    "azure-openai",
+    "bytez",
+    "cerebras",
+    "deepgram",
+    "deepseek",
+    "fireworks-ai",
+    "groq",
+    "mistral-ai",
+    "moonshot",
+    "openai",
+    "openrouter",
+    "replicate",
+    "x-ai",
+];
+
+#[test]
+fn a_list_of_models_is_told_in_one_shape_whoever_gives_it() {
+    for slug in LISTS {
+        for label in ["whole", "error"] {
+            let name = format!("{}{label}", name_of(slug, Operation::Models));
+            let case =
+                all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+            let Answered::Whole(answer) = case.answered() else { continue };
+            let (_, mending, _) = case.passed();
+            let told: Value = serde_json::from_slice(&mending.whole(answer)).unwrap();
+            let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!((&told["provider"], &keys[..]), (&slug.into(), &["id", "object", "created", "owned_by"][..]));
+        }
+    }
+}
+
+/// Of every other row: whose list is told as it came has it in `OpenAI`'s shape, and errors have that of everybody's.
+#[test]
+fn lists_of_models_and_moderations_are_told_alike_by_who_has_no_case_of_its_own() {
+    let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;
+    let verdict = br#"{"id":"modr-1","model":"m","results":[{"flagged":false,"categories":{},"category_scores":{}}]}"#;
+    let mut asked = 0;
+    for provider in catalog::all() {
+        for operation in
+            [Operation::Models, Operation::Moderate].into_iter().filter(|one| provider.wire(*one, "").is_none())
+        {
+            let mending = Mending::of(provider, operation, Dialect::OpenAi, true);
+            let name = format!("{}/{}", provider.slug(), operation.id());
+            if operation == Operation::Models {
+                let told: Value = serde_json::from_slice(&mending.whole(list.as_slice().into())).unwrap();
+                let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
+                assert_eq!(
+                    (&told["provider"], &keys[..]),
+                    (&provider.slug().into(), &["id", "object", "created", "owned_by"][..]),
+                    "{name}"
+                );
+            } else {
+                assert!(!mending.mends() || mending.whole(verdict.as_slice().into()) == verdict.as_slice(), "{name}");
+            }
+            for error in
+                [r#"{"detail":"no"}"#, r#"{"message":"no"}"#, r#"{"error":"no"}"#, r#"{"error":{"message":"no"}}"#]
+            {
+                let told: Value = serde_json::from_slice(&mending.error(404, error.as_bytes(), None).unwrap()).unwrap();
+                let keys: Vec<_> = told["error"].as_object().unwrap().keys().map(String::as_str).collect();
+                assert_eq!(keys, ["message", "type", "param", "code"], "{name} {error}");
+                assert!(told["error"]["message"].as_str().unwrap().contains("no"), "{name} {error}: {told}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 130, "{asked}");
+}
+
+/// Sockets, of which nothing is changed, and what the gateway itself asks of a provider's store in that provider's words.
+fn is_between_ourselves(operation: Operation) -> bool {
+    let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what));
+    is_of_jobs || operation == Operation::Realtime
+}
+
+/// Whose wire depends on the model: one of each family, and the case that shows it.
+const FAMILIES: [(&str, Operation, &str, &str); 16] = [
+    ("azure-ai", Operation::ChatComplete, "claude-opus-4-5", "claude"),
+    ("bedrock", Operation::Messages, "us.anthropic.claude-sonnet-4-5", "carried"),
+    ("bedrock", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
+    ("bedrock", Operation::Embed, "cohere.embed-v4", "cohere"),
+    ("bedrock", Operation::Rerank, "cohere.rerank-v3-5:0", "cohere"),
+    ("bedrock", Operation::ImageGenerate, "stability.stable-image-core-v1:1", "stable_image"),
+    ("bedrock", Operation::ImageGenerate, "stability.stable-diffusion-xl-v1", "artifacts"),
+    ("google", Operation::ImageGenerate, "gemini-2.5-flash-image", "gemini"),
+    ("stability-ai", Operation::ImageGenerate, "stable-diffusion-xl-1024-v1-0", "engine"),
+    ("vertex-ai", Operation::ImageGenerate, "gemini-2.5-flash-image", "gemini"),
+    ("vertex-ai", Operation::ChatComplete, "anthropic.claude-sonnet-4-5", "claude"),
+    ("vertex-ai", Operation::ChatComplete, "meta.llama-4", "llama"),
+    ("vertex-ai", Operation::Messages, "anthropic.claude-sonnet-4-5", "carried"),
+    ("vertex-ai", Operation::Messages, "meta.llama-4", "llama"),
+    ("vertex-ai", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
+    ("voyage", Operation::Embed, "voyage-multimodal-3", "pictures"),
+];
+
+#[test]
+fn every_family_of_models_that_is_spoken_to_in_its_own_way_has_its_cases() {
+    let mut missing = Vec::new();
+    for (slug, operation, model, label) in FAMILIES {
+        let provider = catalog::find(slug).unwrap();
+        let is = |model: &str| provider.wire(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
+        let name = format!("{slug}/{}/{label}", operation.id());
+        let mut shown: Vec<_> =
+            cases().into_iter().filter(|case| case.name().starts_with(&name_of(slug, operation))).collect();
+        let case = shown.iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+        assert_eq!(is(&case.model()), is(model), "{name} is of another family");
+        shown.retain(|case| is(&case.model()) == is(model) && !case.label.starts_with("refused"));
+        for needed in NEEDED.iter().filter(|needed| is_asked_so(operation, needed)) {
+            if !shown.iter().any(|case| kind(case) == *needed) {
+                missing.push(format!("{name}: {needed}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no golden cases: {missing:#?}");
+}
+
+fn name_of(slug: &str, operation: Operation) -> String {
+    format!("{slug}/{}/", operation.id())
+}
+
+/// Which of what is needed a case shows.
+fn kind(case: &Case) -> &'static str {
+    match case.answered() {
+        Answered::Whole(_) => "whole",
+        Answered::Stream(_) => "stream",
+        Answered::Error(_) => "error",
+    }
+}
+
+/// Who makes sound and pictures in `OpenAI`'s own way streams them too.
+const MEDIA: [Operation; 4] =
+    [Operation::CreateSpeech, Operation::CreateTranscription, Operation::ImageGenerate, Operation::ImageEdit];
+
+#[test]
+fn streams_of_sound_and_pictures_say_what_they_cost_and_that_they_are_over() {
+    for slug in ["azure-ai", "azure-openai", "mock", "openai"] {
+        for operation in MEDIA {
+            let name = format!("{}stream", name_of(slug, operation));
+            let case =
+                all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+            let Answered::Stream(bytes) = case.answered() else { panic!("{name} is no stream") };
+            let metered = |end: usize| {
+                let mut meter = Meter::of(Dialect::OpenAi, operation);
+                bytes[..end].chunks(11).for_each(|piece| meter.feed(piece));
+                meter.finish()
+            };
+            let whole = metered(bytes.len());
+            assert!(whole.usage.is_some_and(|usage| usage.total() > 12) && whole.terminated, "{name}: {whole:?}");
+            let last = bytes.len() - bytes.rsplit(|byte| *byte == b'\n').nth(2).unwrap().len() - 2;
+            assert!(!metered(last).terminated, "{name} is over before its last event");
+        }
+    }
+}
+
+/// Clients of two vendors' own: `callers.rs` asks every provider in their name, and has the few files that show how it looks.
+fn is_by_callers(operation: Operation) -> bool {
+    matches!(operation.dialect(), Some(Dialect::Gemini | Dialect::Bedrock)) && operation != Operation::CountTokens
+}
+
+/// What providers are told besides a credential, for all of them.
+const OPTIONS: [(&str, &str); 16] = [
+    ("api_version", "2025-01-01"),
+    ("aws_region", "eu-west-1"),
+    ("aws_s3_bucket", "bucket"),
+    ("azure_foundry_url", "https://res.services.ai.azure.com"),
+    ("byteplus_region", "ap-southeast"),
+    ("databricks_workspace", "workspace"),
+    ("deployment_id", "deployment"),
+    ("fireworks_account_id", "account"),
+    ("oracle_region", "eu-frankfurt-1"),
+    ("predibase_tenant", "tenant"),
+    ("resource_name", "res"),
+    ("snowflake_account", "account"),
+    ("vertex_project_id", "project"),
+    ("vertex_region", "europe-west4"),
+    ("vertex_storage_bucket_name", "bucket"),
+    ("workers_ai_account_id", "account"),
+];
+
+#[test]
+fn every_provider_is_asked_for_each_of_its_operations_where_its_file_says() {
+    let wrong: Vec<_> = catalog::all()
+        .filter_map(|provider| crate::golden_cases::of_provider(provider.slug(), "targets.txt", &targets(provider)))
+        .collect();
+    assert!(wrong.is_empty(), "{}\nhint: UPDATE_GOLDEN=1 writes what is", wrong.join("\n"));
+}
+
+/// A line for each operation that somebody offers, in the caller's dialect or in its own, and one for what it is asked unread.
+fn targets(provider: &'static dyn Provider) -> String {
+    let mut options = Options::default();
+    for option in provider.options() {
+        let value = OPTIONS.iter().find(|(key, _)| *key == option.key);
+        if let Some((_, value)) = value {
+            options.put(*option, (*value).to_owned());
+        }
+    }
+    let served = Operation::ALL.iter().filter(|operation| provider.serves(**operation));
+    let lines = served.chain([&Operation::Proxy]).map(|operation| {
+        let is_told = provider.wire(*operation, MODEL).is_some() || keeper(provider, *operation).is_some();
+        let way = if is_told { "told" } else { "as it is" };
+        let target = target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
+        format!("{} {target}, {way}\n", operation.id())
+    });
+    lines.collect()
+}
+
+const MODEL: &str = "model-1";
+
+/// Who is asked for an operation about files.
+fn keeper(provider: &dyn Provider, operation: Operation) -> Option<Keeper> {
+    provider.keeper().filter(|_| operation.is_of_files())
+}
+
+fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
+    let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
+    let file = |bucket: &Bucket| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
+    let id = keeper(provider, operation).and_then(Keeper::bucket).map_or_else(|| "id-1".to_owned(), file);
+    let path = path.replace(":id", &id).replace('*', MODEL);
+    let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
+    let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
+    let stated = Stated::default();
+    let asked = Asked {
+        operation,
+        path: &path,
+        query: "",
+        prefix,
+        model: MODEL,
+        user: "",
+        streams: operation.streams(),
+        begun: false,
+        stated,
+    };
+    let mut target = Vec::new();
+    provider.write_target(&asked, options, &mut target)?;
+    Ok(format!("{method} {base}{}", String::from_utf8(target).unwrap()))
+}
+
+#[test]
+fn no_case_is_of_what_its_provider_does_not_have() {
+    for case in all() {
+        let (provider, operation) = (case.provider(), case.operation());
+        let has = provider.serves(operation) || provider.wire(operation, &case.model()).is_some();
+        assert!(has, "{}", case.name());
+    }
+}
+
+#[test]
+fn everybody_is_asked_the_same_and_what_everybody_says_is_told_the_same() {
+    for operation in ["chatComplete", "messages", "createModelResponse"] {
+        for question in ["whole", "tools"] {
+            let asked: Vec<Case> =
+                all().into_iter().filter(|case| case.operation == operation && case.label == question).collect();
+            for pair in asked.windows(2) {
+                assert_eq!(question_of(&pair[0]), question_of(&pair[1]), "{} {}", pair[0].name(), pair[1].name());
+                assert_eq!(told(&pair[0]), told(&pair[1]), "{} {}", pair[0].name(), pair[1].name());
+            }
+        }
+    }
+}
+
+/// The question without the model's name.
+fn question_of(case: &Case) -> Value {
+    let mut asked: Value = serde_json::from_slice(&case.asked()).unwrap();
+    asked.as_object_mut().unwrap().remove("model");
+    asked
+}
+
+/// The words of the answer, the tools it calls and how it ended: ids, models and thoughts are the provider's own.
+fn told(case: &Case) -> Vec<String> {
+    let Answered::Whole(bytes) = case.answered() else { panic!("{} is not whole", case.name()) };
+    let is_told = case.provider().wire(case.operation(), &case.model()).is_some();
+    let told = if is_told { case.translation().unwrap().0.whole(&bytes).unwrap() } else { bytes.to_vec() };
+    let told: Value = serde_json::from_slice(&told).unwrap();
+    match case.operation.as_str() {
+        "messages" => message(&told),
+        "createModelResponse" => response(&told),
+        _ => completion(&told),
+    }
+}
+
+fn completion(told: &Value) -> Vec<String> {
+    let message = &told["choices"][0]["message"];
+    let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].to_string());
+    let mut said = vec![message["content"].to_string()];
+    said.extend(calls);
+    said.push(told["choices"][0]["finish_reason"].to_string());
+    said
+}
+
+fn response(told: &Value) -> Vec<String> {
+    let items = told["output"].as_array().unwrap().iter().filter(|item| item["type"] != "reasoning");
+    let told_of = |item: &Value| format!("{}{}{}", item["content"][0]["text"], item["name"], item["arguments"]);
+    items.map(told_of).chain([told["status"].to_string()]).collect()
+}
+
+fn message(told: &Value) -> Vec<String> {
+    let blocks = told["content"].as_array().unwrap().iter().filter(|block| block["type"] != "thinking");
+    let told_of = |block: &Value| format!("{}{}{}", block["text"], block["name"], block["input"]);
+    blocks.map(told_of).chain([told["stop_reason"].to_string()]).collect()
+}

@@ -1,0 +1,69 @@
+//! Errors as each dialect's clients expect them.
+
+use penstock_llm::api_format::{Dialect, Failure, anthropic_messages, error_body, error_event};
+
+const FAILURE: Failure = Failure {
+    status: 429,
+    kind: None,
+    message: "too \"many\"\nrequests",
+    code: Some("rate_limited"),
+    request_id: Some("req-1"),
+};
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_body_in_each_dialect() {
+    assert_eq!(
+        text(&error_body(Dialect::OpenAi, &FAILURE)),
+        r#"{"error":{"message":"too \"many\"\nrequests","type":"rate_limit_error","param":null,"code":"rate_limited"}}"#
+    );
+    assert_eq!(
+        text(&error_body(Dialect::Anthropic, &FAILURE)),
+        r#"{"type":"error","error":{"type":"rate_limit_error","message":"too \"many\"\nrequests"},"request_id":"req-1"}"#
+    );
+}
+
+#[test]
+fn an_event_in_each_dialect() {
+    let event = error_event(Dialect::OpenAi, &FAILURE);
+    assert!(event.starts_with(b"data: {\"error\":") && event.ends_with(b"}\n\n"));
+    let event = error_event(Dialect::Anthropic, &FAILURE);
+    assert!(event.starts_with(b"event: error\ndata: {\"type\":\"error\"") && event.ends_with(b"}\n\n"));
+}
+
+#[test]
+fn a_kind_that_is_given_wins() {
+    let failure = Failure { kind: Some("gateway_error"), ..FAILURE };
+    for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+        assert!(text(&error_body(dialect, &failure)).contains(r#""type":"gateway_error""#));
+    }
+}
+
+#[test]
+fn every_status_has_a_kind_of_its_dialect() {
+    let kind = |dialect, status| {
+        let body = error_body(dialect, &Failure { status, ..FAILURE });
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        body["error"]["type"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(kind(Dialect::Anthropic, 529), "overloaded_error");
+    assert_eq!(kind(Dialect::Anthropic, 413), "request_too_large");
+    assert_eq!(kind(Dialect::Anthropic, 500), "api_error");
+    assert_eq!(kind(Dialect::OpenAi, 400), "invalid_request_error");
+    assert_eq!(kind(Dialect::OpenAi, 408), "timeout_error");
+    assert_eq!(kind(Dialect::OpenAi, 502), "server_error");
+}
+
+#[test]
+fn an_overloaded_error_is_known() {
+    assert!(anthropic_messages::is_overloaded(
+        br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#
+    ));
+    assert!(!anthropic_messages::is_overloaded(
+        br#"{"type":"error","error":{"type":"api_error","message":"overloaded_error"}}"#
+    ));
+    assert!(!anthropic_messages::is_overloaded(b"[DONE]"));
+}

@@ -1,0 +1,562 @@
+//! The golden files, read and compared.
+// Each test takes what it needs; and clippy does not see that this is one.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use penstock_llm::{
+    api_format::Dialect,
+    catalog::{self, Options, Provider},
+    operation::Operation,
+    stream::{aws_event_stream::Frames, include_usage},
+    translation::{Beside, Lost, Mending, Question, Refusal, Translation},
+};
+use serde_json::{Value, json};
+
+/// The same for all, so that the files stay as they are.
+const NOW: u64 = 1_700_000_000_000;
+
+#[derive(Clone)]
+pub struct Case {
+    pub provider: String,
+    pub operation: String,
+    pub label: String,
+    path: PathBuf,
+}
+
+pub enum Answered {
+    Whole(Bytes),
+    Stream(Bytes),
+    Error(Bytes),
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+/// What a file of a provider's folder says, and what it should.
+pub fn of_provider(slug: &str, file: &str, found: &str) -> Option<String> {
+    let path = root().join(slug).join(file);
+    if env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, found).unwrap();
+        return None;
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    (written != found).then(|| format!("{}:\nthere: {written}\nfound: {found}", path.display()))
+}
+
+/// Those that are said in another way than they came.
+pub fn cases() -> Vec<Case> {
+    all().into_iter().filter(Case::is_told).collect()
+}
+
+/// Those that pass as they are, but for what is mended.
+pub fn passing() -> Vec<Case> {
+    all().into_iter().filter(|case| !case.is_told()).collect()
+}
+
+pub fn all() -> Vec<Case> {
+    let root = root();
+    let mut cases = Vec::new();
+    for provider in folders(&root) {
+        for operation in folders(&provider) {
+            for path in folders(&operation) {
+                let (provider, operation, case) = (name(&provider), name(&operation), name(&path));
+                cases.push(Case { provider, operation, label: case, path });
+            }
+        }
+    }
+    cases
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.is_dir());
+    found.sort();
+    found
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+impl Case {
+    pub fn name(&self) -> String {
+        format!("{}/{}/{}", self.provider, self.operation, self.label)
+    }
+
+    pub fn has(&self, file: &str) -> bool {
+        self.path.join(file).exists()
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        fs::read(self.path.join(file)).unwrap_or_else(|error| panic!("{}/{file}: {error}", self.name()))
+    }
+
+    /// Nothing, where what comes is no JSON.
+    pub fn asked(&self) -> Vec<u8> {
+        if self.has("asked.json") { self.read("asked.json") } else { Vec::new() }
+    }
+
+    fn is_told(&self) -> bool {
+        self.provider().wire(self.operation(), &self.model()).is_some()
+    }
+
+    pub fn provider(&self) -> &'static dyn Provider {
+        catalog::find(&self.provider).expect("a provider's slug")
+    }
+
+    /// Cases whose name begins with `loose` are not strict.
+    fn is_strict(&self) -> bool {
+        !self.label.starts_with("loose")
+    }
+
+    pub fn model(&self) -> String {
+        let asked: Value = serde_json::from_slice(&self.asked()).unwrap_or_default();
+        asked["model"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn operation(&self) -> Operation {
+        *Operation::ALL.iter().find(|operation| operation.id() == self.operation).expect("an operation's id")
+    }
+
+    /// What the caller gets, where that is one whole answer.
+    pub fn returned(&self) -> Option<Vec<u8>> {
+        self.has("returned.json").then(|| self.read("returned.json"))
+    }
+
+    /// What is said otherwise of a case that passes, and what is lost by that.
+    pub fn worded(&self) -> (Vec<u8>, Lost) {
+        let (operation, body) = (self.operation(), self.asked());
+        let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed);
+        let worded = is_worded.then(|| self.provider().wording_of(operation, &self.model()).say(&body)).flatten();
+        worded.unwrap_or_else(|| (body, Lost::default()))
+    }
+
+    /// The request of a case that passes, and what is mended of its answer; and whether its usage is hidden.
+    pub fn passed(&self) -> (Vec<u8>, Mending, bool) {
+        let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.worded());
+        let dialect = operation.dialect().unwrap_or(Dialect::OpenAi);
+        let mending = Mending::of(provider, operation, dialect, self.is_strict());
+        let streams = matches!(self.answered(), Answered::Stream(_));
+        let version = self.options(provider).get("api_version").map(ToOwned::to_owned);
+        let says = include_usage::is_said_when_asked(provider, operation, version.as_deref(), &Options::default());
+        match include_usage::ask(&body).filter(|_| streams && says) {
+            Some(asked) => (asked, mending, true),
+            None => (body, mending, false),
+        }
+    }
+
+    /// A file stands only where something differs from what came.
+    pub fn expect_changed(&self, file: &str, came: &[u8], found: &[u8]) {
+        if came != found {
+            return if file == "returned.sse" { self.expect(file, found) } else { self.expect_json(file, found) };
+        }
+        if env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::remove_file(self.path.join(file)).ok();
+        }
+        assert!(!self.has(file), "{}/{file} is there, but nothing is changed", self.name());
+    }
+
+    /// How its request is said.
+    pub fn translation(&self) -> Result<(Translation, Vec<u8>), Refusal> {
+        let (provider, strict) = (self.provider(), self.is_strict());
+        let body = self.asked();
+        let model = self.model();
+        let betas = self.label.contains("betas").then_some("one-1, two-2");
+        let operation = self.operation();
+        let (query, options) = (self.text("query.txt"), self.options(provider));
+        let wire = provider.wire_at(operation, &model, (&options, "")).expect("an operation that is translated");
+        let is_anthropics = self.label.contains("anthropics");
+        let meant = Some(provider.meant(&options, &model)).filter(|meant| *meant != model);
+        let beside = Beside {
+            betas,
+            version: None,
+            is_anthropics,
+            query: &query,
+            options: Some(&options),
+            meant,
+            signatures: None,
+        };
+        Translation::of(
+            &Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW, mark: 7 },
+            wire,
+        )
+    }
+
+    /// What a file says, if there is one.
+    fn text(&self, file: &str) -> String {
+        if self.has(file) { String::from_utf8(self.read(file)).unwrap().trim_end().to_owned() } else { String::new() }
+    }
+
+    /// Those of a provider that a file gives values, by their keys.
+    fn options(&self, provider: &dyn Provider) -> Options {
+        let given: Value = serde_json::from_str(&self.text("options.json")).unwrap_or_default();
+        let mut options = Options::default();
+        for (option, value) in
+            provider.options().iter().filter_map(|option| Some((option, given[option.key].as_str()?)))
+        {
+            options.put(*option, value.to_owned());
+        }
+        options
+    }
+
+    pub fn answered(&self) -> Answered {
+        if self.has("answered.sse") {
+            return Answered::Stream(self.read("answered.sse").into());
+        }
+        if self.has("answered.hex") {
+            let text = String::from_utf8(self.read("answered.hex")).unwrap();
+            // What each frame says stands above it.
+            let frames = text.lines().filter(|line| !line.starts_with('#')).collect::<String>();
+            let digits: Vec<_> = frames.bytes().filter(u8::is_ascii_hexdigit).collect();
+            let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+            return Answered::Stream(digits.chunks(2).map(byte).collect::<Vec<_>>().into());
+        }
+        if self.has("answered.txt") {
+            return Answered::Whole(self.read("answered.txt").into());
+        }
+        let bytes = if self.has("answered.json") { self.read("answered.json") } else { b"{}".to_vec() };
+        if self.label.starts_with("error") { Answered::Error(bytes.into()) } else { Answered::Whole(bytes.into()) }
+    }
+
+    /// The case of the same name that is answered whole.
+    pub fn sibling(&self) -> Option<Self> {
+        let case =
+            if self.label == "stream" { "whole".to_owned() } else { self.label.strip_suffix("_stream")?.to_owned() };
+        // Some ask for a stream under another name.
+        let operation = match self.operation.as_str() {
+            "streamGenerateContent" => "generateContent",
+            "converseStream" => "converse",
+            "invokeModelStream" => "invokeModel",
+            same => same,
+        };
+        let path = self.path.parent()?.with_file_name(operation).join(&case);
+        path.exists().then(|| Self { label: case, path, operation: operation.to_owned(), ..self.clone() })
+    }
+
+    pub fn expect(&self, file: &str, found: &[u8]) {
+        if env::var_os("UPDATE_GOLDEN").is_some() {
+            let end: &[u8] = if found.ends_with(b"\n") { b"" } else { b"\n" };
+            fs::write(self.path.join(file), [found, end].concat()).unwrap();
+            return;
+        }
+        let expected = String::from_utf8(self.read(file)).unwrap();
+        let found = String::from_utf8_lossy(found);
+        assert_eq!(found.trim_end(), expected.trim_end(), "{}/{file}", self.name());
+    }
+
+    /// Events as they are; frames as what they say, a line each.
+    pub fn expect_stream(&self, found: &[u8]) {
+        if self.operation().dialect() != Some(Dialect::Bedrock) {
+            return self.expect("returned.sse", found);
+        }
+        let lines: Vec<_> = frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
+        self.expect("returned.txt", lines.join("\n").as_bytes());
+    }
+
+    /// Compared as text, so that the order of keys counts.
+    pub fn expect_json(&self, file: &str, found: &[u8]) {
+        let found: Value = serde_json::from_slice(found).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
+        self.expect(file, format!("{found:#}\n").as_bytes());
+    }
+}
+
+/// What the frames of a stream are called and say. What a chunk brings is shown as it is within.
+pub fn frames(stream: &[u8]) -> Vec<(String, Value)> {
+    let mut frames = Frames::new(1 << 20);
+    frames.push(stream);
+    let read = std::iter::from_fn(|| frames.take()).map(|frame| {
+        let frame = frame.unwrap();
+        let mut payload: Value = serde_json::from_slice(&frame.payload).unwrap();
+        if let Some(bytes) = payload["bytes"].as_str() {
+            payload = serde_json::from_slice(&STANDARD.decode(bytes).unwrap()).unwrap();
+        }
+        (frame.name, payload)
+    });
+    let read = read.collect();
+    assert!(!frames.is_within(), "half a frame is left");
+    read
+}
+
+/// What a client puts together from a stream, in the shape of a whole answer.
+pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
+    match operation {
+        "converseStream" => return conversation(&frames(stream)),
+        "invokeModelStream" => return message(&frames(stream).into_iter().map(|(_, event)| event).collect::<Vec<_>>()),
+        _ => (),
+    }
+    let text = std::str::from_utf8(stream).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .filter(|data| *data != "[DONE]")
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    match operation {
+        "messages" => message(&events),
+        "streamGenerateContent" => content(&events),
+        // The last event has it all.
+        "createModelResponse" => events.last().unwrap()["response"].clone(),
+        "complete" => text_completion(&events),
+        _ => completion(&events),
+    }
+}
+
+/// Texts that follow each other as one, with all that they are from.
+pub fn in_one_text(mut answer: Value) -> Value {
+    let at = if answer["content"].is_array() { "/content" } else { "/output/message/content" };
+    let blocks = answer.pointer_mut(at).unwrap();
+    let mut joined: Vec<Value> = Vec::new();
+    for mut block in std::mem::take(blocks.as_array_mut().unwrap()) {
+        let cited = block["citationsContent"].take();
+        if cited.is_object() {
+            block = json!({"text": cited["content"][0]["text"], "citations": cited["citations"]});
+        }
+        block.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let is_text = block["text"].is_string();
+        let Some(last) = joined.last_mut().filter(|last| is_text && last["text"].is_string()) else {
+            joined.push(block);
+            continue;
+        };
+        last["text"] = format!("{}{}", last["text"].as_str().unwrap(), block["text"].as_str().unwrap()).into();
+        for citation in block["citations"].as_array().into_iter().flatten() {
+            if last["citations"].is_null() {
+                last["citations"] = json!([]);
+            }
+            let known = last["citations"].as_array_mut().unwrap();
+            if !known.contains(citation) {
+                known.push(citation.clone());
+            }
+        }
+    }
+    for block in &mut joined {
+        if let Some(citations) = block["citations"].as_array_mut() {
+            citations.sort_by_key(ToString::to_string);
+        }
+        block.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    }
+    *blocks = joined.into();
+    answer
+}
+
+fn text_completion(events: &[Value]) -> Value {
+    let mut told = events.iter().filter(|event| event["choices"][0].is_object());
+    let mut whole = told.next().unwrap().clone();
+    for event in told {
+        append(&mut whole["choices"][0]["text"], &event["choices"][0]["text"]);
+        whole["choices"][0]["finish_reason"] = event["choices"][0]["finish_reason"].clone();
+    }
+    if let Some(usage) = events.last().and_then(|last| last.get("usage")) {
+        whole["usage"] = usage.clone();
+    }
+    whole
+}
+
+fn content(events: &[Value]) -> Value {
+    let mut whole = events.last().unwrap().clone();
+    let mut parts: Vec<Value> = Vec::new();
+    for part in events.iter().flat_map(|event| event["candidates"][0]["content"]["parts"].as_array().unwrap()) {
+        let is_open = |last: &&mut Value| {
+            part["text"].is_string()
+                && last["text"].is_string()
+                && last["thought"] == part["thought"]
+                && last["thoughtSignature"].is_null()
+        };
+        match parts.last_mut().filter(is_open) {
+            Some(last) => {
+                append(&mut last["text"], &part["text"]);
+                if part["thoughtSignature"].is_string() {
+                    last["thoughtSignature"] = part["thoughtSignature"].clone();
+                }
+                last.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+            }
+            None if part["text"] == "" && part["thoughtSignature"].is_null() => (),
+            None => parts.push(part.clone()),
+        }
+    }
+    whole["candidates"][0]["content"]["parts"] = parts.into();
+    whole
+}
+
+fn conversation(frames: &[(String, Value)]) -> Value {
+    let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut arguments: BTreeMap<u64, Value> = BTreeMap::new();
+    let (mut stop, mut usage) = (Value::Null, Value::Null);
+    for (name, payload) in frames {
+        let index = payload["contentBlockIndex"].as_u64().unwrap_or_default();
+        match name.as_str() {
+            "contentBlockStart" => {
+                blocks.insert(index, payload["start"].clone());
+                arguments.insert(index, "".into());
+            }
+            "contentBlockDelta" => {
+                let delta = &payload["delta"];
+                let block = blocks.entry(index).or_insert_with(|| json!({}));
+                if delta["text"].is_string() {
+                    append(&mut block["text"], &delta["text"]);
+                }
+                if delta["citation"].is_object() {
+                    append(&mut block["citations"], &json!([delta["citation"]]));
+                }
+                for key in ["text", "signature"] {
+                    if delta["reasoningContent"][key].is_string() {
+                        append(&mut block["reasoningContent"]["reasoningText"][key], &delta["reasoningContent"][key]);
+                    }
+                }
+                if delta["reasoningContent"]["redactedContent"].is_string() {
+                    *block = delta.clone();
+                }
+                if delta["toolUse"]["input"].is_string() {
+                    append(arguments.get_mut(&index).unwrap(), &delta["toolUse"]["input"]);
+                }
+            }
+            "messageStop" => stop = payload["stopReason"].clone(),
+            "metadata" => usage = payload["usage"].clone(),
+            _ => (),
+        }
+    }
+    for (index, json) in arguments {
+        blocks.get_mut(&index).unwrap()["toolUse"]["input"] = serde_json::from_str(json.as_str().unwrap()).unwrap();
+    }
+    let cited = |mut block: Value| match block.as_object_mut().and_then(|block| block.shift_remove("citations")) {
+        Some(citations) => json!({"citationsContent": {"content": [block], "citations": citations}}),
+        None => block,
+    };
+    let message = json!({"role": "assistant", "content": blocks.into_values().map(cited).collect::<Value>()});
+    json!({"output": {"message": message}, "stopReason": stop, "usage": usage})
+}
+
+fn completion(events: &[Value]) -> Value {
+    let mut message = json!({"role": "assistant", "content": null, "refusal": null});
+    let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut finish = Value::Null;
+    let mut usage = Value::Null;
+    let (mut beside, mut beside_choice) = (json!({}), json!({}));
+    for event in events {
+        if event["usage"].is_object() {
+            usage = event["usage"].clone();
+        }
+        let choice = &event["choices"][0];
+        collect(&mut message, &choice["delta"], &["role", "content_blocks", "tool_calls"]);
+        collect(&mut beside_choice, choice, &["index", "delta", "logprobs", "finish_reason"]);
+        collect(&mut beside, event, &["id", "object", "created", "model", "provider", "choices", "usage"]);
+        choice["delta"]["content_blocks"].as_array().into_iter().flatten().for_each(|block| add(&mut blocks, block));
+        for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            let mut call = call.clone();
+            let index = call.as_object_mut().unwrap().shift_remove("index").unwrap().as_u64().unwrap();
+            match calls.get_mut(&index) {
+                None => drop(calls.insert(index, call)),
+                Some(known) => append(&mut known["function"]["arguments"], &call["function"]["arguments"]),
+            }
+        }
+        if choice["finish_reason"].is_string() {
+            finish = choice["finish_reason"].clone();
+        }
+    }
+    if message["content"] == "" {
+        message["content"] = Value::Null;
+    }
+    for (at, one) in message.get_mut("annotations").and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+        assert_eq!(one.as_object_mut().unwrap().shift_remove("index"), Some(at.into()));
+    }
+    if !blocks.is_empty() {
+        message["content_blocks"] = blocks.into_values().collect();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into_values().collect();
+    }
+    let first = &events[0];
+    let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish});
+    choice.as_object_mut().unwrap().extend(beside_choice.as_object().cloned().unwrap());
+    let mut whole = json!({"id": first["id"], "created": first["created"], "model": first["model"],
+        "provider": first["provider"], "choices": [choice], "usage": usage});
+    whole.as_object_mut().unwrap().extend(beside.as_object().cloned().unwrap());
+    whole
+}
+
+/// Adds what a part of a stream says, but for what is told elsewhere.
+fn collect(to: &mut Value, said: &Value, elsewhere: &[&str]) {
+    for (key, said) in said.as_object().into_iter().flatten() {
+        if !elsewhere.contains(&key.as_str()) {
+            append(&mut to[key], said);
+        }
+    }
+}
+
+/// Adds to the block that a delta names.
+fn add(blocks: &mut BTreeMap<u64, Value>, block: &Value) {
+    let index = block["index"].as_u64().unwrap();
+    for (key, text) in block["delta"].as_object().unwrap() {
+        let kind = match key.as_str() {
+            "data" => "redacted_thinking",
+            "signature" => "thinking",
+            "citations" => "text",
+            kind => kind,
+        };
+        let block = blocks.entry(index).or_insert_with(|| json!({"type": kind}));
+        if key == "type" {
+            block[key] = text.clone();
+        } else {
+            append(&mut block[key], text);
+        }
+    }
+}
+
+fn append(to: &mut Value, more: &Value) {
+    match (&mut *to, more) {
+        (_, Value::String(more)) => *to = format!("{}{more}", to.as_str().unwrap_or_default()).into(),
+        (Value::Array(items), Value::Array(more)) => items.extend(more.iter().cloned()),
+        (_, Value::Array(_) | Value::Object(_)) => *to = more.clone(),
+        _ => (),
+    }
+}
+
+fn message(events: &[Value]) -> Value {
+    let mut message = events[0]["message"].clone();
+    let mut blocks: Vec<Value> = Vec::new();
+    let mut arguments: BTreeMap<usize, String> = BTreeMap::new();
+    for event in &events[1..] {
+        let index = event["index"].as_u64().unwrap_or_default() as usize;
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => blocks.push(event["content_block"].clone()),
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                for key in ["text", "thinking", "signature"] {
+                    append(&mut blocks[index][key], &delta[key]);
+                }
+                if delta["citation"].is_object() {
+                    append(&mut blocks[index]["citations"], &json!([delta["citation"]]));
+                }
+                blocks[index].as_object_mut().unwrap().retain(|_, value| !value.is_null());
+                if let Some(json) = delta["partial_json"].as_str() {
+                    arguments.entry(index).or_default().push_str(json);
+                }
+            }
+            "message_delta" => {
+                for key in ["stop_reason", "stop_sequence"] {
+                    message[key] = event["delta"][key].clone();
+                }
+                for (key, value) in event.as_object().unwrap() {
+                    if key != "type" && key != "delta" {
+                        message[key] = value.clone();
+                    }
+                }
+            }
+            _ => (),
+        }
+    }
+    for (index, json) in arguments {
+        blocks[index]["input"] = serde_json::from_str(&json).unwrap();
+    }
+    message["content"] = blocks.into();
+    message
+}

@@ -1,0 +1,123 @@
+//! Requests and answers in which something is of another kind than it should be, and streams that never come to a point:
+//! nothing panics, and no more is held than an event may be long.
+
+use crate::golden_cases::{Answered, Case, cases};
+use bytes::Bytes;
+use penstock_llm::{
+    catalog,
+    stream::aws_event_stream::Frames,
+    translation::{Beside, Question, Translation},
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// What stands where something else is expected.
+fn strange(kind: usize) -> Value {
+    match kind % 6 {
+        0 => Value::Null,
+        1 => json!(-1),
+        2 => json!("ä\u{0}"),
+        3 => json!([[], {}]),
+        4 => json!({"": {"type": 1}}),
+        _ => json!(true),
+    }
+}
+
+/// How many values there are in a document, itself included.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(fields) => fields.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
+/// Puts something strange in the place of the value with this number.
+fn replace(value: &mut Value, at: &mut usize, by: &Value) {
+    if *at == 0 {
+        *value = by.clone();
+    }
+    *at = at.wrapping_sub(1);
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| replace(item, at, by)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| replace(field, at, by)),
+        _ => (),
+    }
+}
+
+fn changed(json: &[u8], at: usize, kind: usize) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(json) else { return json.to_vec() };
+    let mut at = at % count(&value);
+    replace(&mut value, &mut at, &strange(kind));
+    value.to_string().into_bytes()
+}
+
+/// Each event of a stream with something strange in it.
+fn changed_events(stream: &[u8], at: usize, kind: usize) -> Vec<u8> {
+    let text = String::from_utf8_lossy(stream);
+    let change = |line: &str| match line.strip_prefix("data: ") {
+        Some(data) => format!("data: {}\n", String::from_utf8_lossy(&changed(data.as_bytes(), at, kind))),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(change).collect::<String>().into_bytes()
+}
+
+fn answered(translation: &Translation, case: &Case, at: usize, kind: usize) {
+    match case.answered() {
+        Answered::Whole(bytes) => drop(translation.whole(&changed(&bytes, at, kind))),
+        Answered::Error(bytes) => drop(translation.error(500, &changed(&bytes, at, kind), None)),
+        Answered::Stream(bytes) => {
+            let mut transcoder = translation.stream();
+            transcoder.push(changed_events(&bytes, at, kind).into());
+            transcoder.finish();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_of_another_kind_than_it_should_be_nothing_panics(at in 0_usize..400, kind in 0_usize..6) {
+        for case in cases() {
+            let provider = catalog::find(&case.provider).unwrap();
+            let body = changed(&case.asked(), at, kind);
+            let model = case.model();
+            let Some(wire) = provider.wire(case.operation(), &model) else { continue };
+            let question = Question { operation: case.operation(), provider, body: &body, model: &model, beside: Beside { betas: Some("a,,b"), ..Beside::default() }, strict: at % 2 == 0, now: 0, mark: 0 };
+            if let Ok((translation, _)) = Translation::of(&question, wire) {
+                answered(&translation, &case, at, kind);
+            }
+            if let Ok((translation, _)) = case.translation() {
+                answered(&translation, &case, at, kind);
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_amazons_frames_panic(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..40)) {
+        let mut frames = Frames::new(1024);
+        for chunk in chunks {
+            frames.push(&chunk);
+            // A frame at most for each piece: then it waits, or has failed for good.
+            prop_assert!((0..100).any(|_| frames.take().is_none()));
+        }
+    }
+}
+
+#[test]
+fn an_event_without_an_end_is_given_up_and_not_held() {
+    let endless = Bytes::from(vec![b'a'; 1024 * 1024]);
+    for name in ["anthropic/chatComplete/stream", "google/messages/stream", "bedrock/chatComplete/stream"] {
+        let case = cases().into_iter().find(|case| case.name() == name).unwrap();
+        let (translation, _) = case.translation().unwrap();
+        let mut transcoder = translation.stream();
+        let mut told = transcoder.push("data: ".into()).to_vec();
+        for _ in 0..40 {
+            told.extend_from_slice(&transcoder.push(endless.clone()));
+        }
+        let text = String::from_utf8(told).unwrap();
+        assert!(text.contains("error") && text.len() < 1000, "{name}: {}", text.len());
+        assert!(transcoder.push(endless.clone()).is_empty() && transcoder.finish().is_empty(), "{name}: once");
+    }
+}

@@ -1,0 +1,266 @@
+//! What a meter reads of a stream, cut anywhere: usage, how it ended, the model and the words of its answer.
+
+use penstock_llm::{
+    api_format::Dialect::{self, Anthropic, Gemini, OpenAi},
+    operation::Operation,
+    usage::{Meter, Metered, Tools, Usage},
+};
+use proptest::prelude::*;
+
+fn meter<'a>(dialect: Dialect, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
+    let mut meter = Meter::new(dialect);
+    for chunk in chunks {
+        meter.feed(chunk);
+    }
+    meter.finish()
+}
+
+const CHAT: &str = concat!(
+    "data: {\"id\":\"c\",\"model\":\"\",\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n",
+    "data: {\"id\":\"c\",\"model\":\"gpt-4o-2024\",\"choices\":[{\"delta\":{\"content\":\"[DONE] \\\"error\\\": 1\"}}],\"usage\":null}\n\n",
+    ": ping\n\n",
+    "data: {\"id\":\"c\",\"model\":\"gpt-4o-2024\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12,\"total_tokens\":21}}\n\n",
+    "data: [DONE]\n\n",
+);
+
+const MESSAGES: &str = concat!(
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"model\":\"claude-x\",\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":7,\"output_tokens\":1}}}\n\n",
+    "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"message_stop\"}}\n\n",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"input_tokens\":0,\"output_tokens\":15}}\n\n",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+);
+
+fn chat() -> Metered {
+    Metered {
+        usage: Some(Usage { input: 9, output: 12, ..Usage::default() }),
+        terminated: true,
+        finished: false,
+        error_event: false,
+        model: Some("gpt-4o-2024".into()),
+        deltas: None,
+        begun: None,
+    }
+}
+
+fn messages() -> Metered {
+    Metered {
+        usage: Some(Usage { input: 25, cache_read: 7, output: 15, ..Usage::default() }),
+        terminated: true,
+        finished: false,
+        error_event: false,
+        model: Some("claude-x".into()),
+        deltas: None,
+        begun: None,
+    }
+}
+
+#[test]
+fn meters_a_stream_of_each_dialect() {
+    assert_eq!(meter(OpenAi, [CHAT.as_bytes()]), chat());
+    assert_eq!(meter(Anthropic, [MESSAGES.as_bytes()]), messages());
+}
+
+#[test]
+fn meters_streams_with_any_line_end_and_a_byte_order_mark() {
+    for end in ["\r\n", "\r"] {
+        let stream = format!("\u{feff}{}", MESSAGES.replace('\n', end));
+        assert_eq!(meter(Anthropic, [stream.as_bytes()]), messages());
+        assert_eq!(meter(Anthropic, stream.as_bytes().chunks(5)), messages());
+    }
+}
+
+#[test]
+fn a_stream_that_was_cut_is_not_terminated() {
+    let metered = meter(OpenAi, [&CHAT.as_bytes()[..CHAT.len() - 10]]);
+    assert!(!metered.terminated);
+    assert_eq!(metered.usage, chat().usage);
+    assert!(!meter(Anthropic, [&MESSAGES.as_bytes()[..MESSAGES.len() - 40]]).terminated);
+}
+
+#[test]
+fn a_choice_that_said_why_it_ended_has_finished_unless_half_an_event_follows() {
+    let chunk = |reason: &str| format!("data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\": {reason}}}]}}\n\n");
+    let usage = "data: {\"choices\":[],\"usage\":null}\n\n";
+    let finished = |stream: &str| meter(OpenAi, stream.as_bytes().chunks(7)).finished;
+    assert!(finished(&(chunk("null") + &chunk("\"stop\""))) && finished(&(chunk("\"length\"") + usage)));
+    assert!(!finished(&chunk("null")) && !finished(&(chunk("\"stop\"") + "data: {\"id")));
+    assert!(!meter(Anthropic, [chunk("\"stop\"").as_bytes()]).finished);
+}
+
+#[test]
+fn several_choices_have_finished_when_each_of_them_has() {
+    // A call of a tool has a number of its own, for which all is read; without one it is only looked at, as long as it is of one.
+    for delta in [r#"{"tool_calls":[{"index":3,"function":{"arguments":"\"index\":9"}}]}"#, r#"{"content":"a"}"#] {
+        each_has_finished_or_not(delta);
+    }
+}
+
+fn each_has_finished_or_not(delta: &str) {
+    let choice =
+        |index: u8, reason: &str| format!("{{\"index\": {index},\"delta\":{delta},\"finish_reason\":{reason}}}");
+    let (open, over) = (|index| choice(index, "null"), |index| choice(index, "\"stop\""));
+    for (chunks, finished) in [
+        (vec![open(0), over(0)], true),
+        (vec![open(0), open(1), over(0)], false),
+        (vec![open(0), over(0), open(1)], false),
+        (vec![open(1), open(0), over(1)], false),
+        (vec![open(0), over(1)], false),
+        (vec![open(0), open(1), over(0), over(1)], true),
+        (vec![over(0), open(2), open(1), over(2), open(1), over(1)], true),
+        (vec![format!("{},{}", over(0), open(1))], false),
+        (vec![format!("{},{}", open(0), over(1))], false),
+        (vec![format!("{},{}", over(0), over(1))], true),
+        (vec![open(0), over(0), open(0)], true),
+        (vec![over(127), over(200)], true),
+    ] {
+        let events = chunks.iter().map(|choices| format!("data: {{\"choices\":[{choices}],\"usage\":null}}\n\n"));
+        let stream = events.collect::<Vec<_>>().concat();
+        for size in [1, 7, stream.len()] {
+            assert_eq!(meter(OpenAi, stream.as_bytes().chunks(size)).finished, finished, "{stream} by {size}");
+        }
+    }
+}
+
+#[test]
+fn a_last_event_without_its_blank_line_counts() {
+    assert_eq!(meter(OpenAi, [CHAT.trim_end().as_bytes()]), chat());
+}
+
+#[test]
+fn errors_within_a_stream_are_seen_and_null_is_none() {
+    let errors = [
+        "data: {\"error\":{\"message\":\"x\",\"type\":\"overloaded_error\"}}\n\n",
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+        "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"x\"},\"usage\":null}}\n\n",
+    ];
+    for dialect in [OpenAi, Anthropic] {
+        assert!(errors.iter().all(|event| meter(dialect, [CHAT.as_bytes(), event.as_bytes()]).error_event));
+        assert!(!meter(dialect, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).error_event);
+    }
+}
+
+#[test]
+fn a_stream_of_responses_ends_with_its_last_event() {
+    let stream = concat!(
+        "data: {\"type\":\"response.created\",\"response\":{\"model\":\"gpt-5\",\"error\":null,\"usage\":null}}\n\n",
+        "data: {\"type\":\"response.completed\",\"response\":{\"model\":\"gpt-5\",\"error\":null,\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}}\n\n",
+    );
+    let metered = meter(OpenAi, [stream.as_bytes()]);
+    assert_eq!(metered.usage, Some(Usage { input: 3, output: 4, ..Usage::default() }));
+    assert!(metered.terminated && !metered.error_event);
+    assert_eq!(metered.model.as_deref(), Some("gpt-5"));
+}
+
+#[test]
+fn a_response_that_goes_on_in_the_background_is_known_from_its_beginning() {
+    let begun = |background: &str| {
+        let event = format!(
+            "data: {{\"type\":\"response.created\",\"response\":{{\"id\":\"resp_1\",\"background\":{background},\"model\":\"gpt-5\"}}}}\n\n"
+        );
+        meter(OpenAi, [event.as_bytes()]).begun
+    };
+    assert_eq!((begun("true").as_deref(), begun("false")), (Some("resp_1"), None));
+}
+
+#[test]
+fn usage_behind_a_huge_or_broken_event_is_still_found() {
+    let tail = "\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+    let huge = format!("data: {{\"junk\":\"{}\",{tail}", "x".repeat(1_000_000));
+    let metered = meter(OpenAi, huge.as_bytes().chunks(16_384));
+    assert_eq!((metered.usage, metered.terminated), (Some(Usage { input: 1, output: 2, ..Usage::default() }), true));
+    let broken = format!("data: {{\"junk\":nonsense,{tail}");
+    assert_eq!(meter(OpenAi, [broken.as_bytes()]).usage, metered.usage);
+}
+
+/// An image, or a long response, comes in one event of megabytes, whose beginning is not kept.
+#[test]
+fn a_last_event_that_is_huge_says_how_its_stream_ended() {
+    let picture = "A".repeat(1_000_000);
+    let used = Some(Usage { input: 3, output: 4, ..Usage::default() });
+    let response = format!(
+        "data: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{{\"result\":\"{picture}\"}}],\"error\":null,\"usage\":{{\"input_tokens\":3,\"output_tokens\":4}}}}}}\n\n"
+    );
+    let metered = meter(OpenAi, response.as_bytes().chunks(16_384));
+    assert_eq!((metered.usage, metered.terminated), (used, true));
+    let content = |end: &str| {
+        format!(
+            "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"inlineData\":{{\"data\":\"{picture}\"}}}}]}}{end}}}],\"usageMetadata\":{{\"promptTokenCount\":3,\"candidatesTokenCount\":4}},\"modelVersion\":\"gemini-2.5-flash\"}}\n\n"
+        )
+    };
+    let looked_up = ",\"finishReason\":\"STOP\",\"groundingMetadata\":{\"webSearchQueries\":[\"a\",\"b\"]}";
+    let metered = meter(Gemini, content(looked_up).as_bytes().chunks(16_384));
+    let tools = Tools { web_searches: 1, ..Tools::default() };
+    assert_eq!((metered.usage, metered.terminated), (used.map(|usage| Usage { tools, ..usage }), true));
+    let metered = meter(Gemini, content("").as_bytes().chunks(16_384));
+    assert_eq!((metered.usage, metered.terminated), (used, false));
+}
+
+const RESPONSE: &str = concat!(
+    "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"model\":\"gpt-5\",\"usage\":null}}\n\n",
+    "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"\\\"response.failed\\\" \\u00e9\"}\n\n",
+    "event: response.output_text.done\ndata: {\"type\":\"response.output_text.done\",\"text\":\"twice\"}\n\n",
+    "event: response.incomplete\ndata: {\"type\":\"response.incomplete\",\"response\":{\"error\":null,\"usage\":null}}\n\n",
+);
+
+const FAILING: &str = concat!(
+    "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n: ping\n\n",
+    "data: {\"choices\":[{\"delta\":\ndata: {\"content\":\"two lines\"}}]}\n\n",
+    "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DO",
+);
+
+/// The stream, in a dialect and for an operation, with any line ends, with a byte order mark or without.
+fn any_stream() -> impl Strategy<Value = (Operation, String)> {
+    let streams = vec![
+        (Operation::ChatComplete, CHAT),
+        (Operation::Messages, MESSAGES),
+        (Operation::CreateModelResponse, RESPONSE),
+        (Operation::ChatComplete, FAILING),
+        (Operation::Complete, "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\n"),
+    ];
+    let ends = prop::sample::select(vec!["\n", "\r\n", "\r"]);
+    (prop::sample::select(streams), ends, prop::sample::select(vec!["", "\u{feff}"]))
+        .prop_map(|((operation, stream), end, mark)| (operation, format!("{mark}{}", stream.replace('\n', end))))
+}
+
+#[test]
+fn a_response_ends_however_it_ends() {
+    for (end, failed) in [("completed", false), ("incomplete", false), ("failed", true)] {
+        let error = if failed { "{}" } else { "null" };
+        let event =
+            format!("data: {{\"type\":\"response.{end}\",\"response\":{{\"error\":{error},\"usage\":null}}}}\n\n");
+        let metered = meter(OpenAi, [RESPONSE.split_at(200).0.as_bytes(), b"\n\n", event.as_bytes()]);
+        assert_eq!((metered.terminated, metered.error_event), (true, failed), "{end}");
+    }
+    assert!(!meter(OpenAi, [RESPONSE.rsplit_once("event:").unwrap().0.as_bytes()]).terminated);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn cutting_changes_nothing((operation, stream) in any_stream(), mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
+        cuts.sort_unstable();
+        let feed = |cuts: &[usize]| {
+            let mut meter = Meter::counting(operation.dialect().unwrap(), operation);
+            let mut from = 0;
+            for cut in cuts.iter().copied().chain([stream.len()]).map(|cut| cut.min(stream.len())) {
+                meter.feed(&stream.as_bytes()[from..cut]);
+                from = cut;
+            }
+            meter.finish()
+        };
+        let whole = feed(&[]);
+        prop_assert_eq!(&feed(&cuts), &whole);
+        match (operation, whole.usage) {
+            (Operation::ChatComplete, Some(_)) => prop_assert_eq!(whole, chat()),
+            (Operation::Messages, _) => prop_assert_eq!(whole, messages()),
+            (Operation::CreateModelResponse, _) => {
+                prop_assert_eq!(whole.deltas.unwrap().text(), "\"response.failed\" é");
+                prop_assert!(whole.terminated && !whole.error_event);
+            }
+            (Operation::Complete, _) => prop_assert_eq!(whole.deltas.unwrap().text(), "ab"),
+            _ => prop_assert!(whole.error_event && !whole.terminated),
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! What only its provider understands (signatures, sealed and redacted thoughts) goes to the caller and comes back unchanged,
+//! whoever the two are; what cannot is named.
+
+use std::sync::Arc;
+
+use crate::golden_cases::reassembled;
+use bytes::Bytes;
+use penstock_llm::{
+    catalog,
+    operation::Operation,
+    stream::aws_event_stream,
+    translation::{Beside, Kept, Question, Signatures, Translation},
+};
+use serde_json::{Value, json};
+
+/// In whose dialect is asked: whole, and as a stream.
+const CALLERS: [(Operation, Operation); 5] = [
+    (Operation::ChatComplete, Operation::ChatComplete),
+    (Operation::Messages, Operation::Messages),
+    (Operation::CreateModelResponse, Operation::CreateModelResponse),
+    (Operation::GenerateContent, Operation::StreamGenerateContent),
+    (Operation::Converse, Operation::ConverseStream),
+];
+
+/// A provider, the turn with which it answers whole and streamed, and what of a turn nobody else understands.
+struct Answering {
+    provider: &'static str,
+    whole: fn() -> Value,
+    stream: fn() -> Bytes,
+    turn: fn(&Value) -> Value,
+    sent: fn(&Value) -> Vec<Value>,
+    opaque: fn(&[Value]) -> Value,
+}
+
+const PROVIDERS: [Answering; 6] = [
+    Answering {
+        provider: "anthropic",
+        whole: || {
+            json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": claude(),
+                "stop_reason": "tool_use", "stop_sequence": null, "usage": {"input_tokens": 9, "output_tokens": 9}})
+        },
+        stream: claude_stream,
+        turn: |answer| answer["content"].clone(),
+        sent: |sent| of_role(&sent["messages"], "assistant", "content"),
+        opaque: |parts| {
+            parts.iter().filter(|part| part["type"].as_str().unwrap().ends_with("thinking")).cloned().collect()
+        },
+    },
+    Answering {
+        provider: "google",
+        whole: || json!({"candidates": [candidate(&gemini())], "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9}}),
+        stream: || {
+            let chunk = |part: &Value| event(&json!({"candidates": [candidate(&json!([part]))]}));
+            gemini().as_array().unwrap().iter().flat_map(chunk).collect::<Vec<_>>().into()
+        },
+        turn: |answer| answer["candidates"][0]["content"]["parts"].clone(),
+        sent: |sent| of_role(&sent["contents"], "model", "parts"),
+        opaque: |parts| {
+            let signed = parts.iter().filter(|part| part["thoughtSignature"].is_string());
+            signed.map(|part| json!([part["text"], part["functionCall"]["name"], part["thoughtSignature"]])).collect()
+        },
+    },
+    Answering {
+        provider: "bedrock",
+        whole: || {
+            json!({"output": {"message": {"role": "assistant", "content": nova()}}, "stopReason": "tool_use",
+                "usage": {"inputTokens": 9, "outputTokens": 9, "totalTokens": 18}})
+        },
+        stream: nova_stream,
+        turn: |answer| answer["output"]["message"]["content"].clone(),
+        sent: |sent| of_role(&sent["messages"], "assistant", "content"),
+        opaque: |parts| parts.iter().filter(|part| part["reasoningContent"].is_object()).cloned().collect(),
+    },
+    Answering {
+        provider: "openai",
+        whole: || json!({"id": "c-1", "object": "chat.completion", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": gpt()}]}),
+        stream: || {
+            let mut delta = gpt();
+            delta["tool_calls"][0]["index"] = 0.into();
+            let chunk = json!({"id": "c-1", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": "tool_calls"}]});
+            format!("data: {chunk}\n\ndata: [DONE]\n\n").into()
+        },
+        turn: |answer| json!([answer["choices"][0]["message"]]),
+        sent: |sent| {
+            sent["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "assistant").cloned().collect()
+        },
+        opaque: |turns| {
+            let calls = turns.iter().flat_map(|turn| turn["tool_calls"].as_array().into_iter().flatten());
+            let seals = turns.iter().map(|turn| &turn["extra_content"]).filter(|seal| seal.is_object());
+            calls.map(|call| &call["extra_content"]).chain(seals).cloned().collect()
+        },
+    },
+    Answering {
+        provider: "openrouter",
+        whole: || json!({"id": "c-1", "object": "chat.completion", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": routed()}]}),
+        stream: routed_stream,
+        turn: |answer| json!([answer["choices"][0]["message"]]),
+        sent: |sent| {
+            sent["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "assistant").cloned().collect()
+        },
+        opaque: |turns| {
+            turns.iter().flat_map(|turn| turn["reasoning_details"].as_array().into_iter().flatten()).cloned().collect()
+        },
+    },
+    Answering {
+        provider: "cohere",
+        whole: || json!({"id": "c-1", "finish_reason": "TOOL_CALL", "message": cohere(), "usage": {"tokens": {"input_tokens": 9, "output_tokens": 9}}}),
+        stream: cohere_stream,
+        turn: |answer| answer["message"]["content"].clone(),
+        sent: |sent| of_role(&sent["messages"], "assistant", "content"),
+        opaque: |parts| parts.iter().filter(|part| part["type"] == "thinking").cloned().collect(),
+    },
+];
+
+/// Thoughts that no signature holds together are words, and of no use to who had them: they stay behind, and are named.
+const NAMED: [&str; 1] = ["cohere"];
+
+fn claude() -> Value {
+    json!([{"type": "thinking", "thinking": "Rain is likely.", "signature": "c2lnbmVk+/=="},
+        {"type": "redacted_thinking", "data": "cmVkYWN0ZWQ="},
+        {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}}])
+}
+
+fn gemini() -> Value {
+    json!([{"text": "Let me look.", "thoughtSignature": "c2VhbGVk"},
+        {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}, "thoughtSignature": "c2lnbmVk+/=="}])
+}
+
+fn candidate(parts: &Value) -> Value {
+    json!({"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0})
+}
+
+fn nova() -> Value {
+    json!([{"reasoningContent": {"reasoningText": {"text": "Rain is likely.", "signature": "c2lnbmVk+/=="}}},
+        {"reasoningContent": {"redactedContent": "cmVkYWN0ZWQ="}},
+        {"toolUse": {"toolUseId": "t-1", "name": "weather", "input": {"city": "Oslo"}}}])
+}
+
+fn gpt() -> Value {
+    json!({"role": "assistant", "content": "Let me look.", "extra_content": {"google": {"thought_signature": "c2VhbGVk"}},
+        "tool_calls": [{"id": "call_1", "type": "function", "extra_content": {"google": {"thought_signature": "c2lnbmVk+/=="}},
+            "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}}]})
+}
+
+fn routed() -> Value {
+    json!({"role": "assistant", "content": "Let me look.", "reasoning": "Rain is likely.", "reasoning_details": [
+        {"type": "reasoning.text", "text": "Rain is likely.", "signature": "c2lnbmVk+/==", "id": null,
+            "format": "anthropic-claude-v1", "index": 0},
+        {"type": "reasoning.encrypted", "data": "cmVkYWN0ZWQ=", "id": "rs_1", "format": "openai-responses-v1", "index": 1}],
+        "tool_calls": [{"id": "call_1", "type": "function",
+            "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}}]})
+}
+
+/// A thought word by word, its signature behind it, and what was sealed beside the call that it is about.
+fn routed_stream() -> Bytes {
+    let mut call = routed()["tool_calls"][0].clone();
+    call["index"] = 0.into();
+    let sealed = routed()["reasoning_details"][1].clone();
+    let worded = |words: &str| {
+        json!({"reasoning": words, "reasoning_details":
+            [{"type": "reasoning.text", "text": words, "id": null, "format": "anthropic-claude-v1", "index": 0}]})
+    };
+    let deltas = [
+        json!({"role": "assistant", "content": ""}),
+        worded("Rain is "),
+        worded("likely."),
+        json!({"content": "", "reasoning_details": [{"type": "reasoning.text", "signature": "c2lnbmVk+/==", "index": 0}]}),
+        json!({"content": "Let me look."}),
+        json!({"tool_calls": [call], "reasoning_details": [sealed]}),
+    ];
+    let chunk = |delta| {
+        event(&json!({"id": "c-1", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": null}]}))
+    };
+    let mut told: Vec<u8> = deltas.into_iter().flat_map(chunk).collect();
+    told.extend(event(&json!({"id": "c-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})));
+    told.extend_from_slice(b"data: [DONE]\n\n");
+    told.into()
+}
+
+fn cohere() -> Value {
+    json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "Rain is likely."}], "tool_calls": [
+        {"id": "w-1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}}]})
+}
+
+fn claude_stream() -> Bytes {
+    let start =
+        |index: u32, block: &Value| json!({"type": "content_block_start", "index": index, "content_block": block});
+    let delta = |index: u32, delta: &Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+    let stop = |index: u32| json!({"type": "content_block_stop", "index": index});
+    let said = claude();
+    let events = [
+        json!({"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
+            "content": [], "stop_reason": null, "usage": {"input_tokens": 9, "output_tokens": 1}}}),
+        start(0, &json!({"type": "thinking", "thinking": "", "signature": ""})),
+        delta(0, &json!({"type": "thinking_delta", "thinking": said[0]["thinking"]})),
+        delta(0, &json!({"type": "signature_delta", "signature": said[0]["signature"]})),
+        stop(0),
+        start(1, &said[1]),
+        stop(1),
+        start(2, &json!({"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}})),
+        delta(2, &json!({"type": "input_json_delta", "partial_json": "{\"city\":\"Oslo\"}"})),
+        stop(2),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}),
+        json!({"type": "message_stop"}),
+    ];
+    events.iter().flat_map(event).collect::<Vec<_>>().into()
+}
+
+fn nova_stream() -> Bytes {
+    let delta = |index: u32, delta: &Value| ("contentBlockDelta", json!({"contentBlockIndex": index, "delta": delta}));
+    let stop = |index: u32| ("contentBlockStop", json!({"contentBlockIndex": index}));
+    let frames = [
+        ("messageStart", json!({"role": "assistant"})),
+        delta(0, &json!({"reasoningContent": {"text": "Rain is likely."}})),
+        delta(0, &json!({"reasoningContent": {"signature": "c2lnbmVk+/=="}})),
+        stop(0),
+        delta(1, &nova()[1]),
+        stop(1),
+        (
+            "contentBlockStart",
+            json!({"contentBlockIndex": 2, "start": {"toolUse": {"toolUseId": "t-1", "name": "weather"}}}),
+        ),
+        delta(2, &json!({"toolUse": {"input": "{\"city\":\"Oslo\"}"}})),
+        stop(2),
+        ("messageStop", json!({"stopReason": "tool_use"})),
+        ("metadata", json!({"usage": {"inputTokens": 9, "outputTokens": 9, "totalTokens": 18}})),
+    ];
+    let told =
+        frames.iter().flat_map(|(name, said)| aws_event_stream::encode("event", name, said.to_string().as_bytes()));
+    told.collect::<Vec<_>>().into()
+}
+
+fn cohere_stream() -> Bytes {
+    let call =
+        json!({"id": "w-1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}});
+    let events = [
+        json!({"type": "message-start", "id": "c-1", "delta": {"message": {"role": "assistant"}}}),
+        json!({"type": "content-start", "index": 0, "delta": {"message": {"content": {"type": "thinking", "thinking": ""}}}}),
+        json!({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"thinking": "Rain is likely."}}}}),
+        json!({"type": "content-end", "index": 0}),
+        json!({"type": "tool-call-start", "index": 0, "delta": {"message": {"tool_calls": call}}}),
+        json!({"type": "tool-call-end", "index": 0}),
+        json!({"type": "message-end", "delta": {"finish_reason": "TOOL_CALL",
+            "usage": {"tokens": {"input_tokens": 9, "output_tokens": 9}}}}),
+    ];
+    events.iter().flat_map(event).collect::<Vec<_>>().into()
+}
+
+fn event(data: &Value) -> Vec<u8> {
+    format!("data: {data}\n\n").into_bytes()
+}
+
+/// The parts of all turns of a role.
+fn of_role(turns: &Value, role: &str, parts: &str) -> Vec<Value> {
+    let turns = turns.as_array().unwrap().iter().filter(|turn| turn["role"] == role);
+    turns.flat_map(|turn| turn[parts].as_array().cloned().unwrap_or_default()).collect()
+}
+
+/// A request in a caller's dialect that wants to see thoughts; with what it was told before, as its client sends that back.
+fn asked(operation: Operation, stream: bool, told: Option<&Value>) -> Value {
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    let mut request = match operation {
+        Operation::ChatComplete => json!({"model": "m", "messages": [{"role": "user", "content": "Rain?"}],
+            "thinking": {"type": "enabled", "budget_tokens": 1024},
+            "tools": [{"type": "function", "function": {"name": "weather", "parameters": schema}}]}),
+        Operation::Messages => {
+            json!({"model": "m", "max_tokens": 2048, "messages": [{"role": "user", "content": "Rain?"}],
+            "thinking": {"type": "enabled", "budget_tokens": 1024}, "tools": [{"name": "weather", "input_schema": schema}]})
+        }
+        Operation::CreateModelResponse => json!({"model": "m", "input": [{"role": "user", "content": "Rain?"}],
+            "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low", "summary": "auto"},
+            "tools": [{"type": "function", "name": "weather", "parameters": schema}]}),
+        Operation::Converse | Operation::ConverseStream => json!({
+            "messages": [{"role": "user", "content": [{"text": "Rain?"}]}],
+            "additionalModelRequestFields": {"reasoning_config": {"type": "enabled", "budget_tokens": 1024}},
+            "toolConfig": {"tools": [{"toolSpec": {"name": "weather", "inputSchema": {"json": schema}}}]}}),
+        _ => json!({"contents": [{"role": "user", "parts": [{"text": "Rain?"}]}],
+            "generationConfig": {"thinkingConfig": {"includeThoughts": true, "thinkingBudget": 1024}},
+            "tools": [{"functionDeclarations": [{"name": "weather", "parametersJsonSchema": schema}]}]}),
+    };
+    if stream && request["model"].is_string() {
+        request["stream"] = true.into();
+    }
+    if let Some(told) = told {
+        go_on(operation, &mut request, told);
+    }
+    request
+}
+
+/// Adds the turn that was told, and what the tool gave back.
+fn go_on(operation: Operation, request: &mut Value, told: &Value) {
+    let mut add = |key: &str, more: Vec<Value>| request[key].as_array_mut().unwrap().extend(more);
+    match operation {
+        Operation::ChatComplete => {
+            let message = told["choices"][0]["message"].clone();
+            let result = json!({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rain"});
+            add("messages", vec![message, result]);
+        }
+        Operation::Messages => {
+            let call = told["content"].as_array().unwrap().iter().find(|block| block["type"] == "tool_use").unwrap();
+            let result = json!({"type": "tool_result", "tool_use_id": call["id"], "content": "rain"});
+            let turn = json!({"role": "assistant", "content": told["content"]});
+            add("messages", vec![turn, json!({"role": "user", "content": [result]})]);
+        }
+        Operation::CreateModelResponse => {
+            let mut items = told["output"].as_array().unwrap().clone();
+            let call = items.iter().find(|item| item["type"] == "function_call").unwrap();
+            items.push(json!({"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}));
+            add("input", items);
+        }
+        Operation::Converse | Operation::ConverseStream => {
+            let turn = told["output"]["message"].clone();
+            let call = turn["content"].as_array().unwrap().iter().find(|block| block["toolUse"].is_object()).unwrap();
+            let result = json!({"toolUseId": call["toolUse"]["toolUseId"], "content": [{"text": "rain"}]});
+            add("messages", vec![turn, json!({"role": "user", "content": [{"toolResult": result}]})]);
+        }
+        _ => {
+            let response = json!({"functionResponse": {"name": "weather", "response": {"output": "rain"}}});
+            add(
+                "contents",
+                vec![told["candidates"][0]["content"].clone(), json!({"role": "user", "parts": [response]})],
+            );
+        }
+    }
+}
+
+/// How a request goes to a provider; `None` where it goes as it came.
+fn said(operation: Operation, provider: &str, request: &Value) -> Option<(Translation, Vec<u8>)> {
+    let provider = catalog::find(provider).unwrap();
+    let wire = provider.wire(operation, "m")?;
+    let body = request.to_string().into_bytes();
+    let beside = Beside::default();
+    let question = Question {
+        operation,
+        provider,
+        body: &body,
+        model: "m",
+        beside,
+        strict: true,
+        now: 1_700_000_000_000,
+        mark: 7,
+    };
+    Some(Translation::of(&question, wire).unwrap())
+}
+
+#[test]
+fn what_only_its_provider_understands_makes_the_round_trip_or_is_named() {
+    let (mut arrived, mut named) = (0, 0);
+    for answering in &PROVIDERS {
+        for (whole, streamed) in CALLERS {
+            for (operation, is_stream) in [(whole, false), (streamed, true)] {
+                let Some((translation, _)) = said(operation, answering.provider, &asked(operation, is_stream, None))
+                else {
+                    continue;
+                };
+                let told = if is_stream {
+                    let mut transcoder = translation.stream();
+                    let mut bytes = transcoder.push((answering.stream)()).to_vec();
+                    bytes.extend_from_slice(&transcoder.finish());
+                    reassembled(operation.id(), &bytes)
+                } else {
+                    let answer = (answering.whole)().to_string();
+                    serde_json::from_slice(&translation.whole(answer.as_bytes()).unwrap()).unwrap()
+                };
+                let again = asked(operation, is_stream, Some(&told));
+                let (second, sent) = said(operation, answering.provider, &again).unwrap();
+                let sent = (answering.sent)(&serde_json::from_slice(&sent).unwrap());
+                let original = (answering.turn)(&(answering.whole)());
+                let (found, expected) = ((answering.opaque)(&sent), (answering.opaque)(original.as_array().unwrap()));
+                assert_ne!(expected, json!([]), "{} answers with nothing to see", answering.provider);
+                let lost = [&translation, &second].map(|one| one.answering.unsaid.text(&one.lost).unwrap_or_default());
+                let pair = format!("{} by {} (stream: {is_stream}): {told}", answering.provider, operation.id());
+                if NAMED.contains(&answering.provider) {
+                    assert!(
+                        lost.iter().any(|lost| lost.contains("thinking") || lost.contains("reasoning_content")),
+                        "{pair}: {lost:?}"
+                    );
+                    named += 1;
+                } else {
+                    assert_eq!(found, expected, "{pair}: {lost:?}");
+                    arrived += 1;
+                }
+            }
+        }
+    }
+    // Each of five by those who speak otherwise, whole and streamed.
+    assert_eq!((arrived, named), (36, 10));
+}
+
+/// Clients that keep none get the one back that was kept here, whole and streamed, and nobody else does.
+#[test]
+fn a_signature_that_a_client_did_not_keep_is_put_back_for_the_same_caller() {
+    let provider = catalog::find("google").unwrap();
+    let model = "gemini-3-flash";
+    let wire = provider.wire(Operation::ChatComplete, model).unwrap();
+    let signatures = Arc::new(Signatures::new(1 << 20));
+    let kept = |owner| Kept::new(Arc::clone(&signatures), owner, 1_700_000_000_000);
+    let said = |owner, body: &Value| {
+        let (kept, body) = (kept(owner), body.to_string().into_bytes());
+        let beside = Beside { signatures: Some(&kept), ..Beside::default() };
+        let (operation, now) = (Operation::ChatComplete, 1_700_000_000_000);
+        let question = Question { operation, provider, body: &body, model, beside, strict: true, now, mark: 7 };
+        Translation::of(&question, wire).unwrap()
+    };
+    let ask = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
+    let answer = |id: &str, signature: &str| {
+        json!({"responseId": id, "candidates": [{"finishReason": "STOP", "content": {"parts": [
+            {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": signature}, {"functionCall": {"name": "g", "args": {}}}]}}]})
+    };
+    said(1, &ask).0.whole(answer("whole", "c2lnbmVk").to_string().as_bytes()).unwrap();
+    let mut transcoder = said(1, &ask).0.stream();
+    drop(transcoder.push(format!("data: {}\n\n", answer("stream", "c3RyZWFt")).into()));
+    let call = |id: String| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    for (owner, id, signature, lost) in [
+        (1, "whole", "c2lnbmVk", ""),
+        (1, "stream", "c3RyZWFt", ""),
+        (2, "whole", "skip_thought_signature_validator", "thought_signature"),
+        (1, "other", "skip_thought_signature_validator", "thought_signature"),
+    ] {
+        let calls = json!([call(format!("call_{id}_0")), call(format!("call_{id}_1"))]);
+        let results =
+            ["0", "1"].map(|at| json!({"role": "tool", "tool_call_id": format!("call_{id}_{at}"), "content": "r"}));
+        let turn = json!({"model": model, "messages": [{"role": "user", "content": "hi"},
+            {"role": "assistant", "tool_calls": calls}, results[0], results[1]]});
+        let (translation, sent) = said(owner, &turn);
+        let sent: Value = serde_json::from_slice(&sent).unwrap();
+        let parts = &sent["contents"][1]["parts"];
+        assert_eq!(
+            (&parts[0]["thoughtSignature"], parts[1].get("thoughtSignature")),
+            (&json!(signature), None),
+            "{id}"
+        );
+        assert_eq!(translation.lost.text(), lost, "{owner} {id}");
+    }
+}

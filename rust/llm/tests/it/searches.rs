@@ -1,0 +1,223 @@
+//! What providers looked up by themselves, and are paid for by the piece: counted whole, streamed, large, and in sessions.
+
+use crate::golden_cases::cases;
+use penstock_llm::{
+    api_format::Dialect::{self, Gemini, OpenAi},
+    operation::Operation,
+    usage::{Meter, Session, Skim, Tools, Usage},
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn whole(dialect: Dialect, answer: &Value) -> Usage {
+    Usage::from_answer(dialect, answer.to_string().as_bytes()).unwrap()
+}
+
+fn streamed(dialect: Dialect, events: &[Value]) -> Usage {
+    let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
+    let read = |size: usize| {
+        let mut meter = Meter::of(dialect, Operation::CreateModelResponse);
+        events.as_bytes().chunks(size).for_each(|chunk| meter.feed(chunk));
+        meter.finish().usage.unwrap()
+    };
+    assert_eq!(read(7), read(usize::MAX));
+    read(usize::MAX)
+}
+
+fn skimmed(dialect: Dialect, answer: &str, size: usize) -> Usage {
+    let mut skim = Skim::of(Operation::CreateModelResponse);
+    answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
+    skim.finish(dialect).unwrap()
+}
+
+/// Two searches that are paid for, of six that look like it, and one of files.
+fn items() -> Value {
+    json!([
+        {"id": "rs", "type": "reasoning", "summary": []},
+        {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "a"}},
+        {"id": "ws_2", "type": "web_search_call", "status": "completed", "action": {"type": "open_page", "url": "u"}},
+        {"id": "ws_3", "type": "web_search_call", "status": "completed", "action": {"type": "find_in_page"}},
+        {"id": "ws_4", "type": "web_search_call", "status": "failed", "action": {"type": "search"}},
+        {"id": "ws_5", "type": "web_search_call", "status": "completed"},
+        {"id": "fs_1", "type": "file_search_call", "status": "completed", "queries": ["q"], "results": null},
+        {"id": "fc_1", "type": "function_call", "name": "web_search_call", "arguments": "{\"type\":\"web_search_call\"}"},
+        {"id": "m", "type": "message", "content": [{"type": "output_text", "text": "\"type\":\"web_search_call\""}]},
+    ])
+}
+
+fn response(items: &Value) -> Value {
+    json!({"id": "resp", "object": "response", "model": "gpt-5.1", "output": items,
+        "metadata": {"type": "web_search_call"},
+        "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}})
+}
+
+/// What such a response says of its caller's own, in the same words, is not told from its items where not all of it is kept.
+fn large(items: &Value) -> String {
+    let mut response = response(items);
+    response["metadata"] = json!({"kind": "web_search_call"});
+    response.to_string()
+}
+
+const FOUND: Tools = Tools {
+    web_searches: 2,
+    file_searches: 1,
+    x_searches: 0,
+    code_executions: 0,
+    attachment_searches: 0,
+    maps: 0,
+    rankings: 0,
+};
+
+#[test]
+fn searches_of_a_response_are_counted_whole_streamed_and_in_a_session() {
+    let (items, expected) = (items(), Usage { input: 100, output: 10, tools: FOUND, ..Usage::default() });
+    let response = response(&items);
+    assert_eq!(whole(OpenAi, &response), expected);
+    let mut events = vec![json!({"type": "response.created", "response": {"model": "gpt-5.1", "output": []}})];
+    for item in items.as_array().unwrap() {
+        let mut begun = item.clone();
+        begun["status"] = "in_progress".into();
+        events.push(json!({"type": "response.output_item.added", "item": begun}));
+        events.push(json!({"type": "response.output_item.done", "item": item}));
+    }
+    let mut short = response.clone();
+    short["output"] = json!([]);
+    // Whether the end says it again or not.
+    for last in [&response, &short] {
+        let last = json!({"type": "response.completed", "response": last});
+        assert_eq!(streamed(OpenAi, &[&events[..], &[last]].concat()), expected);
+    }
+    let mut session = Session::default();
+    session.hear(json!({"type": "response.created", "response": {"model": "gpt-5.1"}}).to_string().as_bytes());
+    session.hear(json!({"type": "response.completed", "response": response}).to_string().as_bytes());
+    assert_eq!(session.total(), Some(expected));
+}
+
+#[test]
+fn searches_of_a_response_that_is_too_large_to_be_held_are_counted_as_it_passes() {
+    let mut items = items();
+    items[8]["content"][0]["text"] = "x\\\"y".repeat(100_000).into();
+    let answer = large(&items);
+    for size in [1 << 10, 1 << 14, answer.len()] {
+        assert_eq!(skimmed(OpenAi, &answer, size).tools, FOUND, "{size}");
+    }
+}
+
+fn grounded(model: &str, queries: &Value) -> Value {
+    json!({"candidates": [{"content": {"parts": [{"text": "\"groundingMetadata\":{\"webSearchQueries\":[\"no\"]}"}]},
+        "finishReason": "STOP", "groundingMetadata": {"searchEntryPoint": {"renderedContent": "<b>"},
+            "groundingChunks": [{"web": {"uri": "u"}}], "webSearchQueries": queries}}],
+        "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "totalTokenCount": 10}, "modelVersion": model})
+}
+
+/// Google counts queries since its third generation, each once and no empty ones; before it counted prompts.
+#[test]
+fn searches_of_gemini_are_counted_by_the_query_or_by_the_prompt() {
+    for (model, queries, expected) in [
+        ("gemini-3-flash-preview", json!(["", "a", "b", "a"]), 2),
+        ("gemini-3.1-pro-preview", json!([]), 0),
+        ("gemini-2.5-flash", json!(["a", "b", "c"]), 1),
+        ("gemini-2.0-flash", json!([]), 0),
+    ] {
+        let answer = grounded(model, &queries);
+        let tools = Tools { web_searches: expected, ..Tools::default() };
+        let usage = Usage { input: 9, output: 1, tools, ..Usage::default() };
+        assert_eq!(whole(Gemini, &answer), usage, "{model}");
+        let first = json!({"candidates": [{"content": {"parts": [{"text": "x"}]}}], "modelVersion": model});
+        // A stream may say again what it said.
+        assert_eq!(streamed(Gemini, &[first.clone(), answer.clone(), answer.clone()]), usage, "{model}");
+        assert_eq!(whole(Gemini, &json!([first, answer])), usage, "{model}");
+    }
+}
+
+#[test]
+fn what_a_large_answer_of_gemini_cost_is_read_of_its_end() {
+    let mut answer = grounded("gemini-3-flash", &json!(["a", "b"]));
+    answer["candidates"][0]["content"]["parts"] = json!([{"inlineData": {"data": "A".repeat(400_000)}}]);
+    let expected =
+        Usage { input: 9, output: 1, tools: Tools { web_searches: 2, ..Tools::default() }, ..Usage::default() };
+    for text in [answer.to_string(), format!("[{answer}\n,{answer}]\n")] {
+        assert_eq!(skimmed(Gemini, &text, 1 << 14), expected);
+    }
+}
+
+#[test]
+fn an_answer_for_which_a_map_was_looked_at_is_counted() {
+    let mut answer = grounded("gemini-2.5-flash", &json!([]));
+    answer["candidates"][0]["groundingMetadata"]["groundingChunks"] = json!([{"maps": {"uri": "u"}}, {"maps": {}}]);
+    assert_eq!(whole(Gemini, &answer).tools, Tools { maps: 1, ..Tools::default() });
+}
+
+#[test]
+fn a_translated_answer_of_gemini_counts_what_it_looked_up() {
+    let all = cases();
+    let translated = |name: &str| all.iter().find(|case| case.name() == name).unwrap().translation().unwrap().0;
+    let answer = grounded("gemini-3-flash", &json!(["a", "b"]));
+    let searches = |usage: Option<Usage>| usage.map(|usage| usage.tools.web_searches);
+    let told = translated("google/chatComplete/whole");
+    told.whole(answer.to_string().as_bytes()).unwrap();
+    assert_eq!(searches(told.answering.unsaid.usage()), Some(2));
+    let told = translated("google/messages/stream");
+    let unsaid = told.answering.unsaid.clone();
+    let mut transcoder = told.stream();
+    drop(transcoder.push(format!("data: {answer}\n\n").into()));
+    drop(transcoder.finish());
+    assert_eq!(searches(unsaid.usage()), Some(2));
+}
+
+#[test]
+fn what_usage_says_of_tools_is_counted_in_each_ones_words() {
+    let tools = |usage: Value| whole(OpenAi, &json!({"choices": [], "usage": usage})).tools;
+    let cost = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
+    let with = |key: &str, value: Value| {
+        let mut usage = cost.clone();
+        usage[key] = value;
+        usage
+    };
+    let searched = |web_searches| Tools { web_searches, ..Tools::default() };
+    assert_eq!(tools(with("num_search_queries", 18.into())), searched(18));
+    assert_eq!(tools(with("num_search_queries", Value::Null)), searched(0));
+    assert_eq!(tools(with("server_tool_use", json!({"web_search_requests": 2}))), searched(2));
+    assert_eq!(
+        tools(with("tool_calls_details", json!({"search_web": {"invocation": 3}, "x": {"invocation": 9}}))),
+        searched(3)
+    );
+    let xs = json!({"web_search_calls": 1, "x_search_calls": 2, "code_interpreter_calls": 3, "document_search_calls": 4,
+        "file_search_calls": 5, "mcp_calls": 6});
+    let expected = Tools {
+        web_searches: 1,
+        x_searches: 2,
+        code_executions: 3,
+        attachment_searches: 4,
+        file_searches: 5,
+        ..Tools::default()
+    };
+    assert_eq!(tools(with("server_side_tool_usage_details", xs)), expected);
+    let ranked = json!({"results": [], "meta": {"billed_units": {"search_units": 2}}});
+    assert_eq!(whole(OpenAi, &ranked).tools, Tools { rankings: 2, ..Tools::default() });
+}
+
+/// Its total leaves out what it read of pages and thought about them, and its price does not.
+#[test]
+fn what_perplexity_researches_is_counted_beside_its_total() {
+    let usage = json!({"prompt_tokens": 33, "completion_tokens": 7163, "total_tokens": 7196, "citation_tokens": 16362,
+        "num_search_queries": 18, "reasoning_tokens": 69203});
+    let usage = whole(OpenAi, &json!({"choices": [], "usage": usage}));
+    let tools = Tools { web_searches: 18, ..Tools::default() };
+    assert_eq!(usage, Usage { input: 33 + 16362, output: 7163, reasoning: 69203, tools, ..Usage::default() });
+}
+
+proptest! {
+    #[test]
+    fn a_large_response_counts_the_same_however_it_was_cut(sizes in prop::collection::vec(1usize..5000, 1..40)) {
+        let answer = [large(&items()), " ".repeat(40_000)].concat();
+        let mut skim = Skim::of(Operation::CreateModelResponse);
+        let (mut rest, mut sizes) = (answer.as_bytes(), sizes.iter().cycle());
+        while !rest.is_empty() {
+            let (chunk, more) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
+            skim.feed(chunk);
+            rest = more;
+        }
+        prop_assert_eq!(skim.finish(OpenAi).unwrap().tools, FOUND);
+    }
+}

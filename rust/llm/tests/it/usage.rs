@@ -1,0 +1,457 @@
+//! Usage from whole answers and from streams, cut anywhere, in disjoint buckets.
+
+use crate::golden_cases::{Answered, Case, cases};
+use penstock_llm::{
+    api_format::Dialect::{self, Anthropic, Bedrock, Gemini, OpenAi},
+    usage::{Meter, Metered, Service, Skim, Tools, Usage},
+};
+use proptest::prelude::*;
+use serde_json::Value;
+
+const NO_TOOLS: Tools = Tools {
+    web_searches: 0,
+    file_searches: 0,
+    x_searches: 0,
+    code_executions: 0,
+    attachment_searches: 0,
+    maps: 0,
+    rankings: 0,
+};
+
+const NONE: Usage = Usage {
+    input: 0,
+    output: 0,
+    cache_read: 0,
+    cache_write_5m: 0,
+    cache_write_1h: 0,
+    reasoning: 0,
+    audio_in: 0,
+    audio_out: 0,
+    cache_read_audio: 0,
+    cache_read_image: 0,
+    image_in: 0,
+    image_out: 0,
+    tools: NO_TOOLS,
+    estimated: false,
+    service: Service::Standard,
+};
+
+fn searched(web_searches: u64) -> Tools {
+    Tools { web_searches, ..NO_TOOLS }
+}
+
+fn answer(dialect: Dialect, body: &str) -> Option<Usage> {
+    Usage::from_answer(dialect, body.as_bytes())
+}
+
+fn meter<'a>(dialect: Dialect, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
+    let mut meter = Meter::new(dialect);
+    for chunk in chunks {
+        meter.feed(chunk);
+    }
+    meter.finish()
+}
+
+#[test]
+fn buckets_of_openai_are_disjoint_and_sum_to_its_total() {
+    let usage = answer(OpenAi, r#"{"id":"x","model":"gpt-4o","choices":[{"message":{"content":"\"usage\":{}"}}],"usage":{"prompt_tokens":2006,
+        "completion_tokens":300,"total_tokens":2306,"prompt_tokens_details":{"cached_tokens":1920,"audio_tokens":6},
+        "completion_tokens_details":{"reasoning_tokens":128,"audio_tokens":10,"accepted_prediction_tokens":3}},"service_tier":"default"}"#).unwrap();
+    assert_eq!(
+        usage,
+        Usage { input: 80, output: 162, cache_read: 1920, reasoning: 128, audio_in: 6, audio_out: 10, ..NONE }
+    );
+    assert_eq!((usage.total_in(), usage.total_out(), usage.total()), (2006, 300, 2306));
+}
+
+#[test]
+fn buckets_of_anthropic_are_what_it_says() {
+    let usage = answer(
+        Anthropic,
+        r#"{"content":[],"usage":{"input_tokens":10,"cache_creation_input_tokens":300,"cache_read_input_tokens":50,
+        "cache_creation":{"ephemeral_5m_input_tokens":100,"ephemeral_1h_input_tokens":200},"output_tokens":7,"service_tier":"standard"}}"#,
+    );
+    assert_eq!(
+        usage,
+        Some(Usage { input: 10, output: 7, cache_read: 50, cache_write_5m: 100, cache_write_1h: 200, ..NONE })
+    );
+    let usage = answer(
+        Anthropic,
+        r#"{"usage":{"input_tokens":1,"cache_creation_input_tokens":9,"cache_read_input_tokens":null,"output_tokens":2}}"#,
+    );
+    assert_eq!(usage, Some(Usage { input: 1, output: 2, cache_write_5m: 9, ..NONE }));
+}
+
+#[test]
+fn other_shapes_of_the_same_dialect_are_read() {
+    let responses = answer(
+        OpenAi,
+        r#"{"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":6},"output_tokens":87,"output_tokens_details":{"reasoning_tokens":80},"total_tokens":123}}"#,
+    );
+    assert_eq!(responses, Some(Usage { input: 30, cache_read: 6, output: 7, reasoning: 80, ..NONE }));
+    let embeddings = answer(OpenAi, r#"{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}"#);
+    assert_eq!(embeddings, Some(Usage { input: 8, ..NONE }));
+    let deepseek = answer(
+        OpenAi,
+        r#"{"usage":{"prompt_tokens":10,"prompt_cache_hit_tokens":4,"prompt_cache_miss_tokens":6,"completion_tokens":1}}"#,
+    );
+    assert_eq!(deepseek, Some(Usage { input: 6, cache_read: 4, output: 1, ..NONE }));
+    let transcription = answer(
+        OpenAi,
+        r#"{"usage":{"type":"tokens","input_tokens":14,"input_token_details":{"text_tokens":4,"audio_tokens":10},"output_tokens":5,"total_tokens":19}}"#,
+    );
+    assert_eq!(transcription, Some(Usage { input: 4, audio_in: 10, output: 5, ..NONE }));
+}
+
+#[test]
+fn reasoning_that_the_completion_leaves_out_is_not_taken_from_it() {
+    let usage = answer(OpenAi, r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}}"#).unwrap();
+    assert_eq!((usage.output, usage.reasoning, usage.total()), (5, 100, 115));
+}
+
+#[test]
+fn what_only_the_total_says_is_part_of_the_answer() {
+    let told = |body: &str| answer(OpenAi, body).unwrap();
+    let thought = told(r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115}}"#);
+    assert_eq!(thought, Usage { input: 10, output: 5, reasoning: 100, ..NONE });
+    let partly = told(
+        r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":90}}}"#,
+    );
+    assert_eq!(partly, Usage { input: 10, output: 15, reasoning: 90, ..NONE });
+    // What was cached may stand beside the prompt.
+    let cached = told(
+        r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":65,"prompt_tokens_details":{"cached_tokens":50}}}"#,
+    );
+    assert_eq!(cached, Usage { input: 10, output: 5, cache_read: 50, ..NONE });
+    let gemini = r#"{"usageMetadata":{"promptTokenCount":4,"candidatesTokenCount":2,"totalTokenCount":9}}"#;
+    assert_eq!(answer(Gemini, gemini), Some(Usage { input: 4, output: 2, reasoning: 3, ..NONE }));
+    for usage in [thought, partly] {
+        assert_eq!(usage.total(), 115);
+    }
+}
+
+#[test]
+fn what_is_drawn_is_pictures() {
+    let body = r#"{"created":1,"data":[{"b64_json":"AA=="}],"usage":{"total_tokens":310,"input_tokens":60,"output_tokens":250,
+        "input_tokens_details":{"text_tokens":10,"image_tokens":50}}}"#;
+    let expected = Usage { input: 10, image_in: 50, image_out: 250, ..NONE };
+    assert_eq!(answer(OpenAi, body), Some(expected));
+    let event = format!(
+        "data: {}\n\n",
+        body.replace("\"created\":1", "\"type\":\"image_generation.completed\"").replace('\n', "")
+    );
+    assert_eq!(meter(OpenAi, [event.as_bytes()]).usage, Some(expected));
+}
+
+#[test]
+fn odd_numbers_are_never_negative_and_never_more_than_the_total() {
+    let usage = answer(
+        OpenAi,
+        r#"{"usage":{"prompt_tokens":5,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":9,"audio_tokens":9},"completion_tokens_details":{"reasoning_tokens":4}}}"#,
+    );
+    assert_eq!(usage, Some(Usage { cache_read: 5, ..NONE }));
+    let usage = answer(OpenAi, r#"{"usage":{"prompt_tokens":5.0,"completion_tokens":1e2,"total_tokens":"7"}}"#);
+    assert_eq!(usage, Some(Usage { input: 5, output: 100, ..NONE }));
+    let usage = answer(
+        OpenAi,
+        r#"{"usage":{"prompt_tokens":99999999999999999999999,"completion_tokens":18446744073709551615}}"#,
+    )
+    .unwrap();
+    assert_eq!(usage.total(), u64::MAX);
+}
+
+#[test]
+fn an_answer_without_usage_has_none() {
+    for body in [
+        "",
+        "{}",
+        "null",
+        r#"{"usage":null}"#,
+        r#"{"usage":{}}"#,
+        r#"{"usage":{"type":"duration","seconds":9}}"#,
+        r#"{"usage":{"prompt_tokens":1}"#,
+        r#"{"a":{"usage":{"input_tokens":5}}}"#,
+    ] {
+        assert_eq!(answer(OpenAi, body), None, "{body}");
+    }
+}
+
+#[test]
+fn a_usage_inside_of_a_tool_call_is_not_believed() {
+    let body = r#"{"usage":{"input_tokens":1,"output_tokens":2},"content":[{"type":"tool_use","input":{"usage":{"input_tokens":999}}}]}"#;
+    assert_eq!(answer(Anthropic, body), Some(Usage { input: 1, output: 2, ..NONE }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn buckets_never_exceed_what_the_provider_said(prompt in 0u64..1000, completion in 0u64..1000, cached in 0u64..2000, audio in 0u64..2000, reasoning in 0u64..2000) {
+        let body = serde_json::json!({"usage": {"prompt_tokens": prompt, "completion_tokens": completion,
+            "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": audio},
+            "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": audio}}}).to_string();
+        let usage = answer(OpenAi, &body).unwrap();
+        prop_assert_eq!(usage.total_in(), prompt);
+        prop_assert_eq!(usage.total_out(), completion);
+    }
+}
+
+#[test]
+fn buckets_of_a_realtime_session_are_disjoint_and_sum_to_its_total() {
+    let usage = answer(
+        OpenAi,
+        r#"{"usage":{"total_tokens":253,"input_tokens":132,"output_tokens":121,
+        "input_token_details":{"text_tokens":119,"audio_tokens":13,"cached_tokens":70,
+            "cached_tokens_details":{"text_tokens":64,"audio_tokens":6}},
+        "output_token_details":{"text_tokens":30,"audio_tokens":91}}}"#,
+    )
+    .unwrap();
+    let expected =
+        Usage { input: 55, audio_in: 7, cache_read: 64, cache_read_audio: 6, output: 30, audio_out: 91, ..NONE };
+    assert_eq!((usage, usage.total()), (expected, 253));
+}
+
+#[test]
+fn pictures_are_apart_from_words() {
+    let usage = answer(
+        OpenAi,
+        r#"{"data":[],"usage":{"input_tokens":50,"input_tokens_details":{"text_tokens":10,"image_tokens":40},
+        "output_tokens":4160,"output_tokens_details":{"image_tokens":4100,"text_tokens":60},"total_tokens":4210}}"#,
+    )
+    .unwrap();
+    let expected = Usage { input: 10, image_in: 40, output: 60, image_out: 4100, ..NONE };
+    assert_eq!((usage, usage.total()), (expected, 4210));
+}
+
+/// What the provider itself says was used in all; `None` where it says nothing.
+fn total_of(answer: &Value) -> Option<u64> {
+    let number = |at: &str| answer.pointer(at).and_then(Value::as_u64);
+    let sum = |parts: &[&str]| parts.iter().filter_map(|at| number(at)).sum::<u64>();
+    let anthropics = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
+    let anthropics = anthropics.map(|name| format!("/usage/{name}"));
+    number("/usageMetadata/totalTokenCount")
+        .or_else(|| number("/usage/total_tokens"))
+        .or_else(|| number("/usage/totalTokens"))
+        .or_else(|| {
+            number("/usage/tokens/input_tokens")
+                .map(|_| sum(&["/usage/tokens/input_tokens", "/usage/tokens/output_tokens"]))
+        })
+        .or_else(|| number("/usage/input_tokens").map(|_| sum(&anthropics.each_ref().map(String::as_str))))
+}
+
+fn of_case(case: &Case) -> Option<(u64, Option<Usage>)> {
+    let (Answered::Whole(told), Some(returned)) = (case.answered(), case.returned()) else { return None };
+    let total = total_of(&serde_json::from_slice(&told).ok()?)?;
+    let dialect = case.operation().dialect().unwrap_or(OpenAi);
+    Some((total, Usage::from_answer(dialect, &returned)))
+}
+
+#[test]
+fn what_a_caller_is_told_in_any_dialect_sums_to_what_the_provider_counted() {
+    let mut seen = 0;
+    for case in cases() {
+        let Some((total, usage)) = of_case(&case) else { continue };
+        assert_eq!(usage.map(|usage| usage.total()), Some(total), "{}", case.name());
+        seen += 1;
+    }
+    assert!(seen > 50, "only {seen} cases say what they cost");
+}
+
+/// The dialect of which a provider's own words about usage are.
+fn words_of(answer: &Value) -> Option<Dialect> {
+    let has = |at: &str| answer.pointer(at).is_some_and(Value::is_number);
+    let words = [
+        ("/usageMetadata/promptTokenCount", Gemini),
+        ("/usage/inputTokens", Bedrock),
+        ("/usage/input_tokens", Anthropic),
+        ("/usage/prompt_tokens", OpenAi),
+    ];
+    words.into_iter().find(|(at, _)| has(at)).map(|(_, dialect)| dialect)
+}
+
+#[test]
+fn whoever_is_told_of_it_in_whichever_words_the_record_has_the_providers_own_buckets() {
+    let mut seen = 0;
+    for case in cases() {
+        let (Answered::Whole(answered), Some(_)) = (case.answered(), case.returned()) else { continue };
+        let Some(dialect) = serde_json::from_slice(&answered).ok().as_ref().and_then(words_of) else { continue };
+        let (translation, _) = case.translation().unwrap();
+        translation.whole(&answered).unwrap();
+        // What is carried or embedded is told as it came.
+        let Some(usage) = translation.answering.unsaid.usage() else { continue };
+        assert_eq!(Some(usage), Usage::from_answer(dialect, &answered), "{}", case.name());
+        seen += 1;
+    }
+    assert!(seen > 50, "only {seen} cases say what they cost");
+}
+
+#[test]
+fn sound_and_pictures_of_gemini_and_what_bedrock_writes_for_an_hour_are_apart() {
+    let usage = answer(
+        Gemini,
+        r#"{"candidates":[],"usageMetadata":{"promptTokenCount":320,"cachedContentTokenCount":120,"candidatesTokenCount":65,
+        "thoughtsTokenCount":3,"totalTokenCount":388,"promptTokensDetails":[{"modality":"TEXT","tokenCount":60},
+        {"tokenCount":180,"modality":"AUDIO"},{"modality":"IMAGE","tokenCount":50},{"modality":"IMAGE","tokenCount":30}],
+        "cacheTokensDetails":[{"modality":"AUDIO","tokenCount":80},{"modality":"TEXT","tokenCount":40}],
+        "candidatesTokensDetails":[{"modality":"IMAGE","tokenCount":60},{"modality":"TEXT","tokenCount":5}]}}"#,
+    )
+    .unwrap();
+    let read = Usage { input: 20, audio_in: 100, image_in: 80, cache_read: 40, cache_read_audio: 80, ..NONE };
+    assert_eq!((usage, usage.total()), (Usage { output: 5, image_out: 60, reasoning: 3, ..read }, 388));
+    let usage = answer(
+        Bedrock,
+        r#"{"output":{},"usage":{"inputTokens":10,"outputTokens":5,"totalTokens":325,"cacheReadInputTokens":10,
+        "cacheWriteInputTokens":300,"cacheDetails":[{"ttl":"1h","inputTokens":200},{"ttl":"5m","inputTokens":100}]}}"#,
+    );
+    let expected = Usage { input: 10, output: 5, cache_read: 10, cache_write_5m: 100, cache_write_1h: 200, ..NONE };
+    assert_eq!(usage, Some(expected));
+}
+
+/// As those see it who ask Cohere in its own words.
+#[test]
+fn what_cohere_says_in_its_own_way_is_counted_whole_and_streamed() {
+    let usage = r#"{"billed_units":{"input_tokens":9,"output_tokens":4.0},"tokens":{"input_tokens":20,"output_tokens":5},"cached_tokens":8}"#;
+    let expected = Some(Usage { input: 12, output: 5, cache_read: 8, ..NONE });
+    let whole = format!(r#"{{"id":"c","message":{{"content":[]}},"finish_reason":"COMPLETE","usage":{usage}}}"#);
+    assert_eq!(answer(OpenAi, &whole), expected);
+    let billed = r#"{"usage":{"billed_units":{"input_tokens":9,"output_tokens":4,"tokens":{"input_tokens":99}}}}"#;
+    assert_eq!(answer(OpenAi, billed), Some(Usage { input: 9, output: 4, ..NONE }));
+    assert_eq!(answer(OpenAi, r#"{"usage":{"tokens":7,"type":"tokens"}}"#), None);
+    let events = format!(
+        "event: content-delta\ndata: {{\"type\":\"content-delta\",\"delta\":{{\"message\":{{\"content\":{{\"text\":\"a\"}}}}}}}}\n\n\
+         event: message-end\ndata: {{\"type\":\"message-end\",\"delta\":{{\"finish_reason\":\"COMPLETE\",\"usage\":{usage}}}}}\n\n"
+    );
+    let metered = meter(OpenAi, events.as_bytes().chunks(7));
+    assert_eq!((metered.usage, metered.terminated, metered.error_event), (expected, true, false));
+    let failed = "data: {\"type\":\"message-end\",\"delta\":{\"error\":\"broke\",\"usage\":{}}}\n\n";
+    assert!(meter(OpenAi, [failed.as_bytes()]).error_event);
+}
+
+#[test]
+fn whole_answers_of_models_that_bedrock_runs_say_what_they_cost_in_their_vendors_words() {
+    let llama = r#"{"generation":"x","prompt_token_count":12,"generation_token_count":5,"stop_reason":"stop"}"#;
+    assert_eq!(answer(Bedrock, llama), Some(Usage { input: 12, output: 5, ..NONE }));
+    let titan = r#"{"inputTextTokenCount":7,"results":[{"tokenCount":3,"outputText":"a"},{"tokenCount":4}]}"#;
+    assert_eq!(answer(Bedrock, titan), Some(Usage { input: 7, output: 7, ..NONE }));
+    assert_eq!(answer(OpenAi, llama), None);
+    assert_eq!(answer(Bedrock, r#"{"outputs":[{"text":"x"}],"results":{}}"#), None);
+    let beside = Usage::from_header_fields;
+    assert_eq!(beside(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NONE }));
+    assert_eq!(beside(Some("12"), None), Some(Usage { input: 12, ..NONE }));
+    assert_eq!((beside(None, None), beside(Some("x"), Some("-1"))), (None, None));
+}
+
+#[test]
+fn in_which_way_it_was_served_is_read_of_the_answer_itself_and_of_nothing_within() {
+    let whole = |dialect, body: &str| answer(dialect, body).unwrap().service;
+    let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
+    for (dialect, body, expected) in [
+        (OpenAi, format!(r#"{{{cost},"service_tier":"priority","system_fingerprint":"f"}}"#), Service::Priority),
+        (
+            OpenAi,
+            format!(r#"{{"service_tier" : "flex","output":[{{"text":"a"}}],{cost},"metadata":{{}}}}"#),
+            Service::Flex,
+        ),
+        (OpenAi, format!(r#"{{"service_tier":"default",{cost}}}"#), Service::Standard),
+        (OpenAi, format!(r#"{{{cost},"metadata":{{"service_tier":"flex"}}}}"#), Service::Standard),
+        (
+            OpenAi,
+            format!(r#"{{"tools":[{{"service_tier":"flex"}}],{cost},"x":"\"service_tier\":\"flex\""}}"#),
+            Service::Standard,
+        ),
+        (
+            Anthropic,
+            r#"{"usage":{"input_tokens":9,"output_tokens":1,"service_tier":"standard","speed":"fast"}}"#.into(),
+            Service::Fast,
+        ),
+        (
+            Gemini,
+            r#"{"usageMetadata":{"promptTokenCount":9,"trafficType":"ON_DEMAND_PRIORITY"}}"#.into(),
+            Service::Priority,
+        ),
+    ] {
+        assert_eq!(whole(dialect, &body), expected, "{body}");
+    }
+    let streamed = |dialect, events: &[&str]| {
+        let events: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+        meter(dialect, events.iter().map(String::as_bytes)).usage.unwrap().service
+    };
+    let chunk = |of: &str| format!(r#"{{"model":"m","service_tier":"flex","choices":[]{of}}}"#);
+    assert_eq!(streamed(OpenAi, &[&chunk(""), &chunk(&format!(",{cost}"))]), Service::Flex);
+    // What was asked for stands in the first event, how it was served in the last.
+    let response = |kind, tier: &str, of: &str| {
+        format!(r#"{{"type":"response.{kind}","response":{{"service_tier":"{tier}","model":"m"{of}}}}}"#)
+    };
+    let events = [response("created", "priority", ""), response("completed", "default", &format!(",{cost}"))];
+    assert_eq!(streamed(OpenAi, &[&events[0], &events[1]]), Service::Standard);
+    let fast = r#"{"type":"message_start","message":{"model":"m","usage":{"input_tokens":9,"speed":"fast"}}}"#;
+    assert_eq!(streamed(Anthropic, &[fast, r#"{"type":"message_delta","usage":{"output_tokens":1}}"#]), Service::Fast);
+}
+
+#[test]
+fn in_which_way_a_large_answer_was_served_is_read_of_its_end() {
+    let long = "x".repeat(300_000);
+    let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
+    // As responses have it: before usage, and behind what is large.
+    let response = |tier: &str, tools: &str| {
+        format!(
+            r#"{{"model":"m","output":[{{"text":"{long}"}}],"service_tier":{tier},"tools":[{tools}],{cost},"metadata":{{}}}}"#
+        )
+    };
+    let skimmed = |answer: &str, size: usize| {
+        let mut skim = Skim::default();
+        answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
+        let usage = skim.finish(OpenAi).unwrap();
+        (usage.service, usage.total())
+    };
+    let tool = r#"{"name":"f","service_tier":"flex","text":"\"service_tier\":\"flex\""}"#;
+    let chat = format!(r#"{{"choices":[{{"text":"{long}"}}],{cost},"service_tier":"flex"}}"#);
+    for (answer, expected) in [(response("null", tool), Service::Standard), (chat, Service::Flex)] {
+        assert_eq!(skimmed(&answer, 1 << 14), (expected, 10), "{}", &answer[300_000..]);
+    }
+    for (tier, tools, expected) in [
+        ("\"flex\"", "", Service::Flex),
+        ("\"priority\"", tool, Service::Priority),
+        ("\"default\"", tool, Service::Standard),
+    ] {
+        let answer = response(tier, tools);
+        for size in [1 << 14, answer.len()] {
+            assert_eq!(skimmed(&answer, size), (expected, 10), "{tier} by {size}");
+        }
+        // What was asked for is not how it was served.
+        let created = r#"{"type":"response.created","response":{"model":"m","service_tier":"priority"}}"#;
+        let completed = format!(r#"{{"type":"response.completed","response":{answer},"sequence_number":9}}"#);
+        let events = format!("data: {created}\n\ndata: {completed}\n\n");
+        let usage = meter(OpenAi, events.as_bytes().chunks(1 << 14)).usage.unwrap();
+        assert_eq!((usage.service, usage.total()), (expected, 10), "{tier}");
+    }
+}
+
+#[test]
+fn searches_of_the_web_are_counted_beside_the_tokens() {
+    let cost = |searches: u64| {
+        format!(
+            r#"{{"input_tokens":9,"output_tokens":1,"server_tool_use":{{"web_search_requests":{searches},"web_fetch_requests":5}}}}"#
+        )
+    };
+    let expected = Some(Usage { input: 9, output: 1, tools: searched(3), ..NONE });
+    assert_eq!(answer(Anthropic, &format!(r#"{{"usage":{}}}"#, cost(3))), expected);
+    // A stream says it again and again.
+    let events = [
+        format!("data: {{\"type\":\"message_start\",\"message\":{{\"model\":\"m\",\"usage\":{}}}}}\n\n", cost(0)),
+        format!("data: {{\"type\":\"message_delta\",\"usage\":{}}}\n\n", cost(3)),
+    ];
+    assert_eq!(meter(Anthropic, events.iter().map(String::as_bytes)).usage, expected);
+    assert_eq!(expected.map(|usage| usage.total()), Some(10));
+}
+
+#[test]
+fn a_translated_answer_says_in_which_way_it_was_served() {
+    let case = cases().into_iter().find(|case| case.name() == "openrouter/messages/whole").unwrap();
+    let (translation, _) = case.translation().unwrap();
+    let body =
+        br#"{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"service_tier":"flex",
+        "usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#;
+    translation.whole(body).unwrap();
+    assert_eq!(translation.answering.unsaid.usage().map(|usage| usage.service), Some(Service::Flex));
+}

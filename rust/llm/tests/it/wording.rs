@@ -1,0 +1,283 @@
+//! Requests in the words of who is asked: every line of every provider's table is shown, and the tables hold what is documented.
+
+use penstock_llm::{
+    catalog::{self, Provider, Wording},
+    operation::Operation,
+};
+use serde_json::{Value, json};
+
+/// Every provider's words for an operation.
+fn every() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static Wording)> {
+    catalog::all().flat_map(|provider| {
+        [Operation::ChatComplete, Operation::Complete, Operation::Embed]
+            .map(|one| (provider, one, provider.wording(one)))
+    })
+}
+
+/// What is sent, and what is named as lost; the same where nothing changes.
+fn said(wording: &Wording, body: &Value) -> (Value, String) {
+    match wording.say(body.to_string().as_bytes()) {
+        Some((sent, lost)) => (serde_json::from_slice(&sent).unwrap(), lost.text()),
+        None => (body.clone(), String::new()),
+    }
+}
+
+fn with(key: &str, value: &Value) -> Value {
+    let mut body = json!({"model": "m", "kept": 1, "stop": ["a"]});
+    body[key] = value.clone();
+    body
+}
+
+#[test]
+fn each_renamed_field_leaves_under_the_providers_name_and_that_name_stays_as_it_is() {
+    let mut shown = 0;
+    for (provider, operation, wording) in every() {
+        for (from, to) in wording.renames {
+            let name = format!("{} {operation:?} {from}", provider.slug());
+            let value = json!("1.50");
+            let (outer, expected) = match to.split_once('.') {
+                Some((outer, inner)) => (outer, json!({inner: value})),
+                None => (*to, value.clone()),
+            };
+            assert_eq!(said(wording, &with(from, &value)), (with(outer, &expected), String::new()), "{name}");
+            let own = with(outer, &expected);
+            assert_eq!(said(wording, &own), (own, String::new()), "{name}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 30, "{shown}");
+}
+
+#[test]
+fn each_word_and_each_role_leaves_as_the_providers_own() {
+    for (provider, _, wording) in every() {
+        for (field, from, to) in wording.words {
+            let [from, to] = [from, to].map(|word| serde_json::from_str(word).unwrap());
+            assert_eq!(said(wording, &with(field, &from)).0, with(field, &to), "{} {field}", provider.slug());
+            assert_eq!(said(wording, &with(field, &to)).0, with(field, &to), "{} {field}", provider.slug());
+        }
+        for (from, to) in wording.roles {
+            let messages = |role: &str| {
+                let role: Value = serde_json::from_str(role).unwrap();
+                with("messages", &json!([{"role": role, "content": role}, {"role": "user", "content": "x"}]))
+            };
+            let mut expected = messages(to);
+            expected["messages"][0]["content"] = serde_json::from_str(from).unwrap();
+            assert_eq!(said(wording, &messages(from)).0, expected, "{}", provider.slug());
+            assert_eq!(said(wording, &messages(to)).0, messages(to), "{}", provider.slug());
+        }
+    }
+}
+
+#[test]
+fn each_field_that_is_not_taken_goes_and_is_named() {
+    for (provider, _, wording) in every() {
+        for name in wording.drops {
+            let (sent, lost) = said(wording, &with(name, &json!(["x"])));
+            assert!(sent.get(*name).is_none(), "{} {name}", provider.slug());
+            assert_eq!((sent["stop"].clone(), lost.as_str()), (json!(["a"]), *name), "{}", provider.slug());
+        }
+    }
+}
+
+#[test]
+fn what_needs_no_saying_goes_and_nothing_is_lost_by_that() {
+    let mut shown = 0;
+    for (provider, _, wording) in every() {
+        for name in wording.needless {
+            let (sent, lost) = said(wording, &with(name, &json!({"x": true})));
+            assert_eq!((sent.get(*name), lost.as_str()), (None, ""), "{} {name}", provider.slug());
+            shown += 1;
+        }
+    }
+    assert!(shown > 0);
+}
+
+#[test]
+fn each_field_of_messages_that_is_not_taken_goes_and_is_named_but_in_the_role_that_has_it() {
+    for (provider, _, wording) in every() {
+        for (name, role) in wording.unheard {
+            let messages = json!([{"role": "user", *name: "x", "content": name}, {"role": "tool", *name: "y"}]);
+            let mut expected = messages.clone();
+            expected[0].as_object_mut().unwrap().shift_remove(*name);
+            if role.is_empty() {
+                expected[1].as_object_mut().unwrap().shift_remove(*name);
+            }
+            let (sent, lost) = said(wording, &with("messages", &messages));
+            assert_eq!((&sent["messages"], lost), (&expected, format!("messages.{name}")), "{}", provider.slug());
+            let (sent, lost) = said(wording, &with("messages", &json!([{*name: null, "role": "user"}])));
+            assert_eq!((&sent["messages"], lost.as_str()), (&json!([{"role": "user"}]), ""), "{}", provider.slug());
+        }
+    }
+}
+
+#[test]
+fn hints_about_caching_are_taken_back_wherever_they_stand_and_named_where_they_are_refused() {
+    let hint = json!({"type": "ephemeral"});
+    let said_with = |hint: &Value| {
+        json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f"}, "cache_control": hint}],
+            "messages": [{"role": "system", "content": "a cache_control", "cache_control": hint},
+                {"role": "user", "content": [{"type": "text", "text": "b cache_control", "cache_control": hint}]}]})
+    };
+    let expected = json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}],
+        "messages": [{"role": "system", "content": "a cache_control"},
+            {"role": "user", "content": [{"type": "text", "text": "b cache_control"}]}]});
+    for slug in ["mistral-ai", "groq", "cerebras"] {
+        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        assert_eq!(said(wording, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
+        assert_eq!(said(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
+        assert_eq!(said(wording, &expected), (expected.clone(), String::new()), "{slug}");
+    }
+    // Others pass them on: some hosts of Claude take them.
+    for slug in ["openai", "openrouter"] {
+        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        assert_eq!(said(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
+    }
+}
+
+#[test]
+fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
+    for (provider, _, wording) in every() {
+        for (name, least, most) in wording.bounds {
+            let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
+            for (told, expected, lost) in [
+                (json!(-9), &least, *name),
+                (json!(9999.5), &most, *name),
+                (most.clone(), &most, ""),
+                (json!(null), &json!(null), ""),
+            ] {
+                let expected = (with(name, expected), lost.to_owned());
+                assert_eq!(said(wording, &with(name, &told)), expected, "{} {told}", provider.slug());
+            }
+        }
+    }
+}
+
+/// Where the scales end that documents of these providers have for chats; those of `OpenAI` itself are its own to keep.
+const BOUNDED: [(&str, &str, f64, f64); 13] = [
+    ("deepseek", "temperature", -0.5, 0.0),
+    ("deepseek", "top_logprobs", 30.0, 20.0),
+    ("together-ai", "temperature", 2.5, 2.0),
+    ("groq", "top_p", 1.5, 1.0),
+    ("ai21", "temperature", 1.5, 1.0),
+    ("ollama", "frequency_penalty", -3.0, -2.0),
+    ("fireworks-ai", "top_k", 500.0, 128.0),
+    ("perplexity-ai", "top_k", -1.0, 0.0),
+    ("azure-ai", "presence_penalty", 3.0, 2.0),
+    ("deepinfra", "n", 2.0, 1.0),
+    ("perplexity-ai", "n", 3.0, 1.0),
+    ("predibase", "temperature", 1.5, 1.0),
+    ("fireworks-ai", "n", 200.0, 128.0),
+];
+
+#[test]
+fn documented_scales_end_where_they_do_and_openais_are_its_own() {
+    for (slug, name, asked, expected) in BOUNDED {
+        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        let (sent, lost) = said(wording, &with(name, &json!(asked)));
+        assert_eq!((sent[name].as_f64(), lost.as_str()), (Some(expected), name), "{slug} {name}");
+    }
+    for operation in [Operation::ChatComplete, Operation::Complete] {
+        for slug in ["openai", "azure-openai", "mock"] {
+            assert!(catalog::find(slug).unwrap().wording(operation).bounds.is_empty(), "{slug}");
+        }
+    }
+    for slug in ["anyscale", "fireworks-ai", "github", "lambda", "lepton", "nebius", "nextbit", "x-ai"] {
+        let wording = catalog::find(slug).unwrap().wording(Operation::Complete);
+        let (sent, lost) = said(wording, &with("temperature", &json!(2.5)));
+        assert_eq!((sent["temperature"].as_f64(), lost.as_str()), (Some(2.0), "temperature"), "{slug}");
+    }
+    let bounded = |one: &&'static dyn Provider| !one.wording(Operation::ChatComplete).bounds.is_empty();
+    assert!(catalog::all().filter(bounded).count() > 50);
+}
+
+#[test]
+fn nothing_stays_nothing_where_another_number_stands_for_it() {
+    let mut shown = 0;
+    for (provider, _, wording) in every() {
+        for name in wording.neutral {
+            let without = json!({"model": "m", "kept": 1, "stop": ["a"]});
+            for zero in [json!(0), json!(0.0)] {
+                assert_eq!(said(wording, &with(name, &zero)), (without.clone(), String::new()), "{}", provider.slug());
+            }
+            shown += 1;
+        }
+    }
+    assert!(shown > 2, "{shown}");
+}
+
+/// What a provider refuses whose API is strict, as its documents and its answers of 400 and 422 say.
+const REFUSED: [(&str, &[&str]); 4] = [
+    ("mistral-ai", &["user", "stream_options", "logit_bias", "logprobs", "store", "service_tier", "safety_identifier"]),
+    ("groq", &["logit_bias", "logprobs", "prompt_cache_key", "store", "safety_identifier", "verbosity"]),
+    ("cerebras", &["metadata", "prompt_cache_key", "store", "verbosity"]),
+    ("fireworks-ai", &["store", "safety_identifier", "verbosity"]),
+];
+
+#[test]
+fn who_refuses_what_it_does_not_know_is_not_told_it() {
+    for (slug, fields) in REFUSED {
+        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        for name in fields {
+            assert!(said(wording, &with(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
+        }
+    }
+}
+
+/// Whose chats have these fields under other names.
+const DOCUMENTED: [(&str, &str, &[&str]); 6] = [
+    (
+        "max_completion_tokens",
+        "max_tokens",
+        &[
+            "anyscale",
+            "deepbricks",
+            "deepinfra",
+            "deepseek",
+            "fireworks-ai",
+            "huggingface",
+            "lingyi",
+            "mistral-ai",
+            "moonshot",
+            "ncompass",
+            "novita-ai",
+            "ollama",
+            "openrouter",
+            "perplexity-ai",
+            "together-ai",
+            "workers-ai",
+        ],
+    ),
+    ("seed", "random_seed", &["mistral-ai"]),
+    ("safe_mode", "safe_prompt", &["mistral-ai"]),
+    ("frequency_penalty", "repetition_penalty", &["perplexity-ai", "together-ai"]),
+    ("thinking", "think", &["ollama"]),
+    ("reasoning_effort", "reasoning.effort", &["openrouter"]),
+];
+
+#[test]
+fn what_providers_document_is_in_their_tables() {
+    let wording = |slug, operation| catalog::find(slug).unwrap().wording(operation);
+    for (from, to, slugs) in DOCUMENTED {
+        for slug in slugs {
+            assert!(wording(slug, Operation::ChatComplete).renames.contains(&(from, to)), "{slug} {from}");
+        }
+    }
+    for slug in ["novita-ai", "together-ai"] {
+        let renames = wording(slug, Operation::Complete).renames;
+        assert_eq!(renames, [("frequency_penalty", "repetition_penalty")], "{slug}");
+    }
+    assert_eq!(wording("mistral-ai", Operation::ChatComplete).words, [("tool_choice", "\"required\"", "\"any\"")]);
+    for slug in ["openai", "azure-openai", "mock"] {
+        assert!(wording(slug, Operation::ChatComplete).is_same(), "{slug}");
+    }
+}
+
+#[test]
+fn who_has_its_own_api_like_openais_has_no_developers_but_for_openai() {
+    for provider in catalog::all().filter(|one| one.offers_itself(Operation::ChatComplete)) {
+        let keeps = ["openai", "azure-openai", "bedrock-mantle", "mock"].contains(&provider.slug());
+        let wording = provider.wording(Operation::ChatComplete);
+        assert_eq!(wording.roles.is_empty(), keeps, "{}", provider.slug());
+    }
+}

@@ -1,0 +1,138 @@
+//! The ledger tells what came, what was sent, and when the client left, in every phase.
+
+use std::time::{Duration, Instant};
+
+use crate::talk::{CHAT, Client, MESSAGES, chat, get, last_entry, server};
+use penstock_mock::{Options, Server};
+use serde_json::json;
+
+#[test]
+fn an_entry_per_request_as_json() {
+    let server = server();
+    let answer = chat(&server, MESSAGES, "mock?chunks=2", true);
+    get(&server, "/v1/models?x=1", "x-tag: 5\r\n");
+    let entries = get(&server, "/_ledger", "").json();
+    let [first, second] = entries.as_array().unwrap().as_slice() else { panic!("{entries}") };
+    assert_eq!(
+        (&first["method"], &first["path"], &first["model"]),
+        (&json!("POST"), &json!(MESSAGES), &json!("mock?chunks=2"))
+    );
+    assert_eq!((&first["outcome"], &first["bytes_sent"]), (&json!("complete"), &json!(answer.raw.len())));
+    assert_eq!(answer.header("request-id").unwrap(), format!("req_{:016}", first["id"].as_u64().unwrap()));
+    assert_eq!((&second["path"], &second["headers"]["x-tag"]), (&json!("/v1/models?x=1"), &json!("5")));
+    assert!(first["started_ms"].as_f64() <= first["first_byte_ms"].as_f64());
+    assert!(first["first_byte_ms"].as_f64() <= first["finished_ms"].as_f64());
+}
+
+#[test]
+fn it_can_be_cleared_and_left_out() {
+    let server = server();
+    chat(&server, CHAT, "mock", false);
+    let mut client = Client::connect(&server);
+    client.ask("DELETE", "/_ledger", "", "");
+    assert_eq!(client.read(Duration::from_millis(400)).status(), 200);
+    assert!(server.ledger().is_empty());
+    let quiet = Server::start_with(&Options { ledger: false, ..Options::default() }).unwrap();
+    assert_eq!(chat(&quiet, CHAT, "mock", false).status(), 200);
+    assert_eq!(get(&quiet, "/_ledger", "").json(), json!([]));
+}
+
+fn wait_for_entry(server: &Server) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while server.ledger().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until the request is on its way, leaves, and returns how long it took to be noticed.
+fn leave(server: &Server, model: &str, stream: bool, rst: bool) -> (String, f64) {
+    server.clear_ledger();
+    let mut client = Client::connect(server);
+    client.chat(CHAT, model, stream);
+    wait_for_entry(server);
+    std::thread::sleep(Duration::from_millis(20));
+    let left = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64() * 1000.0;
+    if rst {
+        socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    drop(client);
+    let entry = last_entry(server);
+    (entry.outcome.to_string(), entry.finished_ms.unwrap_or(f64::MAX) - left)
+}
+
+#[test]
+fn a_client_that_leaves_is_noticed_in_every_phase() {
+    let server = server();
+    let phases = [
+        ("mock?first_ms=5000", false),
+        ("mock?first_ms=5000", true),
+        ("mock?chunk_ms=5000", true),
+        ("mock?fault=silence", true),
+        ("mock?fault=stall", true),
+        ("mock?fault=stall", false),
+        ("mock?fault=slow_first", true),
+        ("mock?fault=drip", false),
+        ("mock?fault=half_close", true),
+        ("mock?fault=pings_only&chunk_ms=5000", true),
+        ("mock?chunks=4000000000", true),
+        ("mock?answer_bytes=15000000", false),
+    ];
+    for (model, stream) in phases {
+        for rst in [false, true] {
+            let (outcome, noticed_ms) = leave(&server, model, stream, rst);
+            assert_eq!(outcome, "client_closed", "{model} {rst}");
+            assert!(noticed_ms < 100.0, "{model} {rst}: {noticed_ms} ms");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_it_sends_has_an_entry_too() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    client.write(b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nonly this");
+    std::thread::sleep(Duration::from_millis(20));
+    client.close();
+    let entry = last_entry(&server);
+    assert_eq!(
+        (entry.outcome.to_string().as_str(), entry.body_bytes, entry.path.as_str()),
+        ("client_closed", 9, MESSAGES)
+    );
+}
+
+#[test]
+fn a_client_that_does_not_read_blocks_the_write() {
+    let server = server();
+    for model in ["mock?chunks=100000&chunk_bytes=1000", "mock?answer_bytes=25000000", "mock?fault=headers_flood"] {
+        server.clear_ledger();
+        let mut client = Client::connect(&server);
+        client.chat(CHAT, model, model.contains("chunks"));
+        wait_for_entry(&server);
+        let sent = |after: u64| {
+            std::thread::sleep(Duration::from_millis(after));
+            server.ledger()[0].bytes_sent
+        };
+        let (early, late) = (sent(400), sent(200));
+        assert_eq!(early, late, "{model}");
+        assert!(early > 10_000 && early < 15_000_000, "{model}: {early}");
+        // What is read makes room for about as much.
+        let read = client.read_until(Duration::from_millis(200), |answer| answer.raw.len() > 8_000_000);
+        assert!(sent(300) > early && sent(0) < early + read.raw.len() as u64 + 15_000_000, "{model}");
+        assert_eq!(server.ledger()[0].outcome.to_string(), "open");
+    }
+}
+
+#[test]
+fn a_small_send_buffer_makes_the_push_back_exact() {
+    let options = Options { send_buffer: Some(32 * 1024), ..Options::default() };
+    let server = Server::start_with(&options).unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(32 * 1024).unwrap();
+    socket.connect(&server.addr.into()).unwrap();
+    let mut client = Client::over(socket.into());
+    client.chat(CHAT, "mock?chunks=100000", true);
+    wait_for_entry(&server);
+    std::thread::sleep(Duration::from_millis(200));
+    let sent = server.ledger()[0].bytes_sent;
+    assert!(sent > 20_000 && sent < 400_000, "{sent}");
+}

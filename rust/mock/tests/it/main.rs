@@ -1,0 +1,13 @@
+//! Tests of the mock provider: every response shape and fault, over real sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod talk;
+
+mod faults_before;
+mod faults_in_content;
+mod faults_within;
+mod ledger;
+mod load;
+mod streams;
+mod vendors;
+mod whole_answers;
