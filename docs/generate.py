@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock import engine, reference
+from penstock import engine
 from penstock.errors import PenstockError
+from penstock.settings import reference
 
 HERE = Path(__file__).parent
 CORE = HERE.parent / "rust/core/src"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.secret import Secret
+from penstock.settings.secret import Secret
 from tests.founded import Founded
 from tests.gateway import Gateway, Mock, Tables
 from tests.postgres import Postgres

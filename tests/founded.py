@@ -6,9 +6,9 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
-from penstock.kit.founding import found
-from penstock.secret import Secret
+from penstock.kit.bootstrap import found
 from penstock.settings import Store
+from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 

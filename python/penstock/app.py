@@ -19,7 +19,7 @@ from litestar.exceptions import HTTPException
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
 
-from penstock import caller, resources
+from penstock import authorization, resources
 from penstock.errors import (
     MissingError,
     PenstockError,
@@ -31,22 +31,22 @@ from penstock.errors import (
     envelope,
     in_openais_shape,
 )
+from penstock.jobs.job_loop import ended, kept_up
 from penstock.jobs.records import RecordFeed
-from penstock.jobs.waiting import ended, kept_up
-from penstock.jobs.watch import Watcher
-from penstock.kit.answer import Answer
-from penstock.kit.description import complete as whole
-from penstock.kit.prices import PriceBook
-from penstock.kit.problems import problems, summary, takes
-from penstock.kit.proxies import Proxies
-from penstock.kit.spelling import SpelledRequest
-from penstock.kit.texts import refuse_unfit
+from penstock.kit.client_ip import Proxies
+from penstock.kit.compat import SpelledRequest
+from penstock.kit.json_response import Answer
+from penstock.kit.openapi import complete as whole
+from penstock.kit.text_validation import refuse_unfit
+from penstock.kit.validation_errors import problems, summary, takes
 from penstock.metrics import BatchFigures, Figures, JobFigures
-from penstock.notes import Notes
+from penstock.node_store import Notes
+from penstock.pricing.price_book import PriceBook
 from penstock.resources import schema
-from penstock.secret import Secret
 from penstock.settings import Settings, Store
-from penstock.snapshot import NOTHING, Published, Snapshot
+from penstock.settings.secret import Secret
+from penstock.snapshot.build import NOTHING, Published, Snapshot
+from penstock.snapshot.file_watcher import Watcher
 
 if TYPE_CHECKING:
     import socket
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
-    from penstock.jobs.announce import Announcer
-    from penstock.jobs.publish import Publisher
-    from penstock.kit.desk import Office
+    from penstock.kit.tenant_session import Office
+    from penstock.snapshot.publisher import Publisher
+    from penstock.snapshot.redis_notifier import Announcer
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
@@ -139,7 +139,7 @@ class StoreParts(NamedTuple):
 
     database: Database
     office: Office
-    identify: Callable[[caller.Sent], Awaitable[caller.Caller]]
+    identify: Callable[[authorization.Sent], Awaitable[authorization.Caller]]
     dependencies: dict[str, Provide]
     loops: list[Callable[[], Coroutine[Any, Any, None]]]
     before_send: Callable[[Message, Scope], Awaitable[None]]
@@ -166,19 +166,19 @@ def open_store(
     settings: Settings, published: Published, url: Secret, batch_figures: BatchFigures, records: RecordFeed
 ) -> StoreParts:
     """Wire what stands on the store; nothing of it is imported where there is none."""
+    from penstock.batches.runner import Runner
     from penstock.blobs.folder import Folder
-    from penstock.jobs.batches import Runner
     from penstock.jobs.prepare import known_tokens
-    from penstock.jobs.publish import KeptRows, Publisher
     from penstock.jobs.rotate import Rotator
     from penstock.kit import listing
-    from penstock.kit.conditions import before_send
-    from penstock.kit.desk import Office
-    from penstock.kit.identities import Identities
+    from penstock.kit.authentication import Identities
     from penstock.kit.passwords import Passwords
-    from penstock.kit.references import Secrets
-    from penstock.kit.secrets import Vault, master
+    from penstock.kit.preconditions import before_send
+    from penstock.kit.tenant_session import Office
     from penstock.resources._last_known import caller_of
+    from penstock.secrets.references import Secrets
+    from penstock.secrets.vault import Vault, master
+    from penstock.snapshot.publisher import KeptRows, Publisher
     from penstock.store.database import Database
 
     database = Database(settings.store, url)
@@ -220,7 +220,7 @@ def open_store(
 def _announcer(settings: Settings, heard: Callable[[], None]) -> Announcer | None:
     if not settings.redis.url:
         return None
-    from penstock.jobs.announce import Announcer
+    from penstock.snapshot.redis_notifier import Announcer
 
     return Announcer(settings.redis, settings.redis.url.reveal(), heard, settings.upstream.tls_ca)
 
@@ -228,7 +228,7 @@ def _announcer(settings: Settings, heard: Callable[[], None]) -> Announcer | Non
 def closed() -> list[Router]:
     """Answer for what stands on the store where there is none: it never goes to a provider instead."""
 
-    @answers(["/", "/{rest:path}"], http_method=METHODS, guards=[caller.anyone], include_in_schema=False)
+    @answers(["/", "/{rest:path}"], http_method=METHODS, guards=[authorization.anyone], include_in_schema=False)
     async def no_store() -> None:
         message = "no store is configured; hint: penstock init, or PENSTOCK_STORE_URL"
         raise MissingError(message)
@@ -270,7 +270,7 @@ def refuse_unguarded(app: Litestar) -> None:
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
             # Litestar answers OPTIONS by itself, and says no more than the description does.
             itself = getattr(handler, "http_methods", None) == {"OPTIONS"}
-            if not itself and not any(map(caller.is_guard, guards)):
+            if not itself and not any(map(authorization.is_guard, guards)):
                 message = f"the route {route.path!r} declares no guard; hint: penstock.caller has them"
                 raise StartError(message)
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from penstock import __version__, administer, process
+from penstock import __version__, admin_commands, process
 from penstock import settings as settings_module
 from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
-    from penstock.snapshot import Prepared
+    from penstock.snapshot.build import Prepared
 
 
 class Commands(click.Group):
@@ -58,16 +58,16 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: the other commands need neither Granian nor an event loop.
     from penstock import serve as server
-    from penstock.kit import tariffs
     from penstock.listen import refuse_open_host
-    from penstock.snapshot import Snapshot, gather_good
+    from penstock.pricing import engine_export
+    from penstock.snapshot.build import Snapshot, gather_good
 
     found = prepared(settings)
     stored, admin_key = found.stored, found.admin_key
     if found.master_key:
         settings = settings.with_master_key(found.master_key)
     # Read here, so that every process has it. What finding the snapshot good takes, 2 MB, they need not inherit.
-    tariffs.listed()
+    engine_export.listed()
     good = process.apart(lambda: msgspec.msgpack.encode(gather_good(settings, stored)))
     snapshot = msgspec.msgpack.decode(good, type=Snapshot)
     refuse_open_host(settings, snapshot.keys)
@@ -120,11 +120,11 @@ def check(file: str | None) -> None:
     if file.endswith(".json"):
         check_config(file)
         return
-    from penstock.kit import prices
-    from penstock.snapshot import gather_good
+    from penstock.pricing import price_book
+    from penstock.snapshot.build import gather_good
 
     snapshot = gather_good(load(file, {}))
-    prices.read(file)
+    price_book.read(file)
     click.echo(f"{file} is good: {snapshot.keys} keys, snapshot {snapshot.epoch[:12]}")
 
 
@@ -155,7 +155,7 @@ def openapi() -> None:
 @main.command()
 def settings() -> None:
     """Print the reference of all settings."""
-    from penstock.reference import markdown
+    from penstock.settings.reference import markdown
 
     click.echo(markdown())
 
@@ -166,13 +166,13 @@ def version() -> None:
     click.echo(f"penstock {__version__}")
 
 
-for command in administer.COMMANDS:
+for command in admin_commands.COMMANDS:
     main.add_command(command)
 
 
 def prepared(settings: Settings) -> Prepared:
     """See to the store in a process of its own: what that takes in memory is gone with it."""
-    from penstock.snapshot import Prepared
+    from penstock.snapshot.build import Prepared
 
     if settings.store_url is None:
         return Prepared()

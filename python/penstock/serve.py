@@ -27,13 +27,13 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer
 
 from penstock import listen, process
-from penstock.snapshot import Kept, Published
+from penstock.snapshot.build import Kept, Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.settings import Settings
-    from penstock.snapshot import Snapshot
+    from penstock.snapshot.build import Snapshot
 
 log = logging.getLogger("penstock")
 
@@ -305,7 +305,7 @@ class Supervisor:
         self.record_socket.close()
         sys.setswitchinterval(SWITCH_INTERVAL)
         with process.plain_failure(f"edge {index}"):
-            door = importlib.import_module("penstock.door")
+            door = importlib.import_module("penstock.asgi")
             app = door.create(self.settings, index, self.kept.last().document())
         deadline = self.settings.server.drain_seconds
         process.leave_on_signal(

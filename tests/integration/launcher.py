@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from penstock import cli, door, settings
+from penstock import asgi, cli, settings
 from penstock.engine import Engine
 
 BURN = os.environ.pop("TEST_BURN", "0") == "1"
@@ -19,15 +19,15 @@ def changed_engine_json(self: settings.Settings, worker: int) -> bytes:
     return json.dumps({**json.loads(engine_json(self, worker)), **ENGINE}).encode()
 
 
-def create(chosen: settings.Settings, worker: int, snapshot: bytes) -> door.Door:
+def create(chosen: settings.Settings, worker: int, snapshot: bytes) -> asgi.Door:
     engine = Engine(chosen.engine_json(worker))
     engine.apply(snapshot)
-    return door.Door(engine, intercept=INTERCEPT)
+    return asgi.Door(engine, intercept=INTERCEPT)
 
 
 if __name__ == "__main__":
     settings.Settings.engine_json = changed_engine_json
-    door.create = create
+    asgi.create = create
     if BURN:
         # Every peer of the comparison comes with it.
         from benches.compare.peers import burning

@@ -13,7 +13,7 @@ import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
 
-from penstock import caller as rights
+from penstock import authorization as rights
 from penstock import resources
 from penstock.app import complete, describe
 from tests.integration.managed import ADMIN_KEY, Client, good

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from penstock.app import create_app
-from penstock.kit.founding import found
-from penstock.secret import Secret
+from penstock.kit.bootstrap import found
 from penstock.settings import Settings, Store
-from penstock.snapshot import Published, Snapshot
+from penstock.settings.secret import Secret
+from penstock.snapshot.build import Published, Snapshot
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from tests.integration.managed import ADMIN_KEY, Client

@@ -13,8 +13,8 @@ import pytest
 import uuid_utils
 from sqlalchemy import insert, select
 
-from penstock.secret import Secret
 from penstock.settings import Store
+from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.tables import api_keys, configs, key_digests, workspaces
 from tests.integration import memory

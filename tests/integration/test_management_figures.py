@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import insert
 
-from penstock.kit.founding import found
+from penstock.kit.bootstrap import found
 from penstock.kit.listing import Page, rows
 from penstock.settings import Secret, Store
 from penstock.store.database import Database

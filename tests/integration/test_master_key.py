@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from penstock.secret import Secret
 from penstock.settings import Store
+from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import migrate, newest, revision
 from tests.gateway import Gateway

@@ -16,16 +16,16 @@ from sqlalchemy import event, select, update
 from sqlalchemy import text as sql
 
 from penstock.app import create_app
-from penstock.jobs.gather import Gatherer
 from penstock.jobs.prepare import _for_start
-from penstock.jobs.publish import KeptRows, Publisher
 from penstock.jobs.rotate import Rotator
-from penstock.kit.founding import found
-from penstock.kit.references import Secrets
-from penstock.kit.secrets import Vault, master
-from penstock.secret import Secret
+from penstock.kit.bootstrap import found
+from penstock.secrets.references import Secrets
+from penstock.secrets.vault import Vault, master
 from penstock.settings import Settings, Store
-from penstock.snapshot import NOTHING, Published, Snapshot, Stored, gather_good
+from penstock.settings.secret import Secret
+from penstock.snapshot.build import NOTHING, Published, Snapshot, Stored, gather_good
+from penstock.snapshot.publisher import KeptRows, Publisher
+from penstock.snapshot.query import Gatherer
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, integration_models, integrations
@@ -408,7 +408,7 @@ def test_who_goes_on_from_what_was_kept_reads_what_changed_since_and_everything_
             await first.call("DELETE", f"/v1/configs/{gone['slug']}")
             made = await first.call("POST", "/v1/configs", config)
             # However long what follows takes, it is not yet the time to read everything.
-            monkeypatch.setattr("penstock.jobs.publish.WHOLE_SECONDS", 3600)
+            monkeypatch.setattr("penstock.snapshot.publisher.WHOLE_SECONDS", 3600)
             second = Plane(app, settings, kept)
             assert await second.look() == ["configs"]
             assert all("substr" in asked for asked in second.asked if "FROM configs" in asked)
@@ -425,7 +425,7 @@ def test_who_goes_on_from_what_was_kept_reads_what_changed_since_and_everything_
             async with second._database.writing() as connection:
                 await connection.execute(update(configs).values(name="other", config='{"provider":"groq"}'))
             assert await second.look() == []
-            monkeypatch.setattr("penstock.jobs.publish.WHOLE_SECONDS", 0)
+            monkeypatch.setattr("penstock.snapshot.publisher.WHOLE_SECONDS", 0)
             third = Plane(app, settings, second.published.stored)
             assert await third.look() == ["api_keys", "configs"]
             assert rows(third.published.stored)["configs"][0]["config"] == {"provider": "groq"}

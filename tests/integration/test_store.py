@@ -15,14 +15,14 @@ import pytest
 from sqlalchemy import insert, select, text
 
 from penstock.errors import StartError, UnavailableError
-from penstock.jobs.gather import Gatherer
 from penstock.jobs.prepare import Sealer
-from penstock.kit.founding import found
+from penstock.kit.bootstrap import found
 from penstock.kit.ids import new_id
-from penstock.kit.references import Secrets
-from penstock.kit.secrets import Master, Vault
-from penstock.secret import Secret
+from penstock.secrets.references import Secrets
+from penstock.secrets.vault import Master, Vault
 from penstock.settings import Settings, Store
+from penstock.settings.secret import Secret
+from penstock.snapshot.query import Gatherer
 from penstock.store.database import Database
 from penstock.store.migrate import LOCK, migrate, newest, revision
 from penstock.store.tables import audit, configs, versions, workspaces

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.jobs.publish import KEPT_FILES
+from penstock.snapshot.publisher import KEPT_FILES
 from tests.integration.conftest import initialise
 from tests.integration.managed import ADMIN_KEY, Client, good
 from tests.integration.serving import control, load, running
@@ -187,7 +187,7 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         # A key alone is never one there.
         assert Client(gateway, key).get("/v1/auth/self").status in {403, 503}
     # What is kept for that is of no use to who finds it.
-    assert key.encode() not in (tmp_path / "penstock.snapshot").read_bytes()
+    assert key.encode() not in (tmp_path / "penstock.snapshot.build").read_bytes()
 
 
 def test_a_database_that_somebody_else_holds_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock):

@@ -258,14 +258,14 @@ def test_a_credential_is_in_no_file_and_no_answer(admin: Client, body: dict[str,
     made = admin.made("/v1/virtual-keys", body)
     answers = [admin.shown(f"/v1/virtual-keys/{made['slug']}"), admin.shown("/v1/virtual-keys?page_size=1000")]
     assert CANARY not in json.dumps(answers)
-    wait("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot").exists() or None, 3)
+    wait("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot.build").exists() or None, 3)
     written = [path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()]
     names = {path.name for path in written}
-    assert {"penstock.snapshot", "gateway.log"} <= names
+    assert {"penstock.snapshot.build", "gateway.log"} <= names
     for path in written:
         content = path.read_bytes()
         assert CANARY.encode() not in content, path
         assert admin.key.encode() not in content, path
     # Only an embedded store keeps its master key there.
-    for name in {"penstock.key", "penstock.snapshot"} & names:
+    for name in {"penstock.key", "penstock.snapshot.build"} & names:
         assert oct((Path(admin.gateway.folder) / name).stat().st_mode & 0o777) == "0o600"

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import examples
 from penstock.settings import entries, load
-from penstock.snapshot import gather_good
+from penstock.snapshot.build import gather_good
 from tests.shape.repository import ROOT, files, text, under, verbs
 
 DOCUMENTS = [path.as_posix() for path in under(".", ".md")]

@@ -123,7 +123,7 @@ def test_the_edge_loads_no_web_framework():
         path.relative_to("python").with_suffix("").as_posix().replace("/", "."): path for path in under("python", ".py")
     }
     seen: set[str] = set()
-    ahead = ["penstock.door"] if "penstock.door" in modules else []
+    ahead = ["penstock.asgi"] if "penstock.asgi" in modules else []
     while ahead:
         seen.add(name := ahead.pop())
         found = {imported for imported in imports(modules[name]) if imported in modules} if name in modules else set()

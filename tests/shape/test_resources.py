@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock import caller, resources
+from penstock import authorization, resources
 from penstock.app import complete
 from tests.shape.repository import under
 
@@ -56,7 +56,7 @@ def guards(app: Litestar) -> Iterator[tuple[str, list[object]]]:
 
 
 def test_every_route_declares_a_guard(app: Litestar):
-    assert not [path for path, declared in guards(app) if not any(map(caller.is_guard, declared))]
+    assert not [path for path, declared in guards(app) if not any(map(authorization.is_guard, declared))]
 
 
 def test_every_body_can_be_read(app: Litestar):
@@ -70,4 +70,4 @@ def test_every_body_can_be_read(app: Litestar):
 def test_what_only_the_engine_may_ask_is_guarded_so(app: Litestar):
     internal = [declared for path, declared in guards(app) if path.startswith("/internal")]
     assert internal
-    assert all(caller.engine_only in declared for declared in internal)
+    assert all(authorization.engine_only in declared for declared in internal)

@@ -13,10 +13,10 @@ from litestar.params import JSONBody
 from penstock import app as module
 from penstock import resources
 from penstock.app import create_app, refuse_unguarded
-from penstock.caller import anyone
+from penstock.authorization import anyone
 from penstock.errors import ConflictError, Problem, StartError
 from penstock.settings import Metrics, Records, Settings
-from penstock.snapshot import Published, Snapshot
+from penstock.snapshot.build import Published, Snapshot
 from tests.unit import asgi
 from tests.unit.asgi import Answer, ask, living
 

@@ -12,8 +12,8 @@ import pytest
 
 from penstock import settings as module
 from penstock.errors import SettingsError
-from penstock.secret import Secret
 from penstock.settings import Server, Settings, load
+from penstock.settings.secret import Secret
 from tests.shape.repository import text
 
 if TYPE_CHECKING:

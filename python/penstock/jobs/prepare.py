@@ -11,15 +11,15 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.errors import UnavailableError
-from penstock.jobs.gather import Gatherer
-from penstock.jobs.publish import PATIENCE, UNKEPT, KeptRows
-from penstock.kit import credentials
-from penstock.kit.founding import OWNER, address, found
-from penstock.kit.references import Secrets, questions, with_master_key
-from penstock.kit.secrets import Vault, master
-from penstock.secret import Secret
+from penstock.kit.bootstrap import OWNER, address, found
+from penstock.secrets import config_credentials
+from penstock.secrets.references import Secrets, questions, with_master_key
+from penstock.secrets.vault import Vault, master
 from penstock.settings import STORE_FILE
-from penstock.snapshot import NOTHING, Prepared, Stored
+from penstock.settings.secret import Secret
+from penstock.snapshot.build import NOTHING, Prepared, Stored
+from penstock.snapshot.publisher import PATIENCE, UNKEPT, KeptRows
+from penstock.snapshot.query import Gatherer
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import changes
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.secrets import Master
     from penstock.kit.tokens import Tokens
+    from penstock.secrets.vault import Master
     from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -122,10 +122,10 @@ class Sealer:
 
     async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
         """Give a config with its credentials masked, and those sealed for the row that has it."""
-        divided = credentials.divide(msgspec.json.decode(config))
+        divided = config_credentials.divide(msgspec.json.decode(config))
         if not divided.hidden:
             return config, None
-        hidden = credentials.write(divided.hidden)
+        hidden = config_credentials.write(divided.hidden)
         shown = msgspec.json.encode(divided.shown).decode()
         vault = await self._opened()
         # It ends with the migration, whether that is kept or not.
@@ -134,8 +134,8 @@ class Sealer:
 
     async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
         """Give it as it was."""
-        hidden = credentials.read(await (await self._opened()).open(connection, sealed, owner))
-        whole = credentials.joined(credentials.Divided(msgspec.json.decode(config), hidden))
+        hidden = config_credentials.read(await (await self._opened()).open(connection, sealed, owner))
+        whole = config_credentials.joined(config_credentials.Divided(msgspec.json.decode(config), hidden))
         return msgspec.json.encode(whole).decode()
 
     async def _opened(self) -> Vault:

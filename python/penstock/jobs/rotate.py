@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, select, text
 
-from penstock.caller import Caller
+from penstock.authorization import Caller
 from penstock.errors import PenstockError
 from penstock.kit.audit import Asked
 from penstock.kit.keys import rotate_unseen
-from penstock.kit.record import moment, now
 from penstock.kit.rules import LONGEST_SESSION
+from penstock.kit.schemas import moment, now
 from penstock.store.tables import answers, api_keys, changed, changes, key_digests, sessions
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.desk import Desk, Office
+    from penstock.kit.tenant_session import Desk, Office
 
 log = logging.getLogger("penstock")
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit import credentials
 from penstock.kit.ids import DOTS, new_id
-from penstock.kit.record import now
+from penstock.kit.schemas import now
+from penstock.secrets import config_credentials
 from penstock.store.tables import audit, requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.caller import Caller
+    from penstock.authorization import Caller
     from penstock.store.tenant import Tenant
 
 # Columns whose content nobody is shown, not even masked by its length.
@@ -133,8 +133,8 @@ def written_body(body: bytes) -> str:
         sent = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return ""
-    hidden = dict.fromkeys(credentials.divide(sent).hidden, DOTS)
-    return msgspec.json.encode(credentials.replaced(sent, hidden)).decode()[:LARGEST_BODY]
+    hidden = dict.fromkeys(config_credentials.divide(sent).hidden, DOTS)
+    return msgspec.json.encode(config_credentials.replaced(sent, hidden)).decode()[:LARGEST_BODY]
 
 
 def masked(row: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -11,14 +11,15 @@ from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import and_, exists, or_, select
 
 from penstock import engine
-from penstock.caller import needs
+from penstock.authorization import needs
 from penstock.errors import ConflictError, MissingError
-from penstock.kit import configurations as forms
-from penstock.kit import ids, mappings
+from penstock.kit import ids
+from penstock.kit import provider_options as forms
 from penstock.kit.ids import CHOSEN_SLUG, OTHER_NAMES, mask, new_id
-from penstock.kit.masks import MOVED
-from penstock.kit.record import now, refuse
 from penstock.kit.resource import Resource
+from penstock.kit.schemas import now, refuse
+from penstock.secrets import mappings
+from penstock.secrets.masks import MOVED
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
 from penstock.store.tenant import naming
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.caller import Needs
-    from penstock.kit.desk import Desk
+    from penstock.authorization import Needs
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 INTEGRATIONS = Resource("integrations", integrations, publishes=True)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import select
 
-from penstock.caller import Caller
+from penstock.authorization import Caller
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import keys, members
 from penstock.kit.ids import digest
-from penstock.kit.record import now
 from penstock.kit.resource import Resource
+from penstock.kit.schemas import now
 from penstock.store.tables import invites, users, workspaces
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 INVITES = Resource("organisation_users", invites)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import or_, select
 
-from penstock.caller import SCOPES
+from penstock.authorization import SCOPES
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit import limits, roles
 from penstock.kit.ids import digest, mask, new_id
-from penstock.kit.record import milliseconds, moment, now, refuse
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, following, policy, refuse_long
 from penstock.kit.rules import in_force, makes_keys, of_organisation
-from penstock.store.parts import part_of
+from penstock.kit.schemas import milliseconds, moment, now, refuse
+from penstock.store.snapshot_sections import part_of
 from penstock.store.tables import api_keys, key_digests
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 KEYS = {kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES}

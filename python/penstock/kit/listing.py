@@ -10,15 +10,15 @@ from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at 
 from litestar.params import QueryParameter
 from sqlalchemy import and_, bindparam, select
 
-from penstock.kit.desk import Work  # noqa: TC001 - as above
-from penstock.kit.record import refuse
+from penstock.kit.schemas import refuse
+from penstock.kit.tenant_session import Work  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Column, ColumnElement, Table
 
-    from penstock.store.reading import Query
+    from penstock.store.fast_reads import Query
     from penstock.store.tenant import Row, Tenant
 
 DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000

@@ -10,12 +10,12 @@ from sqlalchemy import or_, select
 
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import keys
-from penstock.kit.fields import Changed, Email, FirstName, Id, LastName, Moment, Object
 from penstock.kit.ids import new_id
-from penstock.kit.record import now, write_out
 from penstock.kit.resource import Resource
 from penstock.kit.roles import in_force, of_role
 from penstock.kit.rules import of_organisation
+from penstock.kit.schemas import now, write_out
+from penstock.kit.shared_fields import Changed, Email, FirstName, Id, LastName, Moment, Object
 from penstock.store.tables import departed, members, users, workspaces
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 # Tokens of who is not there any more are refused on the data plane too.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 

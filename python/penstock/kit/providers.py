@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock.kit import fields, integrations, limits
-from penstock.kit.fields import UNSET, TagsAsked, WorkspaceAsked, tagged
+from penstock.kit import integrations, limits, shared_fields
+from penstock.kit.crud_routes import Verbs, Wanted
 from penstock.kit.ids import new_id
 from penstock.kit.limits import Limited, LimitsChange
-from penstock.kit.record import Created, given, life, write_out
-from penstock.kit.verbs import Verbs, Wanted
+from penstock.kit.schemas import Created, given, life, write_out
+from penstock.kit.shared_fields import UNSET, TagsAsked, WorkspaceAsked, tagged
 from penstock.store.tables import integrations as integration_rows
 from penstock.store.tables import providers, workspaces
 
 if TYPE_CHECKING:
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 PLAIN = ("name", "note", "tags")
@@ -26,39 +26,39 @@ PLAIN = ("name", "note", "tags")
 class New(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one is made with."""
 
-    name: fields.Name
-    workspace_id: fields.Workspace = None
-    slug: fields.OwnSlug = None
-    note: fields.Note = None
+    name: shared_fields.Name
+    workspace_id: shared_fields.Workspace = None
+    slug: shared_fields.OwnSlug = None
+    note: shared_fields.Note = None
 
 
 class Change(LimitsChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be changed of one; what is left out stays."""
 
-    name: fields.MaybeName = UNSET
-    note: fields.MaybeNote = UNSET
+    name: shared_fields.MaybeName = UNSET
+    note: shared_fields.MaybeNote = UNSET
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """What is answered of one."""
 
-    id: fields.Id
-    slug: fields.Slug
-    name: fields.Name
-    note: fields.Note
+    id: shared_fields.Id
+    slug: shared_fields.Slug
+    name: shared_fields.Name
+    note: shared_fields.Note
     integration_id: Annotated[str, Meta(description="slug of the integration behind it")]
     ai_provider_name: Annotated[str, Meta(description="name of the provider as the engine knows it")]
     model_config: Annotated[dict[str, Any], Meta(description="more about the provider")]
-    organisation_id: fields.Organisation
-    workspace_id: fields.Home
-    status: fields.Life
+    organisation_id: shared_fields.Organisation
+    workspace_id: shared_fields.Home
+    status: shared_fields.Life
     usage_limits: limits.UsageShown
     rate_limits: limits.RatesShown
-    reset_usage: fields.ResetShown = None
-    last_reset_at: fields.MomentOrNone
-    expires_at: fields.MomentOrNone
-    tags: fields.Tags
-    created_at: fields.Moment
+    reset_usage: shared_fields.ResetShown = None
+    last_reset_at: shared_fields.MomentOrNone
+    expires_at: shared_fields.MomentOrNone
+    tags: shared_fields.Tags
+    created_at: shared_fields.Moment
 
 
 def asked(workspace_id: WorkspaceAsked = None, tags: TagsAsked = None) -> Wanted:

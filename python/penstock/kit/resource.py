@@ -10,16 +10,16 @@ from sqlalchemy import Table, select
 from penstock.errors import MissingError
 from penstock.kit import listing
 from penstock.kit.ids import new_id
-from penstock.kit.record import now
-from penstock.store.parts import part_of
+from penstock.kit.schemas import now
+from penstock.store.snapshot_sections import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.desk import Desk
     from penstock.kit.listing import Page
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from penstock.caller import WORKSPACE, Apart, of_member
+from penstock.authorization import WORKSPACE, Apart, of_member
 from penstock.errors import ForbiddenError, Problem
-from penstock.kit.record import refuse
 from penstock.kit.rules import OVERRIDES
+from penstock.kit.schemas import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.caller import Caller
+    from penstock.authorization import Caller
 
 FIELD = "security_settings"
 

@@ -16,16 +16,16 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
-from penstock.caller import EVERYTHING
+from penstock.authorization import EVERYTHING
 from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError, UnavailableError
 from penstock.kit.limits import UNITS_OF_KEYS, RateLimit, UsageLimits, listed_usage, rates
-from penstock.kit.record import now
+from penstock.kit.schemas import now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.issuers import Issuer, Jwt
     from penstock.settings import Settings
+    from penstock.settings.jwt import Issuer, Jwt
 
 log = logging.getLogger("penstock")
 

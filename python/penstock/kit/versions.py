@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 
 from penstock.kit.ids import new_id
-from penstock.kit.record import now, refuse
+from penstock.kit.schemas import now, refuse
 from penstock.store.tables import versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.kit.desk import Desk
     from penstock.kit.listing import Page
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row, Tenant
 
 

@@ -11,15 +11,15 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
 from penstock.errors import InvalidError, Problem
-from penstock.kit import configurations as forms
 from penstock.kit import integrations as kit
-from penstock.kit import tariffs
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import UNSET, IdOrSlug, MomentOrNone, Object, UnsetType
+from penstock.kit import provider_options as forms
 from penstock.kit.ids import new_id
-from penstock.kit.prices import PriceBook
-from penstock.kit.pricing import PricingConfig
-from penstock.kit.record import Done, refuse, unknown, write_out
+from penstock.kit.schemas import Done, refuse, unknown, write_out
+from penstock.kit.shared_fields import UNSET, IdOrSlug, MomentOrNone, Object, UnsetType
+from penstock.kit.tenant_session import Desk, Work
+from penstock.pricing import engine_export
+from penstock.pricing.price_book import PriceBook
+from penstock.pricing.wire_format import PricingConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -224,7 +224,7 @@ async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, befor
 
 def _refuse_unserved(path: str, integration: Row, model: ModelGiven) -> None:
     """Refuse what the engine would not take: the whole integration would be left out for it."""
-    prices = tariffs.stated(model.pricing_config) if model.pricing_config else None
+    prices = engine_export.stated(model.pricing_config) if model.pricing_config else None
     one = forms.of_model(model.slug, model.enabled, model.configurations or {}, prices)
     told = {"provider": integration["ai_provider_id"]}
     problems = [

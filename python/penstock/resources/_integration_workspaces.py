@@ -12,14 +12,14 @@ from msgspec import Meta
 from msgspec.structs import replace
 from sqlalchemy import select
 
-from penstock.kit import access
+from penstock.kit import integration_access
 from penstock.kit import integrations as kit
-from penstock.kit.access import Enabled, GlobalAccess, GlobalAccessShown
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Changed, IdOrSlug, Moment, MomentOrNone, Object, Reset
+from penstock.kit.integration_access import Enabled, GlobalAccess, GlobalAccessShown
 from penstock.kit.integrations import ProviderSlug
 from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of, single
-from penstock.kit.record import Done, now, refuse, write_out
+from penstock.kit.schemas import Done, now, refuse, write_out
+from penstock.kit.shared_fields import Changed, IdOrSlug, Moment, MomentOrNone, Object, Reset
+from penstock.kit.tenant_session import Desk, Work
 from penstock.store.tables import integration_workspaces, workspaces
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ async def index(key: IdOrSlug, work: NamedDependency[Work]) -> AccessesShown:
         if await desk.reads_single_limits():
             names = ("usage_limits", "rate_limits")
             shown = [replace(one, **{name: single(getattr(one, name)) for name in names}) for one in shown]
-        return AccessesShown(total=len(shown), workspaces=shown, data=shown, global_workspace_access=access.shown(row))
+        return AccessesShown(
+            total=len(shown), workspaces=shown, data=shown, global_workspace_access=integration_access.shown(row)
+        )
 
 
 @put(
@@ -121,7 +123,7 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
             await _forget(desk, row)
         if data.global_workspace_access is not None:
             provides = data.create_default_provider
-            written = access.written(data.global_workspace_access, row["global_access"], provides=provides)
+            written = integration_access.written(data.global_workspace_access, row["global_access"], provides=provides)
             row = await kit.INTEGRATIONS.change(desk.organisation(), row, {"global_access": written})
         meant: set[str] = set()
         for number, given in enumerate(data.workspaces):

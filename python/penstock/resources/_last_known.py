@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.caller import Caller
-from penstock.kit.record import now
+from penstock.authorization import Caller
+from penstock.kit.schemas import now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.snapshot import Stored
+    from penstock.snapshot.build import Stored
     from penstock.store.tenant import Row
 
 # All that a caller may who is known by a snapshot alone: what it says of keys is for calls of models.

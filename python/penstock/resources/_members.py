@@ -11,13 +11,13 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.caller import needs
+from penstock.authorization import needs
 from penstock.kit import keys, members
-from penstock.kit.desk import Work
-from penstock.kit.fields import EmailAsked, IdOrSlug
 from penstock.kit.listing import Page
 from penstock.kit.members import MEMBERS, Member, NewMember, Role
-from penstock.kit.record import Done, Listed
+from penstock.kit.schemas import Done, Listed
+from penstock.kit.shared_fields import EmailAsked, IdOrSlug
+from penstock.kit.tenant_session import Work
 from penstock.store.tables import api_keys, users
 from penstock.store.tables import members as rows
 

@@ -10,18 +10,18 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from penstock.caller import EVERYTHING, LEADING, SCOPES, needs
+from penstock.authorization import EVERYTHING, LEADING, SCOPES, needs
 from penstock.errors import ForbiddenError, Problem
-from penstock.kit import fields, keys, limits, members
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
+from penstock.kit import keys, limits, members, shared_fields
 from penstock.kit.ids import is_uuid, mask
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited, LimitsChange
 from penstock.kit.listing import DEFAULT_SIZE, Page, Sizes
-from penstock.kit.record import Done, Listed, given, life, next_reset, refuse, when, write_out
 from penstock.kit.rotation import RotationPolicy, Transition, policy
-from penstock.kit.sessions import end
+from penstock.kit.schemas import Done, Listed, given, life, next_reset, refuse, when, write_out
+from penstock.kit.session_revocation import end
+from penstock.kit.shared_fields import UNSET, UnsetType, WorkspaceAsked
+from penstock.kit.tenant_session import Desk, Work
 from penstock.store.tables import api_keys, configs, sessions, users, workspaces
 
 if TYPE_CHECKING:
@@ -54,18 +54,18 @@ Scopes = Annotated[list[str], Meta(min_length=1, description="what the key may d
 DefaultsGiven = Annotated[
     KeyDefaults | UnsetType | None, Meta(description="defaults; they replace those of before, null takes them away")
 ]
-EmailsGiven = Annotated[list[fields.Email] | UnsetType | None, Meta(description="where alerts are sent")]
+EmailsGiven = Annotated[list[shared_fields.Email] | UnsetType | None, Meta(description="where alerts are sent")]
 PolicyGiven = Annotated[RotationPolicy | UnsetType | None, Meta(description="rotation; null takes it away")]
 
 
 class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A key to be made."""
 
-    name: fields.Name
+    name: shared_fields.Name
     scopes: Scopes
-    description: fields.Note = None
-    organisation_id: fields.OwnOrganisation = None
-    workspace_id: fields.Workspace = None
+    description: shared_fields.Note = None
+    organisation_id: shared_fields.OwnOrganisation = None
+    workspace_id: shared_fields.Workspace = None
     user_id: Annotated[str | None, Meta(description="id of the person whose key it is")] = None
     defaults: DefaultsGiven = UNSET
     alert_emails: EmailsGiven = UNSET
@@ -75,8 +75,8 @@ class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class KeyChange(LimitsChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: fields.MaybeName = UNSET
-    description: fields.MaybeNote = UNSET
+    name: shared_fields.MaybeName = UNSET
+    description: shared_fields.MaybeNote = UNSET
     scopes: Annotated[Annotated[list[str], Meta(min_length=1)] | UnsetType, Meta(description="what it may do")] = UNSET
     defaults: DefaultsGiven = UNSET
     alert_emails: EmailsGiven = UNSET
@@ -92,15 +92,15 @@ class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KeyMade(msgspec.Struct, frozen=True):
     """A new key."""
 
-    id: fields.Id
+    id: shared_fields.Id
     key: Annotated[str, Meta(description="its text, which is not shown again")]
-    object: fields.Object = "api-key"
+    object: shared_fields.Object = "api-key"
 
 
 class KeyRotated(msgspec.Struct, frozen=True):
     """A key with a new text."""
 
-    id: fields.Id
+    id: shared_fields.Id
     key: Annotated[str, Meta(description="its new text, which is not shown again")]
     key_transition_expires_at: Annotated[str, Meta(description="until when the old text is good too")]
 
@@ -108,27 +108,27 @@ class KeyRotated(msgspec.Struct, frozen=True):
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One key."""
 
-    id: fields.Id
+    id: shared_fields.Id
     key: Annotated[str, Meta(description="both ends of its text")]
-    name: fields.Name
-    description: fields.Note
+    name: shared_fields.Name
+    description: shared_fields.Note
     type: Annotated[str, Meta(description="`organisation-service`, `workspace-service`, `workspace-user` …")]
-    organisation_id: fields.Organisation
+    organisation_id: shared_fields.Organisation
     workspace_id: Annotated[str | None, Meta(description="id of the workspace it is for")]
     user_id: Annotated[str | None, Meta(description="id of the person whose key it is")]
-    status: fields.Life
+    status: shared_fields.Life
     creation_mode: Annotated[str, Meta(description="`ui`, `api` or `auto`")]
-    created_at: fields.Moment
-    last_updated_at: fields.Changed
+    created_at: shared_fields.Moment
+    last_updated_at: shared_fields.Changed
     rate_limits: limits.RatesShown
     usage_limits: limits.UsageShown
-    reset_usage: fields.ResetShown = None
-    last_reset_at: fields.MomentOrNone
-    next_usage_reset_at: fields.MomentOrNone
+    reset_usage: shared_fields.ResetShown = None
+    last_reset_at: shared_fields.MomentOrNone
+    next_usage_reset_at: shared_fields.MomentOrNone
     scopes: Scopes
     defaults: Annotated[KeyDefaults, Meta(description="what requests with the key have unless they say otherwise")]
     alert_emails: Annotated[list[str] | None, Meta(description="where alerts are sent")]
-    expires_at: fields.MomentOrNone
+    expires_at: shared_fields.MomentOrNone
     expiry_enforced: Annotated[int, Meta(description="1 where it ends by itself, at expires_at")]
     allow_config_override: Annotated[
         int | None, Meta(description="1 or 0 where its defaults hold a config; the same as there")
@@ -137,8 +137,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="always null: its defaults are a part of the key and have no id")
     ] = None
     rotation_policy: Annotated[RotationPolicy | None, Meta(description="rotation")]
-    last_rotated_at: fields.MomentOrNone
-    object: fields.Object = "api-key"
+    last_rotated_at: shared_fields.MomentOrNone
+    object: shared_fields.Object = "api-key"
 
 
 Kind = Annotated[Literal["organisation", "workspace"], PathParameter(description="what the key is for")]

@@ -11,12 +11,12 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import QueryParameter
 from msgspec import Meta
 
-from penstock.caller import needs
+from penstock.authorization import needs
 from penstock.kit import listing
-from penstock.kit.desk import Work
-from penstock.kit.fields import WorkspaceAsked
 from penstock.kit.listing import CamelNumber, Number, Order, Page, Sort
-from penstock.kit.record import milliseconds, when, write_out
+from penstock.kit.schemas import milliseconds, when, write_out
+from penstock.kit.shared_fields import WorkspaceAsked
+from penstock.kit.tenant_session import Work
 from penstock.store.tables import audit, requests, workspaces
 
 if TYPE_CHECKING:

@@ -11,26 +11,26 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
 
+from penstock.authorization import needs, shown
+from penstock.batches import files as file_kit
+from penstock.batches import model as kit
+from penstock.batches.model import Batch
+from penstock.batches.providers import ways
+from penstock.batches.providers.batch_provider import Stated
+from penstock.batches.runner import Runner
 from penstock.blobs.folder import Folder
-from penstock.caller import needs, shown
 from penstock.errors import ConflictError, ForbiddenError, MissingError, TooManyError
-from penstock.jobs.batch_providers import ways
-from penstock.jobs.batch_providers.way import Stated
-from penstock.jobs.batches import Runner
-from penstock.kit import batches as kit
-from penstock.kit import files as file_kit
 from penstock.kit import pages
-from penstock.kit.batches import Batch
-from penstock.kit.desk import Work
 from penstock.kit.ids import new_id
 from penstock.kit.pages import After, Page
-from penstock.kit.record import now, refuse
+from penstock.kit.schemas import now, refuse
+from penstock.kit.tenant_session import Work
 from penstock.resources.files import SHORTEST_LIFE, stream
 from penstock.settings import Settings
 from penstock.store.tables import batches
 
 if TYPE_CHECKING:
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
 
 TAGS = ["Batch"]
 SCOPE = needs("completions.write")

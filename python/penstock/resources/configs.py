@@ -12,22 +12,23 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock import engine
-from penstock.caller import needs
+from penstock.authorization import needs
 from penstock.errors import ConflictError, InvalidError, Problem
-from penstock.kit import credentials, fields, masks, versions
-from penstock.kit.credentials import Divided
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
+from penstock.kit import shared_fields, versions
+from penstock.kit.crud_routes import Verbs
 from penstock.kit.ids import new_id
 from penstock.kit.listing import Page
-from penstock.kit.record import Listed, given, refuse, write_out
 from penstock.kit.resource import Resource
-from penstock.kit.verbs import Verbs
+from penstock.kit.schemas import Listed, given, refuse, write_out
+from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
+from penstock.kit.tenant_session import Desk, Work
+from penstock.secrets import config_credentials, masks
+from penstock.secrets.config_credentials import Divided
 from penstock.store.tables import api_keys, configs, workspaces
 
 if TYPE_CHECKING:
-    from penstock.kit.verbs import Showing
-    from penstock.routing import TargetLimits
+    from penstock.kit.crud_routes import Showing
+    from penstock.settings.routing import TargetLimits
     from penstock.store.tenant import Row
 
 CONFIGS = Resource("configs", configs, publishes=True, unlisted=frozenset({"config", "sealed"}))
@@ -52,16 +53,16 @@ DEFAULT = "1: what consoles and clients begin with in the workspace, in the plac
 class NewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A config to be saved."""
 
-    name: fields.Name
+    name: shared_fields.Name
     config: Config
     is_default: Annotated[int, Meta(ge=0, le=1, description=DEFAULT)] = msgspec.field(name="isDefault", default=0)
-    workspace_id: fields.Workspace = None
+    workspace_id: shared_fields.Workspace = None
 
 
 class ConfigChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: fields.MaybeName = UNSET
+    name: shared_fields.MaybeName = UNSET
     config: Annotated[
         dict[str, Any] | str | UnsetType,
         Meta(description="the config; it becomes a new version, and credentials that come back masked stay"),
@@ -77,34 +78,34 @@ class ConfigChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class ConfigMade(msgspec.Struct, frozen=True):
     """A new config."""
 
-    id: fields.Id
-    slug: fields.Slug
+    id: shared_fields.Id
+    slug: shared_fields.Slug
     version_id: VersionId
-    object: fields.Object = "config"
+    object: shared_fields.Object = "config"
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
     """A changed config."""
 
     version_id: VersionId
-    object: fields.Object = "config"
+    object: shared_fields.Object = "config"
 
 
 class ConfigRow(msgspec.Struct, frozen=True, kw_only=True):
     """One config of a list."""
 
-    id: fields.Id
-    slug: fields.Slug
-    name: fields.Name
-    organisation_id: fields.Organisation
-    workspace_id: fields.Home
+    id: shared_fields.Id
+    slug: shared_fields.Slug
+    name: shared_fields.Name
+    organisation_id: shared_fields.Organisation
+    workspace_id: shared_fields.Home
     is_default: Annotated[int, Meta(description="1 for what consoles and clients begin with in the workspace")]
-    status: fields.Kept
-    owner_id: fields.Maker
+    status: shared_fields.Kept
+    owner_id: shared_fields.Maker
     updated_by: Annotated[str | None, Meta(description="id of the user or key that changed it last")]
-    created_at: fields.Moment
-    last_updated_at: fields.Changed
-    object: fields.Object = "config"
+    created_at: shared_fields.Moment
+    last_updated_at: shared_fields.Changed
+    object: shared_fields.Object = "config"
 
 
 class ConfigShown(ConfigRow, frozen=True, kw_only=True):
@@ -121,7 +122,7 @@ async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> Conf
     """Save a config of a workspace; it is used from then on under its slug."""
     document = masks.restored("config", _read(data.config), NOTHING)
     _check(document, work.limits)
-    divided = credentials.divide(document)
+    divided = config_credentials.divide(document)
     async with work.writing(data.workspace_id) as desk:
         if data.is_default:
             await _no_default(desk, desk.workspace)
@@ -175,12 +176,12 @@ async def update(
         if values.get("status") == "archived" and before["status"] != "archived":
             await _refuse_needed(desk, before)
         old = await _opened(desk, before["config"], before)
-        document = credentials.joined(old)
+        document = config_credentials.joined(old)
         if sent is not UNSET:
             document = await _restored(desk, before, sent, old)
             _check(document, work.limits)
-        divided = credentials.divide(document)
-        changed = not credentials.is_same(divided, old) or values.get("name", before["name"]) != before["name"]
+        divided = config_credentials.divide(document)
+        changed = not config_credentials.is_same(divided, old) or values.get("name", before["name"]) != before["name"]
         if dry_run:
             return ConfigChanged("" if changed else before["version_id"])
         if changed:
@@ -202,9 +203,9 @@ async def leave(desk: Desk, row: Row) -> None:
 
 def _read(config: dict[str, Any] | str) -> dict[str, Any]:
     document = _decoded(config) if isinstance(config, str) else config
-    count = len(credentials.divide(document).hidden)
-    if count > credentials.MOST:
-        raise refuse("config", f"must hold at most {credentials.MOST} credentials, not {count}")
+    count = len(config_credentials.divide(document).hidden)
+    if count > config_credentials.MOST:
+        raise refuse("config", f"must hold at most {config_credentials.MOST} credentials, not {count}")
     return document
 
 
@@ -235,13 +236,13 @@ async def _restored(desk: Desk, row: Row, sent: dict[str, Any], old: Divided) ->
 
 async def _opened(desk: Desk, config: str, holder: Row) -> Divided:
     """Open what is secret of a config, or of a version of it."""
-    hidden = credentials.read(await desk.open(holder["sealed"], holder["id"])) if holder["sealed"] else {}
+    hidden = config_credentials.read(await desk.open(holder["sealed"], holder["id"])) if holder["sealed"] else {}
     return Divided(msgspec.json.decode(config), hidden)
 
 
 async def _sealed(desk: Desk, owner: str, divided: Divided) -> dict[str, Any]:
     """Write a config down as it is kept."""
-    hidden = credentials.write(divided.hidden)
+    hidden = config_credentials.write(divided.hidden)
     return {
         "config": msgspec.json.encode(divided.shown).decode(),
         "sealed": await desk.seal(hidden, owner) if divided.hidden else None,
@@ -250,7 +251,7 @@ async def _sealed(desk: Desk, owner: str, divided: Divided) -> dict[str, Any]:
 
 async def _keep(desk: Desk, row: Row, divided: Divided) -> str:
     content = {name: row[name] for name in ("name", "config", "status", "last_updated_at")}
-    hidden = credentials.write(divided.hidden) if divided.hidden else None
+    hidden = config_credentials.write(divided.hidden) if divided.hidden else None
     version_id = await versions.keep(desk, "configs", row["id"], content, hidden)
     await desk.update(configs, row["id"], {"version_id": version_id})
     return version_id

@@ -13,17 +13,17 @@ from litestar.params import Body, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
 
+from penstock.authorization import needs
+from penstock.batches import files as kit
+from penstock.batches.files import File, shown
+from penstock.batches.model import ACTIVE
 from penstock.blobs.folder import PIECE, Folder
-from penstock.caller import needs
 from penstock.errors import PenstockError, Replayed
-from penstock.kit import files as kit
 from penstock.kit import pages
-from penstock.kit.batches import ACTIVE
-from penstock.kit.desk import Work
-from penstock.kit.files import File, shown
 from penstock.kit.pages import After, Page
-from penstock.kit.record import now, refuse
-from penstock.kit.texts import NUL, WITH_NUL
+from penstock.kit.schemas import now, refuse
+from penstock.kit.tenant_session import Work
+from penstock.kit.text_validation import NUL, WITH_NUL
 from penstock.settings import Settings
 from penstock.store.tables import batches, files
 

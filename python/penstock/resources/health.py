@@ -10,7 +10,7 @@ from litestar import get
 from litestar.di import NamedDependency
 from msgspec import Meta
 
-from penstock.caller import anyone
+from penstock.authorization import anyone
 from penstock.metrics import Figures
 
 STARTED = time.monotonic()

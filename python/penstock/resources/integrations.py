@@ -10,20 +10,21 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from penstock.kit import configurations as forms
-from penstock.kit import fields, mappings
 from penstock.kit import integrations as kit
-from penstock.kit.access import GlobalAccessShown
-from penstock.kit.access import shown as access_shown
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import UNSET, IdOrSlug, TagsAsked, UnsetType, WorkspaceAsked, tagged
+from penstock.kit import provider_options as forms
+from penstock.kit import shared_fields
 from penstock.kit.ids import new_id
+from penstock.kit.integration_access import GlobalAccessShown
+from penstock.kit.integration_access import shown as access_shown
 from penstock.kit.integrations import ProviderSlug
 from penstock.kit.listing import Page
-from penstock.kit.mappings import SecretMapping
-from penstock.kit.pricing import Adjustments
-from penstock.kit.record import Created, Done, Listed, given, moment, write_out
+from penstock.kit.schemas import Created, Done, Listed, given, moment, write_out
+from penstock.kit.shared_fields import UNSET, IdOrSlug, TagsAsked, UnsetType, WorkspaceAsked, tagged
+from penstock.kit.tenant_session import Desk, Work
+from penstock.pricing.wire_format import Adjustments
 from penstock.resources import _integration_models, _integration_workspaces
+from penstock.secrets import mappings
+from penstock.secrets.mappings import SecretMapping
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:
@@ -43,26 +44,26 @@ Credential = Annotated[str, Meta(max_length=65536)]
 class NewIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An integration to be made."""
 
-    name: fields.Name
+    name: shared_fields.Name
     ai_provider_id: Annotated[str, Meta(description="name of the provider")]
-    slug: fields.OwnSlug = None
+    slug: shared_fields.OwnSlug = None
     key: Annotated[Credential, Meta(description="the provider's key")] = ""
-    description: fields.Note = None
-    workspace_id: fields.Workspace = None
+    description: shared_fields.Note = None
+    workspace_id: shared_fields.Workspace = None
     configurations: Configurations = {}
     create_default_provider: Annotated[bool, Meta(description="make a provider of it where it may be used")] = True
     default_provider_slug: ProviderSlug = None
     secret_mappings: Mappings = []
     pricing_adjustments: Annotated[Adjustments | None, Meta(description="factors of its prices")] = None
-    tags: fields.Tags = {}
+    tags: shared_fields.Tags = {}
 
 
 class IntegrationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: fields.MaybeName = UNSET
+    name: shared_fields.MaybeName = UNSET
     key: Annotated[Credential | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
-    description: fields.MaybeNote = UNSET
+    description: shared_fields.MaybeNote = UNSET
     configurations: Annotated[
         dict[str, Any] | UnsetType, Meta(description="they replace those of before; masked values mean the same ones")
     ] = UNSET
@@ -72,31 +73,31 @@ class IntegrationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     pricing_adjustments: Annotated[
         Adjustments | UnsetType | None, Meta(description="factors of its prices; null takes them away")
     ] = UNSET
-    tags: fields.MaybeTags = UNSET
+    tags: shared_fields.MaybeTags = UNSET
 
 
 class IntegrationRow(msgspec.Struct, frozen=True, kw_only=True):
     """One integration of a list."""
 
-    id: fields.Id
-    slug: fields.Slug
-    name: fields.Name
-    description: fields.Note
+    id: shared_fields.Id
+    slug: shared_fields.Slug
+    name: shared_fields.Name
+    description: shared_fields.Note
     ai_provider_id: Annotated[str, Meta(description="name of the provider")]
-    organisation_id: fields.Organisation
+    organisation_id: shared_fields.Organisation
     workspace_id: Annotated[str | None, Meta(description="id of the workspace whose own it is")]
-    status: fields.Kept
+    status: shared_fields.Kept
     type: Annotated[str, Meta(description="`workspace` or `organisation`")]
-    owner_id: fields.Maker
+    owner_id: shared_fields.Maker
     masked_key: Annotated[str | None, Meta(description="both ends of the key")]
     configurations: Configurations
-    tags: fields.Tags
-    created_at: fields.Moment
-    last_updated_at: fields.Changed
+    tags: shared_fields.Tags
+    created_at: shared_fields.Moment
+    last_updated_at: shared_fields.Changed
     last_reset_at: Annotated[
         str | None, Meta(description="when what a workspace uses of it was last counted anew by `reset_usage`")
     ]
-    object: fields.Object = "integration"
+    object: shared_fields.Object = "integration"
 
 
 class Integration(IntegrationRow, frozen=True, kw_only=True):

@@ -9,10 +9,10 @@ from litestar import Request, Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
-from penstock.caller import engine_only
+from penstock.authorization import engine_only
 from penstock.metrics import Figures
-from penstock.notes import Notes
-from penstock.snapshot import Published
+from penstock.node_store import Notes
+from penstock.snapshot.build import Published
 
 HOLD_SECONDS = 20.0
 LARGEST_PUSH = 1024 * 1024

@@ -5,12 +5,12 @@ from __future__ import annotations
 from litestar import get
 from litestar.di import NamedDependency
 
-from penstock.caller import anyone
+from penstock.authorization import anyone
 from penstock.errors import MissingError
 from penstock.jobs.records import RecordFeed
 from penstock.metrics import BatchFigures, Figures, JobFigures
 from penstock.settings import Settings
-from penstock.snapshot import Published
+from penstock.snapshot.build import Published
 
 # Litestar adds the charset.
 TEXT_FORMAT = "text/plain; version=0.0.4"

@@ -10,10 +10,10 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter
 from msgspec import Meta
 
-from penstock.caller import anyone
+from penstock.authorization import anyone
 from penstock.errors import MissingError
-from penstock.kit.prices import PriceBook
-from penstock.kit.pricing import PayAsYouGo, PricingConfig
+from penstock.pricing.price_book import PriceBook
+from penstock.pricing.wire_format import PayAsYouGo, PricingConfig
 
 Provider = Annotated[str, PathParameter(description="name of the provider")]
 Model = Annotated[str, PathParameter(description="name of the model")]

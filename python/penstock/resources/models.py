@@ -12,15 +12,15 @@ from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_, select
 
-from penstock.caller import needs
+from penstock.authorization import needs
 from penstock.errors import AWAY, InvalidError, MissingError, UnavailableError
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Object, WorkspaceAsked
 from penstock.kit.integrations import usable
-from penstock.kit.prices import PriceBook
-from penstock.kit.record import now
+from penstock.kit.schemas import now
+from penstock.kit.shared_fields import Object, WorkspaceAsked
+from penstock.kit.tenant_session import Desk, Work
+from penstock.pricing.price_book import PriceBook
 from penstock.resources import _last_known
-from penstock.snapshot import Published, Stored
+from penstock.snapshot.build import Published, Stored
 from penstock.store.tables import api_keys, configs, integration_models, integrations, providers
 
 if TYPE_CHECKING:

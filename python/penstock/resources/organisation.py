@@ -11,14 +11,14 @@ from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
-from penstock.caller import needs
+from penstock.authorization import needs
 from penstock.kit import roles
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import MaybeGuardrails, Object
-from penstock.kit.identities import session_ttl
-from penstock.kit.record import Done
+from penstock.kit.authentication import session_ttl
 from penstock.kit.resource import Resource
 from penstock.kit.rules import DATA_PLANE, LONGEST_SESSION, OVERRIDES, SHORTEST_SESSION, Rules, written
+from penstock.kit.schemas import Done
+from penstock.kit.shared_fields import MaybeGuardrails, Object
+from penstock.kit.tenant_session import Desk, Work
 from penstock.resources.workspaces import WORKSPACES
 from penstock.store.tables import organisations, workspaces
 

@@ -10,10 +10,10 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter
 from msgspec import Meta
 
-from penstock.caller import anyone
+from penstock.authorization import anyone
 from penstock.errors import MissingError
-from penstock.kit.prices import FREE, PriceBook
-from penstock.kit.pricing import PricingConfig
+from penstock.pricing.price_book import FREE, PriceBook
+from penstock.pricing.wire_format import PricingConfig
 
 SUFFIX = ".json"
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta
 
-from penstock.kit import fields
 from penstock.kit import providers as kit
+from penstock.kit import shared_fields
 from penstock.kit.integrations import PROVIDERS, usable
-from penstock.kit.record import Created, refuse
+from penstock.kit.schemas import Created, refuse
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
 
 SIDE = kit.Side(PROVIDERS, "provider", ["Providers"])
 
@@ -23,7 +23,7 @@ class NewProvider(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=True
     """A provider to be made."""
 
     integration_id: Annotated[str, Meta(description="id or slug of the integration")]
-    tags: fields.Tags = msgspec.field(default_factory=dict[str, str])
+    tags: shared_fields.Tags = msgspec.field(default_factory=dict[str, str])
     model_config: Annotated[
         dict[str, Any] | None, Meta(description="nothing but an empty one: the integration says it all")
     ] = None
@@ -32,14 +32,14 @@ class NewProvider(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=True
 class ProviderChange(kit.Change, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    tags: fields.MaybeTags = UNSET
+    tags: shared_fields.MaybeTags = UNSET
 
 
 class Provider(kit.Shown, frozen=True, kw_only=True):
     """One provider."""
 
-    last_updated_at: fields.Changed
-    object: fields.Object = "provider"
+    last_updated_at: shared_fields.Changed
+    object: shared_fields.Object = "provider"
 
 
 async def create(desk: Desk, data: NewProvider) -> Created:

@@ -12,8 +12,8 @@ from litestar.openapi.spec import License, Server
 from litestar.serialization import encode_json
 
 from penstock import INTERFACE
-from penstock.caller import anyone
-from penstock.kit.description import complete
+from penstock.authorization import anyone
+from penstock.kit.openapi import complete
 
 if TYPE_CHECKING:
     from litestar import Request

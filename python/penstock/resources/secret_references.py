@@ -9,13 +9,14 @@ from litestar.params import QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_
 
-from penstock.kit import configurations, fields, mappings, references
-from penstock.kit.fields import UNSET, TagsAsked, UnsetType, tagged
+from penstock.kit import provider_options, shared_fields
+from penstock.kit.crud_routes import Verbs, Wanted, plain
 from penstock.kit.ids import new_id
 from penstock.kit.listing import Sizes
-from penstock.kit.record import Created, Done, given, refuse
 from penstock.kit.resource import Resource
-from penstock.kit.verbs import Verbs, Wanted, plain
+from penstock.kit.schemas import Created, Done, given, refuse
+from penstock.kit.shared_fields import UNSET, TagsAsked, UnsetType, tagged
+from penstock.secrets import mappings, references
 from penstock.store.tables import secret_references
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 REFERENCES = Resource("secret_references", secret_references, publishes=True)
@@ -44,12 +45,12 @@ Key = Annotated[_Key | None, Meta(description="which part of a secret that is a 
 class NewReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A reference to be made."""
 
-    name: fields.Name
+    name: shared_fields.Name
     manager_type: Annotated[Place, Meta(description="where it is kept")]
     auth_config: Auth
     secret_path: Path
-    organisation_id: fields.OwnOrganisation = None
-    slug: fields.OwnSlug = None
+    organisation_id: shared_fields.OwnOrganisation = None
+    slug: shared_fields.OwnSlug = None
     description: Description = None
     secret_key: Key = None
     allow_all_workspaces: Annotated[
@@ -58,13 +59,13 @@ class NewReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     allowed_workspaces: Annotated[
         _Allowed | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
     ] = UNSET
-    tags: fields.Tags = {}
+    tags: shared_fields.Tags = {}
 
 
 class ReferenceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: fields.MaybeName = UNSET
+    name: shared_fields.MaybeName = UNSET
     description: Annotated[_Description | UnsetType | None, Meta(description="what it is for")] = UNSET
     auth_config: Annotated[
         dict[str, Any] | UnsetType, Meta(description="fields of it; others stay, and masked ones mean the same")
@@ -75,34 +76,34 @@ class ReferenceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     allowed_workspaces: Annotated[
         _Allowed | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
     ] = UNSET
-    tags: fields.MaybeTags = UNSET
+    tags: shared_fields.MaybeTags = UNSET
 
 
 class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
     """One reference of a list."""
 
-    id: fields.Id
-    name: fields.Name
-    slug: fields.Slug
+    id: shared_fields.Id
+    name: shared_fields.Name
+    slug: shared_fields.Slug
     manager_type: Annotated[str, Meta(description="`aws_sm`, `azure_kv` or `hashicorp_vault`")]
     status: Annotated[str, Meta(description="`ACTIVE`")]
-    created_at: fields.Moment
-    last_updated_at: fields.Changed
-    object: fields.Object = "secret-reference"
+    created_at: shared_fields.Moment
+    last_updated_at: shared_fields.Changed
+    object: shared_fields.Object = "secret-reference"
 
 
 class Reference(ReferenceRow, frozen=True, kw_only=True):
     """One reference."""
 
-    organisation_id: fields.Organisation
+    organisation_id: shared_fields.Organisation
     description: Description
     secret_path: Path
     secret_key: Key
     auth_config: Auth
     allow_all_workspaces: Annotated[bool, Meta(description="whether all workspaces may use it")]
     allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may, where not all may")]
-    tags: fields.Tags
-    created_by: fields.Maker
+    tags: shared_fields.Tags
+    created_by: shared_fields.Maker
 
 
 PlaceAsked = Annotated[Place | None, QueryParameter(description="only those that are kept there")]
@@ -170,7 +171,7 @@ async def _sealed(desk: Desk, owner: str, sent: Mapping[str, Any], row: Row | No
         wanted = references.form(row["manager_type"], merged).__struct_fields__
         sent = {name: value for name, value in merged.items() if name in wanted or name not in row["auth_config"]}
         references.check(row["manager_type"], sent, lends=desk.lends)
-    shown, hidden = configurations.split("auth_config", sent, row["auth_config"] if row else {}, before)
+    shown, hidden = provider_options.split("auth_config", sent, row["auth_config"] if row else {}, before)
     sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"auth_config": shown, "sealed_auth_config": sealed}
 

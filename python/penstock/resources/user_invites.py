@@ -11,17 +11,17 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_
 
-from penstock.caller import SCOPES, needs, of_person
+from penstock.authorization import SCOPES, needs, of_person
 from penstock.errors import ConflictError
 from penstock.kit import invites, keys, members
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Email, EmailAsked, Id, Moment, MomentOrNone, Object
+from penstock.kit.client_ip import outside
+from penstock.kit.crud_routes import Verbs, Wanted
 from penstock.kit.invites import INVITES
 from penstock.kit.listing import equal
 from penstock.kit.members import Role
-from penstock.kit.proxies import outside
-from penstock.kit.record import Done, now, refuse, write_out
-from penstock.kit.verbs import Verbs, Wanted
+from penstock.kit.schemas import Done, now, refuse, write_out
+from penstock.kit.shared_fields import Email, EmailAsked, Id, Moment, MomentOrNone, Object
+from penstock.kit.tenant_session import Desk, Work
 from penstock.settings import Settings
 from penstock.store.tables import invites as rows
 from penstock.store.tables import workspaces

@@ -11,16 +11,16 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.caller import LEADING, needs, of_person
+from penstock.authorization import LEADING, needs, of_person
 from penstock.errors import ConflictError
 from penstock.kit import keys
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Changed, Email, EmailAsked, FirstName, Id, LastName, Moment, Object
+from penstock.kit.crud_routes import Verbs, Wanted
 from penstock.kit.listing import equal
 from penstock.kit.members import MEMBERS, USERS, depart
-from penstock.kit.record import Done, write_out
-from penstock.kit.sessions import end
-from penstock.kit.verbs import Verbs, Wanted
+from penstock.kit.schemas import Done, write_out
+from penstock.kit.session_revocation import end
+from penstock.kit.shared_fields import Changed, Email, EmailAsked, FirstName, Id, LastName, Moment, Object
+from penstock.kit.tenant_session import Desk, Work
 from penstock.store.tables import api_keys, members, sessions, users
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from litestar import get
 from msgspec import Meta
 
 from penstock import INTERFACE, __version__
-from penstock.caller import anyone
+from penstock.authorization import anyone
 
 
 class Version(msgspec.Struct, frozen=True):

@@ -8,19 +8,20 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ForbiddenError
-from penstock.kit import configurations as forms
-from penstock.kit import integrations, mappings
+from penstock.kit import integrations
+from penstock.kit import provider_options as forms
 from penstock.kit import providers as kit
-from penstock.kit.fields import Id, Object, Slug
 from penstock.kit.ids import new_id
 from penstock.kit.integrations import INTEGRATIONS
-from penstock.kit.mappings import SecretMapping
-from penstock.kit.record import Created
 from penstock.kit.resource import Resource
+from penstock.kit.schemas import Created
+from penstock.kit.shared_fields import Id, Object, Slug
+from penstock.secrets import mappings
+from penstock.secrets.mappings import SecretMapping
 from penstock.store.tables import providers
 
 if TYPE_CHECKING:
-    from penstock.kit.desk import Desk
+    from penstock.kit.tenant_session import Desk
     from penstock.store.tenant import Row
 
 SIDE = kit.Side(Resource("virtual_keys", providers, publishes=True), "virtual key", ["Virtual keys"])

@@ -12,18 +12,18 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 from sqlalchemy import ColumnElement, Table, or_, select
 
-from penstock.caller import Caller, needs
+from penstock.authorization import Caller, needs
+from penstock.batches.model import ACTIVE
 from penstock.errors import ConflictError, ForbiddenError, Problem
-from penstock.kit import fields, integrations, keys, members, roles
-from penstock.kit.batches import ACTIVE
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import UNSET, IdOrSlug, UnsetType
+from penstock.kit import integrations, keys, members, roles, shared_fields
 from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, refuse_beyond, sent_of
 from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
-from penstock.kit.record import Done, Listed, given, now, refuse, write_out
 from penstock.kit.resource import Resource
 from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, of_organisation, written
+from penstock.kit.schemas import Done, Listed, given, now, refuse, write_out
+from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType
+from penstock.kit.tenant_session import Desk, Work
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
 from penstock.store.tables import api_keys, batches, configs, files, providers, versions, workspaces
@@ -46,8 +46,8 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """What requests and keys of the workspace have unless they say otherwise."""
 
     metadata: Metadata = None
-    input_guardrails: fields.Guardrails = None
-    output_guardrails: fields.Guardrails = None
+    input_guardrails: shared_fields.Guardrails = None
+    output_guardrails: shared_fields.Guardrails = None
     user_api_key_config: Annotated[str | None, Meta(description="config of new keys of people: id or slug")] = None
 
 
@@ -55,7 +55,7 @@ class DefaultsShown(Defaults, frozen=True, kw_only=True):
     """Defaults as they are answered."""
 
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
-    object: fields.Object = "workspace"
+    object: shared_fields.Object = "workspace"
 
 
 class RulesShown(WorkspaceRules, frozen=True, kw_only=True):
@@ -77,8 +77,8 @@ SecurityGiven = Annotated[
 class NewWorkspace(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A workspace to be made."""
 
-    name: fields.Name
-    description: fields.Note = None
+    name: shared_fields.Name
+    description: shared_fields.Note = None
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
     security_settings: SecurityGiven = UNSET
@@ -90,8 +90,8 @@ class NewWorkspace(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True
 class WorkspaceChange(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: fields.MaybeName = UNSET
-    description: fields.MaybeNote = UNSET
+    name: shared_fields.MaybeName = UNSET
+    description: shared_fields.MaybeNote = UNSET
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
     security_settings: SecurityGiven = UNSET
@@ -100,30 +100,30 @@ class WorkspaceChange(Shared, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Farewell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says that this workspace and no other is meant."""
 
-    name: fields.Name
+    name: shared_fields.Name
     force_delete: Annotated[bool, Meta(description="remove what is in it too")] = False
 
 
 class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     """One workspace."""
 
-    id: fields.Id
-    slug: fields.Slug
-    name: fields.Name
+    id: shared_fields.Id
+    slug: shared_fields.Slug
+    name: shared_fields.Name
     icon: Annotated[str | None, Meta(description="the emoji that its name begins with")]
-    description: fields.Note
-    organisation_id: fields.Organisation
+    description: shared_fields.Note
+    organisation_id: shared_fields.Organisation
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
-    status: fields.Kept
-    created_at: fields.Moment
-    last_updated_at: fields.Changed
-    created_by: fields.Maker
+    status: shared_fields.Kept
+    created_at: shared_fields.Moment
+    last_updated_at: shared_fields.Changed
+    created_by: shared_fields.Maker
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
     settings: Annotated[RulesShown, Meta(description="its rules, as far as it has some")]
     usage_limits: ManyUsageShown
     rate_limits: RatesShown
-    last_reset_at: fields.MomentOrNone
+    last_reset_at: shared_fields.MomentOrNone
     security_settings: Annotated[
         dict[str, bool],
         Meta(
@@ -131,7 +131,7 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     scim_source_id: Annotated[str | None, Meta(description="always null: no workspace comes by SCIM")] = None
-    object: fields.Object = "workspace"
+    object: shared_fields.Object = "workspace"
 
 
 class WorkspaceWithUsers(WorkspaceShown, frozen=True, kw_only=True):

@@ -17,9 +17,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from penstock.errors import AWAY, ConflictError, SettingsError, StartError, UnavailableError
-from penstock.store.reading import Reading
+from penstock.store.fast_reads import Reading
 from penstock.store.sqlite import Connection
-from penstock.store.values import refuse_unfit
+from penstock.store.value_errors import refuse_unfit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Generator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, QueuePool
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from penstock.secret import Secret
     from penstock.settings import Store
+    from penstock.settings.secret import Secret
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 # Readers do not wait for each other in SQLite either, but each connection is a thread.

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy import delete as delete_from
 
 from penstock.errors import InvalidError, Problem
-from penstock.store.reading import Reading
+from penstock.store.fast_reads import Reading
 from penstock.store.tables import changed, changes, organisations
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import BindParameter, ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.store.reading import Query
+    from penstock.store.fast_reads import Query
 
     Condition = ColumnElement[bool]
 
@@ -143,7 +143,7 @@ class Tenant:
         return done.rowcount
 
     async def publish(self, *parts: str) -> None:
-        """Note that the data plane must know of a change, and in which parts of what it knows: `penstock.store.parts`."""
+        """Note that the data plane must know of a change, and in which parts of what it knows: `penstock.store.snapshot_sections`."""
         bell = self.bell
         if bell.parts.issuperset(parts):
             return

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import insert, select
 
-from penstock.caller import Caller, Sent
+from penstock.authorization import Caller, Sent
 from penstock.errors import ConflictError, UnauthorisedError
 from penstock.jobs.rotate import Rotator
-from penstock.kit import record
+from penstock.kit import schemas
 from penstock.kit.audit import Asked
-from penstock.kit.desk import Office
-from penstock.kit.founding import found
-from penstock.kit.identities import Identities
+from penstock.kit.authentication import Identities
+from penstock.kit.bootstrap import found
 from penstock.kit.ids import digest, new_id, new_key
 from penstock.kit.keys import KEYS, add_text, rotate
 from penstock.kit.rotation import RotationPolicy, policy
-from penstock.kit.secrets import Vault, master
+from penstock.kit.tenant_session import Office
+from penstock.secrets.vault import Vault, master
 from penstock.settings import Secret, Settings, Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
@@ -64,7 +64,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock("2026-11-18T10:00:00")
-    monkeypatch.setattr(record.time, "time_ns", clock.time_ns)
+    monkeypatch.setattr(schemas.time, "time_ns", clock.time_ns)
     return clock
 
 
@@ -248,7 +248,7 @@ def test_a_day_ahead_it_is_said_once(store_url: Secret, clock: Clock, caplog: py
 
 def test_sessions_that_let_nobody_in_any_more_are_forgotten(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
-        row = {"id": new_id(), "organisation_id": scene.organisation, "sha256": "0" * 64, "created_at": record.now()}
+        row = {"id": new_id(), "organisation_id": scene.organisation, "sha256": "0" * 64, "created_at": schemas.now()}
         async with scene.database.writing() as connection:
             await connection.execute(insert(sessions).values(row))
         await scene.rotator.look()
@@ -265,7 +265,7 @@ def test_a_session_ends_after_the_time_that_the_organisation_says(store_url: Sec
         (owner,) = await scene.rows(select(api_keys))
         (text,) = await scene.rows(select(key_digests))
         begun = {"id": new_id(), "organisation_id": scene.organisation, "api_key_id": owner["id"]}
-        row = {**begun, "key_sha256": text["sha256"], "sha256": digest("cookie"), "created_at": record.now()}
+        row = {**begun, "key_sha256": text["sha256"], "sha256": digest("cookie"), "created_at": schemas.now()}
         async with scene.database.writing() as connection:
             await connection.execute(insert(sessions).values(row))
             await connection.execute(

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import BigInteger, Column, MetaData, String, Table
 
-from penstock.kit import fields
+from penstock.kit import shared_fields
+from penstock.kit.crud_routes import five
 from penstock.kit.resource import Resource
-from penstock.kit.verbs import five
 
 SHELVES = Table(
     "shelves",
@@ -26,27 +26,27 @@ SHELVES = Table(
 class NewShelf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A shelf to be made."""
 
-    name: fields.Name
-    workspace_id: fields.Workspace = None
-    note: fields.Note = None
+    name: shared_fields.Name
+    workspace_id: shared_fields.Workspace = None
+    note: shared_fields.Note = None
 
 
 class ShelfChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be changed; what is left out stays."""
 
-    name: fields.MaybeName = UNSET
-    note: fields.MaybeNote = UNSET
+    name: shared_fields.MaybeName = UNSET
+    note: shared_fields.MaybeNote = UNSET
 
 
 class Shelf(msgspec.Struct, frozen=True, kw_only=True):
     """One shelf."""
 
-    id: fields.Id
-    name: fields.Name
-    note: fields.Note
-    created_at: fields.Moment
-    last_updated_at: fields.Changed
-    object: fields.Object = "shelf"
+    id: shared_fields.Id
+    name: shared_fields.Name
+    note: shared_fields.Note
+    created_at: shared_fields.Moment
+    last_updated_at: shared_fields.Changed
+    object: shared_fields.Object = "shelf"
 
 
 routes = five(Resource("configs", SHELVES, publishes=True), "shelf", NewShelf, ShelfChange, Shelf)

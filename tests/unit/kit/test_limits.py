@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.kit import record
-from penstock.kit.record import next_reset
+from penstock.kit import schemas
+from penstock.kit.schemas import next_reset
 from tests.unit.resources.managed import Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.set("2026-11-18T10:00:00")
-        monkeypatch.setattr(record.time, "time_ns", lambda: self.moment)
+        monkeypatch.setattr(schemas.time, "time_ns", lambda: self.moment)
 
     def set(self, moment: str) -> None:
         self.moment = int(datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()) * 1_000_000_000

@@ -12,8 +12,8 @@ from sqlalchemy import insert
 from penstock.errors import InvalidError
 from penstock.kit.ids import new_id
 from penstock.kit.listing import Page, rows
-from penstock.secret import Secret
 from penstock.settings import Store
+from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, organisations, users, workspaces

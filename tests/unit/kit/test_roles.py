@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.caller import CALLS, EVERYTHING, Caller, of_member
+from penstock.authorization import CALLS, EVERYTHING, Caller, of_member
 from penstock.errors import ForbiddenError, InvalidError
 from penstock.kit import roles
 

@@ -12,9 +12,9 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 
 from penstock.app import create_app
-from penstock.secret import Secret
 from penstock.settings import Jwt, Settings, Store
-from penstock.snapshot import Published, Snapshot
+from penstock.settings.secret import Secret
+from penstock.snapshot.build import Published, Snapshot
 from penstock.store.database import Database
 from tests.founded import ADMIN_KEY
 from tests.unit.asgi import ask

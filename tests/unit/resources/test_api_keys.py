@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select, update
 
-from penstock import caller as rights
+from penstock import authorization as rights
 from penstock.kit.ids import new_id
 from penstock.store.tables import api_keys
 from tests.unit.resources.managed import JWT, Plane, plane, played, token
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 SERVICE = "api-keys/workspace/service"
 VERBS = ("create", "read", "update", "rotate")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Delete, Update
 
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 ROUNDS = 6
 CALLS = ["completions.write"]

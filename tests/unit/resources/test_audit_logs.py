@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select
 
-from penstock.kit.files import new_row
-from penstock.kit.record import now
+from penstock.batches.files import new_row
+from penstock.kit.schemas import now
 from penstock.store.tables import files
 from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 CANARY = "canary-of-the-audit-log-0123456789"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.unit.resources.managed import Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 
 def test_a_config_that_is_needed_is_archived_as_little_as_deleted(founded_url: Secret):

@@ -11,7 +11,7 @@ from penstock.store.tables import integrations
 from tests.unit.resources.managed import Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 KEY = "sk-0123456789abcdef"
 HOST, OTHER = {"custom_host": "https://a.example"}, {"custom_host": "https://b.example"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.journal import Piece
 from penstock.resources import _last_known as known
-from penstock.snapshot import NOTHING, Stored
+from penstock.snapshot.append_log import Piece
+from penstock.snapshot.build import NOTHING, Stored
 
 
 def piece(**rows: list[dict[str, Any]]) -> Piece:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.resources.managed import Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 VAULT = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
 HOST, OTHER = {"custom_host": "https://a.example"}, {"custom_host": "https://b.example"}

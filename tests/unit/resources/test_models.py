@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.unit.resources.managed import Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 
 def test_a_config_narrows_the_list_to_the_providers_that_it_names(founded_url: Secret):

@@ -10,7 +10,7 @@ from penstock.store.tables import audit, key_digests, organisations, sessions
 from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 
 async def signed_in(api: Plane, body: dict[str, Any]) -> tuple[Plane, dict[str, str]]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import update
 
-from penstock.caller import SCOPES, of_person
-from penstock.kit.record import now
+from penstock.authorization import SCOPES, of_person
+from penstock.kit.schemas import now
 from penstock.store.tables import invites
 from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 INVITES = "admin/users/invites"
 OTHER = "another password of twelve"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.unit.resources.managed import JWT, PASSWORD, Plane, played, token
 
 if TYPE_CHECKING:
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 
 def test_nothing_is_good_any_more_that_somebody_had_who_was_taken_out(founded_url: Secret):

@@ -12,7 +12,7 @@ from tests.unit.resources.managed import JWT, PASSWORD, Plane, played, token
 if TYPE_CHECKING:
     import pytest
 
-    from penstock.secret import Secret
+    from penstock.settings.secret import Secret
 
 USAGE, RATE = {"credit_limit": 5}, {"type": "requests", "unit": "rpm", "value": 5}
 HELD: dict[str, Any] = {

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import delete, exc, insert, select, text
 
 from penstock.errors import ConflictError, InvalidError, SettingsError, UnavailableError
-from penstock.secret import Secret
 from penstock.settings import Store
+from penstock.settings.secret import Secret
 from penstock.store.database import Database, parse
 from penstock.store.migrate import migrate
 from penstock.store.tables import changes, organisations

@@ -12,9 +12,9 @@ from sqlalchemy import JSON, BigInteger, Boolean, Integer, String, func, insert,
 from sqlalchemy import table as named
 
 from penstock.jobs.prepare import Sealer
-from penstock.kit.secrets import Master
-from penstock.secret import Secret
+from penstock.secrets.vault import Master
 from penstock.settings import Store
+from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import SCRIPTS, migrate, newest, revision
 from penstock.store.tables import departed, metadata, organisations, users

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import func, insert, literal, select, text
 
 from penstock.errors import UnavailableError
-from penstock.secret import Secret
 from penstock.settings import Store
+from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import organisations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.store.reading import Reading
+    from penstock.store.fast_reads import Reading
 
 ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
 LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most) SELECT count(*) FROM n")

@@ -11,12 +11,12 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from penstock.caller import anyone
-from penstock.kit.conditions import claim
-from penstock.kit.desk import Office, asked
-from penstock.kit.fields import Email, Id, Object
+from penstock.authorization import anyone
 from penstock.kit.invites import KeyOfPerson, accept, guest, named_by, open_with
 from penstock.kit.passwords import Password, Passwords
+from penstock.kit.preconditions import claim
+from penstock.kit.shared_fields import Email, Id, Object
+from penstock.kit.tenant_session import Office, asked
 
 TAGS = ["Auth"]
 # The page is one file with its script inside; it loads nothing.

@@ -10,13 +10,13 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from penstock.caller import signed_in
+from penstock.authorization import signed_in
 from penstock.errors import ForbiddenError
-from penstock.kit.desk import Office, Work
 from penstock.kit.members import USERS
 from penstock.kit.passwords import Password, Passwords
-from penstock.kit.record import Done
-from penstock.kit.sessions import end
+from penstock.kit.schemas import Done
+from penstock.kit.session_revocation import end
+from penstock.kit.tenant_session import Office, Work
 from penstock.store.tables import sessions
 
 

@@ -10,9 +10,9 @@ from litestar.di import NamedDependency
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.caller import Caller, csrf, shown, signed_in
-from penstock.kit.desk import Work
-from penstock.kit.fields import Email, FirstName, Id, LastName, Object, Organisation, Slug
+from penstock.authorization import Caller, csrf, shown, signed_in
+from penstock.kit.shared_fields import Email, FirstName, Id, LastName, Object, Organisation, Slug
+from penstock.kit.tenant_session import Work
 from penstock.store.tables import organisations, users, workspaces
 
 

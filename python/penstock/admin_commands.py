@@ -1,0 +1,303 @@
+"""Commands that ask a running gateway: keys, configs, and the whole state written down and applied."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from functools import partial
+from io import StringIO
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+import msgspec
+
+from penstock.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from penstock.remote import Remote
+
+Item = TypeVar("Item")
+
+# Fewer steps are over before a bar is read.
+BAR_FROM = 10
+# At the head of what is written down.
+HEAD = (
+    "# Credentials are masked. A mask means the credential that is there; where none is, write ${NAME} in its place.\n"
+)
+
+_URL = click.option(
+    "--url",
+    envvar="PENSTOCK_URL",
+    default="http://127.0.0.1:8787",
+    show_default=True,
+    show_envvar=True,
+    help="Where the gateway is.",
+)
+_KEY = click.option(
+    "--api-key",
+    envvar=["PENSTOCK_API_KEY", "PENSTOCK_ADMIN_KEY"],
+    required=True,
+    show_envvar=True,
+    help="Key to ask with; better in PENSTOCK_API_KEY, where other users of this machine do not see it.",
+)
+
+
+def _asks(command: Callable[..., Any]) -> Callable[..., Any]:
+    return _URL(_KEY(command))
+
+
+@contextmanager
+def _remote(url: str, api_key: str) -> Generator[Remote]:
+    # Imported here: what speaks HTTP takes longer to load than other commands take.
+    from penstock.remote import Remote  # noqa: PLC0415 - as said above
+
+    remote = Remote(url, api_key)
+    try:
+        yield remote
+    finally:
+        remote.close()
+
+
+def _part(text: str) -> str:
+    from penstock.remote import part  # noqa: PLC0415 - as above
+
+    return part(text)
+
+
+@click.group()
+def keys() -> None:
+    """See, make, rotate and delete keys."""
+
+
+@keys.command("list")
+@_asks
+@click.option("--workspace", help="Only those of this workspace: id or slug.")
+def list_keys(url: str, api_key: str, workspace: str | None) -> None:
+    """List keys."""
+    with _remote(url, api_key) as remote:
+        path = f"/v1/api-keys?workspace_id={_part(workspace)}" if workspace else "/v1/api-keys"
+        _table(remote.all_of(path), ("id", "key", "type", "status", "name"))
+
+
+@keys.command("create")
+@_asks
+@click.argument("name")
+@click.option("--workspace", help="Workspace that it is for: id or slug; without one it is the organisation's.")
+@click.option("--user", help="Id of the person whose key it is.")
+@click.option("--scope", "scopes", multiple=True, required=True, help="What it may do; may be given again and again.")
+def create_key(
+    url: str, api_key: str, name: str, workspace: str | None, user: str | None, scopes: tuple[str, ...]
+) -> None:
+    """Make a key, and print its text, which is not shown again."""
+    kind = f"{'workspace' if workspace else 'organisation'}/{'user' if user else 'service'}"
+    body = {"name": name, "scopes": list(scopes), "workspace_id": workspace, "user_id": user}
+    with _remote(url, api_key) as remote:
+        made = remote.ask("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
+        click.echo(made["key"])
+
+
+@keys.command("rotate")
+@_asks
+@click.argument("key_id")
+def rotate_key(url: str, api_key: str, key_id: str) -> None:
+    """Give a key a new text, and print it; the old one is good until the transition is over."""
+    with _remote(url, api_key) as remote:
+        made = remote.ask("POST", f"/v1/api-keys/{_part(key_id)}/rotate", {})
+        click.echo(made["key"])
+        click.echo(f"the old text is good until {made['key_transition_expires_at']}", err=True)
+
+
+@keys.command("delete")
+@_asks
+@click.argument("key_id")
+def delete_key(url: str, api_key: str, key_id: str) -> None:
+    """Delete a key."""
+    with _remote(url, api_key) as remote:
+        remote.ask("DELETE", f"/v1/api-keys/{_part(key_id)}")
+
+
+@click.group()
+def config() -> None:
+    """See and save routing configs."""
+
+
+@config.command("list")
+@_asks
+@click.option("--workspace", help="Only those of this workspace: id or slug.")
+def list_configs(url: str, api_key: str, workspace: str | None) -> None:
+    """List configs."""
+    with _remote(url, api_key) as remote:
+        path = f"/v1/configs?workspace_id={_part(workspace)}" if workspace else "/v1/configs"
+        _table(remote.all_of(path), ("slug", "status", "last_updated_at", "name"))
+
+
+@config.command("show")
+@_asks
+@click.argument("slug")
+def show_config(url: str, api_key: str, slug: str) -> None:
+    """Print a config as JSON."""
+    with _remote(url, api_key) as remote:
+        config: str = remote.ask("GET", f"/v1/configs/{_part(slug)}")["config"]
+        click.echo(msgspec.json.format(config, indent=2))
+
+
+@config.command("save")
+@_asks
+@click.argument("file", type=click.File("rb"))
+@click.option("--slug", help="Config that gets this as its next version.")
+@click.option("--name", help="Name of a new config.")
+@click.option("--workspace", help="Workspace of a new config: id or slug.")
+def save_config(
+    url: str,
+    api_key: str,
+    file: Any,  # noqa: ANN401 - click says no more
+    slug: str | None,
+    name: str | None,
+    workspace: str | None,
+) -> None:
+    """Save a config from a file of JSON, `-` for standard input, and print its slug."""
+    if bool(slug) == bool(name):
+        raise click.UsageError("give either --slug or --name")
+    try:
+        content = msgspec.json.decode(file.read())
+    except msgspec.DecodeError as error:
+        message = f"{file.name} is not JSON: {error}"
+        raise SettingsError(message) from None
+    with _remote(url, api_key) as remote:
+        if slug:
+            remote.ask("PUT", f"/v1/configs/{_part(slug)}", {"config": content})
+        else:
+            body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
+            slug = remote.ask("POST", "/v1/configs", body)["slug"]
+        click.echo(slug)
+
+
+@click.command()
+@_asks
+@click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
+def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click says no more
+    """Write the whole state down as YAML; credentials stay masked."""
+    from penstock.declarative import plan as state  # noqa: PLC0415 - as above
+    from penstock.declarative.document import masks  # noqa: PLC0415 - as above
+
+    with _remote(url, api_key) as remote:
+        found = state.export(remote, partial(_bar, "reading"))
+    output.write(HEAD + _yaml_of(found))
+    if count := masks(found):
+        click.echo(f"credentials are masked: {count}; to make them elsewhere write ${{NAME}} in their place", err=True)
+
+
+@click.command()
+@_asks
+@click.argument("file", type=click.File("r"))
+@click.option(
+    "--plan",
+    "--dry-run",
+    "only_plan",
+    is_flag=True,
+    help="Say what would be done, and do nothing; status 2 if anything.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--prune", is_flag=True, help="Delete what is not in the file, in the lists that it has.")
+def apply(
+    url: str,
+    api_key: str,
+    file: Any,  # noqa: ANN401 - click says no more
+    only_plan: bool,
+    yes: bool,
+    prune: bool,
+) -> None:
+    """Make the state what a file of YAML says, after showing what that takes; `${NAME}` is read from the environment.
+
+    Of a credential that is there only the mask is known: one with the same ends counts as the same.
+    """
+    from penstock.declarative.plan import Plan  # noqa: PLC0415 - as above
+
+    with _remote(url, api_key) as remote:
+        plan = Plan(remote, _read(file), os.environ, prune=prune, key=api_key, bar=partial(_bar, "reading"))
+        for step in plan.steps:
+            click.echo(f"{step.sign} {step.what}")
+        if not plan.steps:
+            click.echo("nothing to do")
+            return
+        if only_plan:
+            sys.exit(2)
+        if not yes:
+            _confirm(len(plan.steps))
+        try:
+            for step in _bar("applying", plan.steps):
+                step.do()
+        finally:
+            # What was made is told even where something later failed: nobody can be told again.
+            for name, what, text in plan.texts:
+                click.echo(f"{name} of {what} (it is shown this once): {text}")
+        click.echo(f"{len(plan.steps)} done")
+
+
+def _confirm(count: int) -> None:
+    try:
+        agreed = click.confirm("do this?" if count == 1 else f"do these {count}?")
+    except click.Abort:
+        # Nobody is there who could say so; after Ctrl-C it is true as well.
+        click.echo(err=True)
+        message = "nothing was done, for nobody agreed; hint: --yes"
+        raise SettingsError(message) from None
+    if not agreed:
+        message = "nothing was done"
+        raise SettingsError(message)
+
+
+def _bar(label: str, steps: list[Item]) -> Iterator[Item]:
+    if len(steps) < BAR_FROM or not sys.stderr.isatty():
+        yield from steps
+        return
+    with click.progressbar(steps, label=label, file=sys.stderr) as bar:
+        yield from bar
+
+
+def _yaml() -> Any:  # noqa: ANN401 - its types are not published
+    from ruamel.yaml import YAML  # noqa: PLC0415 - as above
+
+    # It declares less than it has.
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.allow_unicode = True
+    return yaml
+
+
+def _yaml_of(content: object) -> str:
+    written = StringIO()
+    _yaml().dump(content, written)
+    return written.getvalue()
+
+
+def _read(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no more
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
+
+    try:
+        content = _yaml().load(file)
+    except YAMLError as error:
+        raise SettingsError(f"{file.name} is not YAML: {_fault(error)}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file.name} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        message = f"{file.name} must hold a mapping with version, organisation and workspaces"
+        raise SettingsError(message)
+    return cast("dict[str, Any]", content)
+
+
+def _fault(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields
+    mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"{what} in line {mark.line + 1}" if mark and what else str(error).splitlines()[0]
+
+
+def _table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None:
+    for row in rows:
+        click.echo("\t".join(str(row[name]) for name in names))
+
+
+COMMANDS = (keys, config, export, apply)

@@ -1,0 +1,1 @@
+"""Batches: those that the gateway runs itself and those that providers run."""

@@ -1,0 +1,106 @@
+"""Files that the gateway keeps itself: how they are named on the wire, what is shown of them, and how one is added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import func, select
+
+from penstock.errors import MissingError, TooManyError
+from penstock.kit.ids import is_uuid, new_id
+from penstock.kit.schemas import now
+from penstock.store.tables import files
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.blobs.folder import Folder
+    from penstock.settings import Settings
+    from penstock.store.tenant import Row, Tenant
+
+FILE, BATCH = "gw_file_", "gw_batch_"
+SECOND = 1000
+
+Seconds = Annotated[int, Meta(description="a moment, in seconds since 1970")]
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """One file, in OpenAI's shape."""
+
+    id: Annotated[str, Meta(description="its id")]
+    bytes: Annotated[int, Meta(description="its length")]
+    created_at: Seconds
+    expires_at: Annotated[int, Meta(description="when it is deleted, in seconds since 1970")]
+    filename: Annotated[str, Meta(description="its name where it came from")]
+    purpose: Annotated[str, Meta(description="what it is for")]
+    status: Annotated[str, Meta(description="`processed`: it can be used")] = "processed"
+    status_details: Annotated[str | None, Meta(description="nothing more")] = None
+    object: Annotated[str, Meta(description="`file`")] = "file"
+
+
+def shown(row: Row) -> File:
+    """Show a row."""
+    return File(
+        id=FILE + row["id"],
+        bytes=row["bytes"],
+        created_at=row["created_at"] // SECOND,
+        expires_at=row["expires_at"] // SECOND,
+        filename=row["filename"],
+        purpose=row["purpose"],
+    )
+
+
+def inner(prefix: str, wire: str) -> str:
+    """Give the id that a row has of the one on the wire."""
+    found = wire.removeprefix(prefix)
+    if found == wire or not is_uuid(found):
+        raise missing(wire)
+    return found
+
+
+def missing(wire: str) -> MissingError:
+    """Make the error for what is not here; one of another workspace is as good as none."""
+    what = "batch" if wire.startswith(BATCH) else "file"
+    return MissingError(f"there is no {what} {wire!r} here; hint: one that a provider keeps needs x-gateway-provider")
+
+
+async def find(desk: Tenant, wire: str) -> Row:
+    """Find a file by its id on the wire."""
+    row = await desk.find(files, inner(FILE, wire))
+    if row is None or row["expires_at"] <= now():
+        raise missing(wire)
+    return row
+
+
+async def check_room(desk: Tenant, settings: Settings, wanted: int) -> None:
+    """Refuse what would be too much for one workspace."""
+    query = select(func.coalesce(func.sum(files.c.bytes), 0).label("held"))
+    held = await desk.first(query, files)
+    if held and int(held["held"]) + wanted > settings.files.workspace_bytes:
+        message = f"the files of this workspace have no room: files.workspace_bytes is {settings.files.workspace_bytes}; hint: delete some"
+        raise TooManyError(message)
+
+
+def new_row(purpose: str, filename: str, keep_seconds: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
+    """Describe a file that is made now."""
+    moment = now()
+    times = {"created_at": moment, "expires_at": moment + keep_seconds * SECOND}
+    return {"id": new_id(), "purpose": purpose, "filename": filename[:255], "bytes": 0, **times, **more}
+
+
+async def lines(blobs: Folder, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
+    """Give the lines of a blob that hold something, numbered from 1; nothing in the place of one that is too long."""
+    number, held, too_long = 1, bytearray(), False
+    async for piece in blobs.read(name):
+        first, *rest = piece.split(b"\n")
+        too_long = too_long or len(held) + len(first) > longest
+        held = bytearray() if too_long else held + first
+        for part in rest:
+            if too_long or held.strip():
+                yield number, None if too_long else bytes(held)
+            number, too_long = number + 1, len(part) > longest
+            held = bytearray() if too_long else bytearray(part)
+    if too_long or held.strip():
+        yield number, None if too_long else bytes(held)

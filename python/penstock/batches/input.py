@@ -1,0 +1,125 @@
+"""What a batch reads: each line is a request, and what is wrong with it is told with its number."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.batches.files import lines
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator
+
+    from penstock.blobs.folder import Folder
+    from penstock.settings import Settings
+    from penstock.store.tenant import Row
+
+LONGEST_NAME = 512
+# More than these are not told.
+MOST_ERRORS = 100
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One request."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: dict[str, Any]
+
+
+# What is wrong with a line, as a code and in words, and where.
+Fault = tuple[str, str, str]
+
+
+class Wrong(msgspec.Struct, frozen=True):
+    """What is wrong with a line, or with all of them."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class Input:
+    """The lines of one batch."""
+
+    def __init__(self, blobs: Folder, settings: Settings, row: Row) -> None:
+        """Know where they are, and where they go."""
+        self._blobs = blobs
+        self._settings = settings
+        self._file_id: str = row["input_file_id"]
+        self._endpoint: str = row["endpoint"]
+        self._model: str | None = row["model"]
+        self._is_handed_over = bool(row["job"])
+
+    async def check(self, others: Callable[[Line, Line], Iterator[Fault]] | None = None) -> tuple[int, list[Wrong]]:
+        """Count the lines, and say what is wrong with them; `others` finds what is beside that, in a line and the first."""
+        names: set[str] = set()
+        total, wrong = 0, list[Wrong]()
+        first: Line | None = None
+        async for number, text in lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
+            total += 1
+            if total > self._settings.batches.lines:
+                message = f"there are more lines than batches.lines: {self._settings.batches.lines}"
+                return total, [Wrong("too_many_lines", message)]
+            line = self._read(number, text)
+            if isinstance(line, Line):
+                first = first or line
+                faults = itertools.chain(self._faults(line, names), others(line, first) if others else ())
+                found = next((Wrong(*fault, number) for fault in faults), None)
+                names.add(line.custom_id)
+            else:
+                found = line
+            if found and len(wrong) < MOST_ERRORS:
+                wrong.append(found)
+        return total, wrong if total else [Wrong("empty_file", "the file has no lines")]
+
+    async def requests(self) -> AsyncGenerator[tuple[int, Line]]:
+        """Give each request with the number of its line; they were checked before."""
+        async for number, text in lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
+            line = self._read(number, text)
+            if isinstance(line, Line):
+                yield number, line
+
+    def _read(self, number: int, text: bytes | None) -> Line | Wrong:
+        if text is None:
+            message = f"it is longer than batches.line_bytes: {self._settings.batches.line_bytes}"
+            return Wrong("line_too_long", message, None, number)
+        try:
+            line = msgspec.json.decode(text, type=Line)
+        except msgspec.ValidationError as error:
+            return Wrong("invalid_line", str(error), _param(str(error)), number)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return Wrong("invalid_json_line", f"it is not JSON: {error}", None, number)
+        if self._model and not line.body.get("model"):
+            line.body["model"] = self._model
+        return line
+
+    def _faults(self, line: Line, names: set[str]) -> Iterator[Fault]:
+        if not 0 < len(line.custom_id) <= LONGEST_NAME:
+            yield "invalid_custom_id", f"custom_id must have 1 to {LONGEST_NAME} characters", "custom_id"
+        if line.custom_id in names:
+            yield "duplicate_custom_id", f"the custom_id {line.custom_id!r} is that of a line before", "custom_id"
+        if line.method != "POST":
+            yield "invalid_method", f"method is {line.method!r}: expected 'POST'", "method"
+        if line.url != self._endpoint:
+            yield "invalid_url", f"url is {line.url!r}: expected {self._endpoint!r}, the endpoint of the batch", "url"
+        if line.body.get("stream"):
+            yield "invalid_body", "body.stream is not allowed: an answer is one line", "body.stream"
+        model = line.body.get("model")
+        if not isinstance(model, str):
+            yield "missing_model", "body.model is needed where the batch names none", "body.model"
+        elif self._is_handed_over and model.startswith("@"):
+            yield (
+                "invalid_model",
+                f"body.model is {model!r}: a provider runs this batch, and names no other",
+                "body.model",
+            )
+
+
+def _param(message: str) -> str | None:
+    _, _, place = message.partition("`$.")
+    return place.rstrip("`") or None

@@ -1,0 +1,222 @@
+"""Batches that the gateway keeps itself: their states, what is shown of them, and which headers their requests carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock.batches.files import BATCH, FILE, SECOND, Seconds, inner, missing
+from penstock.kit.schemas import now, refuse, unknown
+from penstock.store.tables import batches, integration_models, integrations, providers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.batches.input import Fault, Line
+    from penstock.store.tenant import Row, Tenant
+
+# In this order; what is cancelled takes another way.
+VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "finalizing", "completed"
+CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
+ACTIVE = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
+OVER = (COMPLETED, CANCELLED, EXPIRED, FAILED)
+IMMEDIATE = "immediate"
+
+PREFIX = "x-gateway-"
+# Where callers put a provider's credential, and what they say to a provider about whose account pays.
+CARRIED = frozenset(
+    [
+        "authorization",
+        "x-api-key",
+        "api-key",
+        "x-goog-api-key",
+        "openai-organization",
+        "openai-project",
+        "openai-beta",
+        "anthropic-version",
+        "anthropic-beta",
+    ]
+)
+MOST_OPTIONS, LONGEST_OPTION = 64, 32 * 1024
+KEY = f"{PREFIX}api-key"
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many lines there are."""
+
+    total: Annotated[int, Meta(description="all")]
+    completed: Annotated[int, Meta(description="those that were answered well")]
+    failed: Annotated[int, Meta(description="those that were not")]
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch, in OpenAI's shape."""
+
+    id: Annotated[str, Meta(description="its id")]
+    endpoint: Annotated[str, Meta(description="where its lines go")]
+    errors: Annotated[dict[str, Any] | None, Meta(description="what is wrong with its input file, line by line")]
+    input_file_id: Annotated[str, Meta(description="file with its lines")]
+    completion_window: Annotated[str, Meta(description="`immediate` or `24h`")]
+    status: Annotated[
+        str,
+        Meta(
+            description="`validating`, `in_progress`, `finalizing`, `completed`, `cancelling`, `cancelled`, `expired` or `failed`"
+        ),
+    ]
+    output_file_id: Annotated[str | None, Meta(description="file with the answers")]
+    error_file_id: Annotated[str | None, Meta(description="file with what went wrong")]
+    created_at: Seconds
+    in_progress_at: Seconds | None
+    expires_at: Seconds
+    finalizing_at: Seconds | None
+    completed_at: Seconds | None
+    failed_at: Seconds | None
+    expired_at: Seconds | None
+    cancelling_at: Seconds | None
+    cancelled_at: Seconds | None
+    request_counts: Annotated[Counts, Meta(description="how many lines there are, and how they went")]
+    metadata: Annotated[dict[str, str] | None, Meta(description="what its maker said of it")]
+    model: Annotated[str | None, Meta(description="for lines that name none")]
+    provider_job_id: Annotated[str | None, Meta(description="what it is called at the provider that runs it")]
+    object: Annotated[str, Meta(description="`batch`")] = "batch"
+
+
+def shown(row: Row) -> Batch:
+    """Show a row."""
+    moments: dict[str, int] = {status: moment // SECOND for status, moment in row["moments"].items()}
+    details: dict[str, Any] = row["details"] or {}
+    job: dict[str, Any] = row["job"] or {}
+    output = row["internal_output_file_id"] or row["output_file_id"]
+    return Batch(
+        id=BATCH + row["id"],
+        endpoint=row["endpoint"],
+        errors={"object": "list", "data": row["errors"]} if row["errors"] else None,
+        input_file_id=FILE + row["input_file_id"],
+        completion_window=row["completion_window"],
+        status=row["status"],
+        output_file_id=FILE + output if output else None,
+        error_file_id=FILE + row["error_file_id"] if row["error_file_id"] else None,
+        created_at=row["created_at"] // SECOND,
+        expires_at=row["expires_at"] // SECOND,
+        request_counts=Counts(total=row["total"], completed=row["completed"], failed=row["failed"]),
+        metadata=details.get("metadata"),
+        model=row["model"],
+        provider_job_id=job.get("id"),
+        in_progress_at=moments.get(IN_PROGRESS),
+        finalizing_at=moments.get(FINALIZING),
+        completed_at=moments.get(COMPLETED),
+        failed_at=moments.get(FAILED),
+        expired_at=moments.get(EXPIRED),
+        cancelling_at=moments.get(CANCELLING),
+        cancelled_at=moments.get(CANCELLED),
+    )
+
+
+async def find(desk: Tenant, wire: str) -> Row:
+    """Find a batch by its id on the wire."""
+    row = await desk.find(batches, inner(BATCH, wire))
+    if row is None:
+        raise missing(wire)
+    return row
+
+
+def turned(row: Mapping[str, Any], status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
+    """Give what changes when a batch gets another status."""
+    moment = now()
+    change = {"status": status, "moments": {**row["moments"], status: moment}, "last_updated_at": moment, **more}
+    # Nothing is sent any more: what it was sent with is forgotten.
+    return {**change, "sealed": None, "run_by": None, "run_until": None} if status in OVER else change
+
+
+def carried(
+    sent: Iterable[tuple[str, str]], key: str, options: Mapping[str, str], aliases: Iterable[str]
+) -> dict[str, str]:
+    """Say which headers the requests of a batch carry: those of the request that made it, and its options before them."""
+    prefixes = (PREFIX, *aliases)
+    found: dict[str, str] = {}
+    for name, value in sent:
+        ours = _ours(name, prefixes)
+        if ours or name in CARRIED:
+            found[ours or name] = value
+    # By our own name, or by that of the other whose header fields are taken for ours.
+    if found.get(f"{PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
+        del found[f"{PREFIX}provider"]
+    found.update(_checked(options, prefixes))
+    # Last: nobody else's key is used.
+    return {**found, KEY: key}
+
+
+class Named(NamedTuple):
+    """Who runs a batch: by its own name, and as it was saved, if it was."""
+
+    provider: str
+    integration_id: str | None = None
+    configurations: Mapping[str, Any] = {}
+
+
+async def provider_of(desk: Tenant, headers: Mapping[str, str], able: Collection[str]) -> Named:
+    """Say which provider runs a batch by itself, among those that are able to; a config may lead to several."""
+    named = headers.get(f"{PREFIX}provider") or ""
+    slug = headers.get(f"{PREFIX}virtual-key") or named.removeprefix("@")
+    if not slug:
+        message = (
+            f"is '24h', for which {PREFIX}provider or {PREFIX}virtual-key must name who runs it; hint: gateway_options"
+        )
+        raise refuse("completion_window", message)
+    found = Named(named)
+    if slug != named:
+        query = select(integrations).join(providers, providers.c.integration_id == integrations.c.id)
+        row = await desk.first(query.where(providers.c.slug == slug, providers.c.status == "active"), providers)
+        if row is None:
+            raise unknown("gateway_options", f"name the provider {slug!r}, which is not saved in this workspace")
+        found = Named(row["ai_provider_id"], row["id"], row["configurations"])
+    if found.provider not in able:
+        message = f"is '24h', which {found.provider!r} does not run here: expected {', '.join(sorted(able))}; hint: immediate takes any provider"
+        raise refuse("completion_window", message)
+    return found
+
+
+class Models(NamedTuple):
+    """Which models may be asked for where a provider was saved, as the engine has it."""
+
+    allow_all: bool
+    said: Mapping[str, bool]
+
+    def faults(self, line: Line) -> Iterator[Fault]:
+        """Refuse a line for a model that may not be asked for: its provider would not."""
+        model = str(line.body.get("model"))
+        if not self.said.get(model, self.allow_all):
+            yield "model_not_allowed", f"body.model is {model!r}, which may not be used here", "body.model"
+
+
+async def models_of(connection: AsyncConnection, integration_id: str) -> Models:
+    """Read which models of an integration may be asked for; none where it is gone."""
+    own = select(integrations.c.allow_all_models).where(integrations.c.id == integration_id)
+    allow_all = bool(await connection.scalar(own))
+    columns = (integration_models.c.slug, integration_models.c.enabled)
+    rows = await connection.execute(select(*columns).where(integration_models.c.integration_id == integration_id))
+    return Models(allow_all, {row.slug: row.enabled for row in rows})
+
+
+def _ours(name: str, prefixes: Iterable[str]) -> str | None:
+    rest = next((name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)), None)
+    return PREFIX + rest if rest else None
+
+
+def _checked(options: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
+    if len(options) > MOST_OPTIONS:
+        raise refuse("gateway_options", f"has {len(options)} fields: {MOST_OPTIONS} are allowed")
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        path, ours = f"gateway_options.{name}", _ours(name.lower(), prefixes)
+        if ours is None or ours == KEY or not name.isascii():
+            raise refuse(path, f"is not allowed: expected the name of a header that begins with {PREFIX}, not the key")
+        if len(value) > LONGEST_OPTION or not (value.isascii() and value.isprintable()):
+            raise refuse(path, f"is not allowed: expected up to {LONGEST_OPTION} printable ASCII characters")
+        found[ours] = value
+    return found

@@ -1,0 +1,201 @@
+"""Cohere's batches: a dataset with all lines, which Cohere looks at first, a batch over it, a dataset with the answers in Avro."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.batches.providers import batch_provider
+from penstock.batches.providers.batch_provider import Named, Seen, Told, Way, name_of
+from penstock.batches.providers.client import BusyError, RefusedError, Upload, form
+from penstock.errors import LostError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from penstock.batches.input import Fault, Input, Line
+    from penstock.batches.providers.client import Talk
+
+SLUG, EMBEDDINGS = "cohere", "/v1/embeddings"
+JOBS, DATASETS, FILES = "/v1/batch_jobs", "/v1/batch_datasets", "/v1/files"
+CHAT_KIND, EMBED_KIND = "batch-chat-v2-input", "batch-embed-v2-input"
+# What a line of such a dataset may have; Cohere knows more in a request of its own.
+CHAT_FIELDS = frozenset(
+    [
+        "messages",
+        "tools",
+        "temperature",
+        "p",
+        "k",
+        "seed",
+        "frequency_penalty",
+        "presence_penalty",
+        "max_tokens",
+        "logprobs",
+        "reasoning",
+        "thinking_budget",
+    ]
+)
+EMBED_FIELDS = frozenset(["texts", "images", "input_type", "embedding_types", "output_dimension", "truncate"])
+PARTS = frozenset(["text", "thinking", "image_url"])
+# Those that are not named are on their way.
+STATES = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "cancelled"}
+READY, WRONG = "validated", frozenset(["failed", "skipped"])
+
+
+class Batch(msgspec.Struct):
+    """A batch."""
+
+    id: str
+    status: str
+    output_dataset_id: str | None = None
+    num_successful_records: int | None = None
+    num_failed_records: int | None = None
+    status_reason: str | None = None
+
+
+class Batched(msgspec.Struct):
+    """A batch with what is around it."""
+
+    batch: Batch
+
+
+class Dataset(msgspec.Struct):
+    """A dataset."""
+
+    validation_status: str
+    validation_error: str | None = None
+
+
+class Located(msgspec.Struct):
+    """A dataset with what is around it."""
+
+    dataset: Dataset
+
+
+class Result(msgspec.Struct):
+    """A line of the answers."""
+
+    custom_id: str
+    body: dict[str, Any] | str | None = None
+    # Where one is told of as an answer rather than by its body.
+    response: dict[str, Any] | str | None = None
+    error: dict[str, Any] | str | None = None
+
+
+class Cohere(Way):
+    """Lines are said in Cohere's words, as far as its batches know them."""
+
+    def __init__(self, talk: Talk) -> None:
+        """Know no dataset yet."""
+        super().__init__(talk)
+        self._dataset = ""
+
+    @classmethod
+    def faults(cls, line: Line, first: Line) -> Iterator[Fault]:
+        """Say what cannot be said, or not in a batch."""
+        yield from batch_provider.another_model(line, first)
+        unsaid = list(batch_provider.unsaid(SLUG, line))
+        yield from unsaid or _unbatched(line)
+
+    async def submit(self, given: Input) -> str:
+        """Hand all lines over, and give what the batch is called there; not before Cohere has looked at them."""
+        talk = self._talk
+        name = f"gateway-{talk.row['id']}"
+        if not self._dataset:
+            kind = EMBED_KIND if talk.row["endpoint"] == EMBEDDINGS else CHAT_KIND
+            content = form(secrets.token_hex(16), {}, _lines(given), field="data")
+            self._dataset = (await talk.make(Named, Upload("POST", f"{DATASETS}/{name}?type={kind}", *content))).id
+        found = await self._located(self._dataset)
+        if found.validation_status in WRONG:
+            raise RefusedError(found.validation_error or "Cohere cannot read these lines")
+        if found.validation_status != READY:
+            message = "Cohere looks at these lines"
+            raise BusyError(message)
+        made = {"name": name, "input_dataset_id": self._dataset, "model": await batch_provider.model_of(given)}
+        return (await talk.ask(Batched, "POST", JOBS, msgspec.json.encode(made))).batch.id
+
+    async def look(self, name: str) -> Seen:
+        """Say how far it is."""
+        batch = (await self._talk.ask(Batched, "GET", f"{JOBS}/{quote(name, safe='')}")).batch
+        status = STATES.get(batch.status.removeprefix("BATCH_STATUS_"), "in_progress")
+        counts = (batch.num_successful_records or 0, batch.num_failed_records or 0)
+        paths = (batch.output_dataset_id,) if batch.output_dataset_id else ()
+        return Seen(status, *counts, paths, batch.status_reason or "")
+
+    async def cancel(self, name: str) -> None:
+        """Ask for its end."""
+        await self._talk.say("POST", f"{JOBS}/{quote(name, safe='')}/cancel")
+
+    async def results(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
+        """Give the results of a dataset, from all of its files."""
+        found = await self._located(path)
+        if found.validation_status in WRONG:
+            raise RefusedError(found.validation_error or "Cohere's answers cannot be read")
+        if found.validation_status != READY:
+            message = "Cohere looks at the answers"
+            raise LostError(message)
+        async for result in self._talk.results(f"{FILES}/{quote(path, safe='')}/content", self.number):
+            yield result
+
+    def told(self, line: Line, result: bytes) -> Told:
+        """Read the result of one line."""
+        found = msgspec.json.decode(result, type=Result)
+        said = found.body or found.response
+        if found.error or not said:
+            return Told(None, _failure(found.error))
+        body: Any = msgspec.json.decode(said) if isinstance(said, str) else said
+        body = body.get("body", body)
+        return batch_provider.told(SLUG, line, 200, body, str(body.get("id") or ""))
+
+    async def _located(self, name: str) -> Dataset:
+        return (await self._talk.ask(Located, "GET", f"{DATASETS}/{quote(name, safe='')}")).dataset
+
+
+def _failure(error: dict[str, Any] | str | None) -> dict[str, Any]:
+    message = error.get("message") if isinstance(error, dict) else error
+    return {"code": "provider_failed", "message": str(message or "the model gave no answer")}
+
+
+def _unbatched(line: Line) -> Iterator[Fault]:
+    """Say what of a line Cohere would be told in a request, and cannot be in a batch."""
+    body = _rendered(line)
+    unknown = body.keys() - (EMBED_FIELDS if line.url == EMBEDDINGS else CHAT_FIELDS)
+    contents = (message.get("content") for message in body.get("messages", []))
+    kinds = {part.get("type") for content in contents for part in content or ()} - PARTS
+    if wrong := sorted(unknown) + [f"content of type {kind!r}" for kind in sorted(map(str, kinds))]:
+        message = (
+            f"it cannot be said to cohere in a batch: {', '.join(wrong)}; hint: it can in completion_window 'immediate'"
+        )
+        yield "untranslatable", message, "body"
+
+
+def _rendered(line: Line) -> dict[str, Any]:
+    """Say a line as a dataset has it: without a model, and flatter than a request."""
+    said, _ = batch_provider.said(SLUG, line)
+    body: dict[str, Any] = msgspec.json.decode(said)
+    for name in ("model", "stream"):
+        body.pop(name, None)
+    if thinking := body.pop("thinking", None):
+        body["reasoning"] = thinking.get("type") != "disabled"
+        if budget := thinking.get("token_budget"):
+            body["thinking_budget"] = budget
+    for message in body.get("messages", []):
+        if isinstance(content := message.get("content"), str):
+            message["content"] = [{"type": "text", "text": content}]
+        for part in message.get("content") or ():
+            if part.get("type") == "image_url":
+                part["image_url"] = part["image_url"]["url"]
+    for tool in body.get("tools", []):
+        if isinstance(parameters := tool["function"].get("parameters"), dict):
+            tool["function"]["parameters"] = msgspec.json.encode(parameters).decode()
+    return body
+
+
+async def _lines(given: Input) -> AsyncIterator[bytes]:
+    async for number, line in given.requests():
+        yield msgspec.json.encode({"custom_id": name_of(number), "body": _rendered(line)})
+        yield b"\n"

@@ -1,0 +1,98 @@
+"""Credentials of a batch are taken out of what its provider says: some repeat the one that they refuse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from sqlalchemy import select
+
+from penstock.engine import may_be_secret
+from penstock.kit.ids import DOTS
+from penstock.store.tables import integrations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.secrets.references import Secrets
+    from penstock.secrets.vault import Vault
+
+# Shorter ones are parts of words too.
+SHORTEST = 8
+# Whatever an operator wants sent along, under any names.
+ANY_HEADERS = "custom-headers"
+SLUGS = ("x-gateway-virtual-key",)
+
+
+class Hidden:
+    """Texts that nobody is to read."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        """Know them as they are, and as they stand in JSON."""
+        long = [text for text in texts if len(text) >= SHORTEST]
+        spelled = {spelling for text in long for spelling in (text.encode(), msgspec.json.encode(text)[1:-1])}
+        self._texts = sorted(spelled, key=len, reverse=True)
+
+    def without(self, said: bytes) -> bytes:
+        """Take them out of what was said."""
+        for text in self._texts:
+            said = said.replace(text, DOTS.encode())
+        return said
+
+
+def of_headers(headers: Mapping[str, str]) -> Iterator[str]:
+    """Give what is secret of the header fields that requests carry."""
+    for name, value in headers.items():
+        if name not in SLUGS:
+            yield from _secrets(name, value.partition(" ")[2] if name == "authorization" and " " in value else value)
+
+
+async def of_integration(connection: AsyncConnection, vault: Vault, secrets: Secrets, integration_id: str) -> list[str]:
+    """Give what is secret of a saved provider, kept here or by others."""
+    found = await connection.execute(select(integrations).where(integrations.c.id == integration_id))
+    row = found.mappings().first()
+    if row is None:
+        return []
+    sealed = [row[name] for name in ("sealed_key", "sealed_configurations") if row[name]]
+    texts = [await vault.open(connection, one, row["id"]) for one in sealed]
+    known = secrets.known()
+    references = [mapping["secret_reference_id"] for mapping in row["secret_mappings"]]
+    texts += [known[reference][1] for reference in references if reference in known]
+    return [text for one in texts for text in _leaves(one)]
+
+
+def _secrets(name: str, value: object) -> Iterator[str]:
+    """Give what a field holds whose name says so, or a table in it."""
+    plain = name.replace("_", "-").lower()
+    if may_be_secret(plain) or ANY_HEADERS in plain:
+        yield from _leaves(value)
+    elif isinstance(read := _read(value), dict):
+        for inner, item in cast("dict[str, Any]", read).items():
+            yield from _secrets(inner, item)
+    elif isinstance(read, list):
+        for item in cast("list[Any]", read):
+            yield from _secrets(name, item)
+
+
+def _leaves(value: object) -> Iterator[str]:
+    """Give all texts in a value, which may be JSON in a text."""
+    read = _read(value)
+    if isinstance(read, dict):
+        for item in cast("dict[str, Any]", read).values():
+            yield from _leaves(item)
+    elif isinstance(read, list):
+        for item in cast("list[Any]", read):
+            yield from _leaves(item)
+    if isinstance(value, str):
+        yield value
+
+
+def _read(value: object) -> object:
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value

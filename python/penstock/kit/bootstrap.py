@@ -1,0 +1,105 @@
+"""The first organisation of a store, with its workspace, its owner and the key that opens everything."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, insert, select
+
+from penstock.authorization import SCOPES
+from penstock.errors import SettingsError
+from penstock.kit.ids import EMAIL, LONGEST_EMAIL, digest, mask, new_id, new_key, slug
+from penstock.kit.schemas import now
+from penstock.store.tables import api_keys, changes, key_digests, members, organisations, users, workspaces
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.settings.secret import Secret
+    from penstock.store.database import Database
+
+SHORTEST_KEY = 20
+OWNER = "owner@localhost"
+
+
+def address(email: str) -> str:
+    """Give an e-mail address as people are found by it; SettingsError where it is none."""
+    plain = email.strip().lower()
+    if len(plain) > LONGEST_EMAIL or not re.match(EMAIL, plain):
+        message = f"the owner's e-mail address {email!r} is not allowed: expected one like owner@example.com"
+        raise SettingsError(message)
+    return plain
+
+
+async def found(database: Database, admin_key: Secret | None, *, email: str = OWNER, prefix: str = "") -> str | None:
+    """Found the organisation if there is none yet, and give the admin key's text if it was made here; it begins with `prefix`."""
+    if admin_key and len(admin_key.reveal()) < SHORTEST_KEY:
+        message = f"store.admin_key is not allowed: it needs {SHORTEST_KEY} characters or more"
+        raise SettingsError(message)
+    async with database.writing() as connection:
+        if await connection.scalar(select(func.count()).select_from(organisations)):
+            return None
+        key = admin_key.reveal() if admin_key else new_key(prefix)
+        await _found(connection, key, address(email))
+    return None if admin_key else key
+
+
+async def _found(connection: AsyncConnection, key: str, email: str) -> None:
+    moment = now()
+    times = {"created_at": moment, "last_updated_at": moment}
+    organisation: dict[str, Any] = {"id": new_id(), "slug": "default", "name": "Default", "settings": {}, **times}
+    of: dict[str, Any] = {"organisation_id": organisation["id"], **times}
+    owner: dict[str, Any] = {"id": new_id(), "email": email, "first_name": "", "last_name": "", "role": "owner", **of}
+    workspace: dict[str, Any] = {
+        "id": new_id(),
+        "slug": slug("ws", "shared", 20),
+        "name": "Shared",
+        "is_default": True,
+        "status": "active",
+        "defaults": {},
+        "settings": {},
+        "created_by": owner["id"],
+        "creation_source": "init",
+        **of,
+    }
+    member: dict[str, Any] = {
+        "id": new_id(),
+        "workspace_id": workspace["id"],
+        "user_id": owner["id"],
+        "role": "admin",
+        "scopes": [],
+    }
+    rows: list[tuple[Table, dict[str, Any]]] = [
+        (organisations, organisation),
+        (users, owner),
+        (workspaces, workspace),
+        (members, {**member, **of}),
+        *_admin_key(key, of),
+        (changes, {"id": 1, "number": 0}),
+    ]
+    for table, row in rows:
+        await connection.execute(insert(table).values(row))
+
+
+def _admin_key(key: str, of: dict[str, Any]) -> list[tuple[Table, dict[str, Any]]]:
+    row: dict[str, Any] = {
+        "id": new_id(),
+        "name": "admin",
+        "type": "organisation-service",
+        "status": "active",
+        "creation_mode": "auto",
+        "masked": mask(key),
+        "scopes": sorted(SCOPES["organisation-service"]),
+        "defaults": {},
+        **of,
+    }
+    digested: dict[str, Any] = {
+        "id": new_id(),
+        "organisation_id": of["organisation_id"],
+        "api_key_id": row["id"],
+        "sha256": digest(key),
+        "created_at": of["created_at"],
+    }
+    return [(api_keys, row), (key_digests, digested)]

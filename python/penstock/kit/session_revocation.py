@@ -1,0 +1,23 @@
+"""Sessions that end with something else: each is noted, as those are that people end themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from penstock.store.tables import sessions
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from penstock.kit.tenant_session import Desk
+
+
+async def end(desk: Desk, *conditions: ColumnElement[bool]) -> None:
+    """End all sessions of which this is so."""
+    whole = desk.organisation()
+    ended = await whole.rows(select(sessions).where(*conditions), sessions)
+    if ended:
+        await whole.delete(sessions, *conditions)
+        await whole.note_gone("sessions.delete", ended)

@@ -1,0 +1,1 @@
+"""Pricing: the price book, its wire format and what the engine is given."""

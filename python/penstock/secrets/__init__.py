@@ -1,0 +1,1 @@
+"""Secrets: encryption, references to secret managers, masks and credential binding."""

@@ -1,0 +1,138 @@
+"""Which fields decide where a credential goes: one that stays, stays at the address that its owner gave it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.secrets.config_credentials import is_named_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What chooses among the places of the provider itself: regions, tenants, accounts. The others may be anybody's.
+OF_THE_PROVIDER = frozenset(
+    {
+        "aws_region",
+        "azure_deployment_type",
+        "azure_entra_tenant_id",
+        "azure_region",
+        "azure_resource_name",
+        "azure_workload_tenant_id",
+        "byteplus_region",
+        "databricks_workspace",
+        "oracle_region",
+        "resourceName",
+        "resource_name",
+        "snowflake_account",
+        "vertex_region",
+    }
+)
+# What decides something else: what is asked of whoever is there, in whose name, and how.
+BESIDE = frozenset(
+    {
+        "amz_server_side_encryption",
+        "amz_server_side_encryption_aws_kms_key_id",
+        "amzn_sagemaker_custom_attributes",
+        "amzn_sagemaker_enable_explanations",
+        "amzn_sagemaker_inference_component",
+        "amzn_sagemaker_inference_id",
+        "amzn_sagemaker_model_name",
+        "amzn_sagemaker_session_id",
+        "amzn_sagemaker_target_container_hostname",
+        "amzn_sagemaker_target_model",
+        "amzn_sagemaker_target_variant",
+        "anthropic_aws_workspace_id",
+        "anthropic_beta",
+        "anthropic_inspect_stream_for_overloaded_error",
+        "anthropic_version",
+        "apiVersion",
+        "api_version",
+        "aws_auth_type",
+        "aws_batch_role_arn",
+        "aws_bedrock_model",
+        "aws_customization_role_arn",
+        "aws_external_id",
+        "aws_role_arn",
+        "aws_role_session_name",
+        "aws_s3_bucket",
+        "aws_s3_object_key",
+        "azure_api_version",
+        "azure_auth_mode",
+        "azure_deployment_config",
+        "azure_deployment_id",
+        "azure_entra_client_id",
+        "azure_entra_scope",
+        "azure_extra_params",
+        "azure_managed_client_id",
+        "azure_model_name",
+        "azure_workload_client_id",
+        "cache",
+        "cb_config",
+        "databricks_serving_endpoint_name",
+        "default_params",
+        "deploymentConfig",
+        "deploymentName",
+        "deployment_id",
+        "deployments",
+        "drop_params",
+        "fetch_integrated_models",
+        "file_purpose",
+        "file_upload_size",
+        "fireworks_account_id",
+        "forward_headers",
+        "http_referer",
+        "mistral_fim_completion",
+        "name",
+        "on_status_codes",
+        "opc_conversation_store_id",
+        "openai_beta",
+        "openai_organization",
+        "openai_project",
+        "oracle_api_version",
+        "oracle_compartment_id",
+        "oracle_fingerprint",
+        "oracle_serving_mode",
+        "oracle_tenancy",
+        "oracle_user",
+        "override_params",
+        "passthrough",
+        "predibase_tenant",
+        "provider_batch_endpoint",
+        "provider_file_name",
+        "provider_model",
+        "provider_responses_proxy",
+        "recovery",
+        "request_timeout",
+        "retry",
+        "skipPtuCostAttribution",
+        "stability_client_id",
+        "stability_client_user_id",
+        "stability_client_version",
+        "strategy",
+        "strict_open_ai_compliance",
+        "targets",
+        "vault_role",
+        "vault_role_id",
+        "vertex_auth_type",
+        "vertex_project_id",
+        "vertex_skip_ptu_cost_attribution",
+        "vertex_storage_bucket_name",
+        "weight",
+        "workers_ai_account_id",
+        "x_title",
+    }
+)
+
+
+def whom(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what of a table decides where its credentials go; what nobody thought of does."""
+    return {
+        name: item
+        for name, item in table.items()
+        if item is not None and name not in BESIDE and not is_named_secret(name)
+    }
+
+
+def anybodys(table: Mapping[str, Any]) -> list[str]:
+    """Name what of a table sends its credentials to a host that may be anybody's."""
+    return sorted(set(whom(table)) - OF_THE_PROVIDER)

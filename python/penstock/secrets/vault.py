@@ -1,0 +1,189 @@
+"""Seals credentials: AES-256-GCM with data keys that are themselves sealed with the master key."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from sqlalchemy import insert, select, update
+
+from penstock.errors import SettingsError, UnavailableError, UnopenedError
+from penstock.kit.ids import new_id
+from penstock.kit.schemas import now
+from penstock.settings import MASTER_KEY_FILE
+from penstock.store.tables import data_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import RowMapping
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.settings import Settings
+    from penstock.store.database import Database
+
+LENGTH, NONCE = 32, 12
+# A data key seals for this long; afterwards it only opens.
+YOUNG_MS = 90 * 24 * 3600 * 1000
+
+
+class Master:
+    """The master keys: the first seals, all open."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """Name each by its digest, so that what it sealed can say which one opens it."""
+        self._keys = {hashlib.sha256(key).hexdigest()[:16]: AESGCM(key) for key in keys}
+        self.first = next(iter(self._keys))
+
+    def seal(self, content: bytes, purpose: str) -> bytes:
+        """Seal for a purpose; it opens for no other."""
+        nonce = os.urandom(NONCE)
+        return self.first.encode() + nonce + self._keys[self.first].encrypt(nonce, content, purpose.encode())
+
+    def open(self, sealed: bytes, purpose: str) -> bytes:
+        """Open what one of the keys sealed."""
+        name, nonce, content = sealed[:16].decode("ascii", "replace"), sealed[16 : 16 + NONCE], sealed[16 + NONCE :]
+        if name not in self._keys:
+            message = "it was sealed with another master key; hint: add that one to store.master_key, after the new one"
+            raise SettingsError(message)
+        try:
+            return self._keys[name].decrypt(nonce, content, purpose.encode())
+        except InvalidTag:
+            message = "what was sealed has been changed since"
+            raise SettingsError(message) from None
+
+
+class Vault:
+    """Seals and opens the credentials of rows."""
+
+    def __init__(self, master: Master) -> None:
+        """Know no data key yet."""
+        self._master = master
+        self._keys: dict[str, AESGCM] = {}
+        # The newest data key, which seals, and when it was made.
+        self._newest: tuple[str, int] | None = None
+        # Whether all data keys are sealed with the first of the master keys.
+        self._is_current = False
+        self._turn = asyncio.Lock()
+
+    async def load(self, connection: AsyncConnection) -> None:
+        """Read the data keys."""
+        for row in await _rows(connection):
+            self._take(row, self._opened(row))
+
+    async def renew(self, database: Database) -> None:
+        """Have a young data key, and all of them sealed with the first master key.
+
+        It has a transaction of its own: one that is taken back must not leave a key in memory that is nowhere else.
+        """
+        if self._is_settled():
+            return
+        async with self._turn:
+            if self._is_settled():
+                return
+            made = Vault(self._master)
+            async with database.writing() as connection:
+                await made.settle(connection)
+            # From here on it is kept.
+            self._keys |= made._keys
+            self._newest, self._is_current = made._newest, made._is_current
+
+    async def settle(self, connection: AsyncConnection) -> None:
+        """Do the same in a transaction of the caller's; the vault must not outlive one that is taken back."""
+        if self._is_settled():
+            return
+        for row in await _rows(connection):
+            key = self._opened(row)
+            self._take(row, key)
+            if row["master"] != self._master.first:
+                change = {"master": self._master.first, "sealed": self._sealed(row["id"], key)}
+                await connection.execute(update(data_keys).where(data_keys.c.id == row["id"]).values(change))
+        self._is_current = True
+        if self._is_settled():
+            return
+        key_id, key = new_id(), os.urandom(LENGTH)
+        made: dict[str, Any] = {"id": key_id, "master": self._master.first, "created_at": now()}
+        made["sealed"] = self._sealed(key_id, key)
+        await connection.execute(insert(data_keys).values(made))
+        self._take(made, key)
+
+    async def seal(self, connection: AsyncConnection, text: str, owner: str) -> str:
+        """Seal a credential of a row, with the newest data key that is kept; in another row it does not open."""
+        if self._newest is None:
+            await self.load(connection)
+        if self._newest is None:
+            message = "there is no data key to seal with yet"
+            raise UnavailableError(message)
+        key_id, _ = self._newest
+        nonce = os.urandom(NONCE)
+        sealed = self._keys[key_id].encrypt(nonce, text.encode(), owner.encode())
+        return f"{key_id}.{base64.b64encode(nonce + sealed).decode()}"
+
+    async def open(self, connection: AsyncConnection, sealed: str, owner: str) -> str:
+        """Open a credential of a row; UnopenedError where that cannot be done."""
+        key_id, _, rest = sealed.partition(".")
+        if key_id not in self._keys:
+            await self.load(connection)
+        try:
+            content = base64.b64decode(rest)
+            return self._keys[key_id].decrypt(content[:NONCE], content[NONCE:], owner.encode()).decode()
+        except (KeyError, ValueError, InvalidTag):
+            message = "a stored credential cannot be opened"
+            raise UnopenedError(message) from None
+
+    def _is_settled(self) -> bool:
+        return self._is_current and self._newest is not None and self._newest[1] > now() - YOUNG_MS
+
+    def _opened(self, row: RowMapping | dict[str, Any]) -> bytes:
+        return self._master.open(base64.b64decode(row["sealed"]), row["id"])
+
+    def _take(self, row: RowMapping | dict[str, Any], key: bytes) -> None:
+        self._keys[row["id"]] = AESGCM(key)
+        self._newest = max(self._newest or ("", 0), (row["id"], row["created_at"]))
+
+    def _sealed(self, key_id: str, key: bytes) -> str:
+        return base64.b64encode(self._master.seal(key, key_id)).decode()
+
+
+async def _rows(connection: AsyncConnection) -> Sequence[RowMapping]:
+    return (await connection.execute(select(data_keys).order_by(data_keys.c.id))).mappings().all()
+
+
+def master(settings: Settings, *, make: bool = False) -> Master:
+    """Find the master key, or make one beside an embedded store."""
+    if settings.store.master_key:
+        return _read(settings.store.master_key.reveal(), "store.master_key")
+    path = settings.store.master_key_file or settings.beside(MASTER_KEY_FILE)
+    if make and not os.path.exists(path):  # noqa: PTH110 - every start comes here
+        _make(path)
+    try:
+        with open(path, encoding="ascii") as file:  # noqa: PTH123 - likewise
+            return _read(file.read(), path)
+    except OSError as error:
+        message = f"no master key: {path!r}: {error.strerror}; hint: penstock init, or PENSTOCK_STORE_MASTER_KEY"
+        raise SettingsError(message) from None
+
+
+def _make(path: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "wb") as opened:
+        opened.write(base64.b64encode(os.urandom(LENGTH)) + b"\n")
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def _read(text: str, where: str) -> Master:
+    try:
+        keys = [base64.b64decode(part.strip(), validate=True) for part in text.split(",") if part.strip()]
+    except (binascii.Error, ValueError):
+        keys = []
+    if not keys or any(len(key) != LENGTH for key in keys):
+        message = f"{where} is not allowed: expected {LENGTH} bytes as base64; hint: openssl rand -base64 {LENGTH}"
+        raise SettingsError(message)
+    return Master(keys)

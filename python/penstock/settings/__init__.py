@@ -1,0 +1,557 @@
+"""Everything an operator can set: one frozen tree, read once from a file and the environment."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import Problem, SettingsError
+from penstock.settings import jwt
+from penstock.settings.batches import Batches, Files
+from penstock.settings.identity import Identity
+from penstock.settings.jwt import Issuer, Jwt
+from penstock.settings.redis import Redis
+from penstock.settings.routing import Routing
+from penstock.settings.secret import Secret
+from penstock.settings.upstream import Upstream
+from penstock.settings.validation import contradictions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# Tables of the same file that are no settings: they belong to the snapshot and may change at any time.
+SNAPSHOT_TABLES = ("keys", "providers", "configs")
+# Another such table: what models cost.
+PRICES = "prices"
+ISSUERS = "issuers"
+DEFAULT_FILE = "penstock.toml"
+STORE_FILE, MASTER_KEY_FILE, FILES_FOLDER = "penstock.db", "penstock.key", "files"
+MEBIBYTE = 1024 * 1024
+WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
+
+
+def _workers() -> int:
+    # One event loop carries about four cores' worth of the engine's own threads.
+    return max(1, (os.cpu_count() or 1) // 4)
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the gateway listens and how it comes and goes."""
+
+    host: Annotated[str, Meta(description="IP address to listen on, or `localhost`")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free one")] = 8787
+    workers: Annotated[int, Meta(ge=1, le=256, description="edge processes; default: one per four cores")] = (
+        msgspec.field(default_factory=_workers)
+    )
+    backlog: Annotated[int, Meta(ge=128, le=65535, description="connections waiting to be accepted, per worker")] = 2048
+    connections: Annotated[int, Meta(ge=1, description="connections open at once, per worker, idle ones too")] = 65536
+    header_timeout_ms: Annotated[int, Meta(ge=100, description="time for a request's headers to arrive")] = 10_000
+    keep_alive_ms: Annotated[int, Meta(ge=100, description="time for a kept connection to be without a request")] = (
+        75_000
+    )
+    header_bytes: Annotated[int, Meta(ge=8192, description="largest head of a request: first line and headers")] = 65536
+    drain_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="time that open requests get to finish at shutdown")
+    ] = 30.0
+    write_stall_ms: Annotated[int, Meta(ge=100, description="time for a client to take more of its answer")] = 60_000
+    heartbeat_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="silence in a stream of events before a comment is sent; 0: never")
+    ] = 15.0
+    notice_seconds: Annotated[
+        float, Meta(ge=0, le=60, description="time between `/ready` saying no and the port closing; 0 on loopback")
+    ] = 1.0
+    public_url: Annotated[
+        str,
+        Meta(description="where people reach the gateway, such as `https://ai.example.com`; default: as they asked"),
+    ] = ""
+    run_dir: Annotated[
+        str,
+        Meta(description="private folder for the sockets between the processes; default: a new one, removed at exit"),
+    ] = ""
+
+
+class Security(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may call, and what a caller may choose."""
+
+    require_key: Annotated[
+        bool | None,
+        Meta(
+            description="ask for a gateway key even while none is configured; default: yes, but no on loopback without a store"
+        ),
+    ] = None
+    block_inline_config: Annotated[
+        bool,
+        Meta(
+            description="refuse configs, providers and hosts that a request brings along",
+            extra={"env": "BLOCK_INLINE_CONFIG"},
+        ),
+    ] = False
+    header_aliases: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="prefixes that are read as `x-gateway-` and answered with, for clients made for other gateways",
+            extra={"env": "GATEWAY_HEADER_ALIASES"},
+        ),
+    ] = ("x-portkey-",)
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="addresses and networks (`10.0.0.0/8`) of proxies in front of the gateway: "
+            "what they say of their callers in `x-forwarded-for` is believed"
+        ),
+    ] = ()
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of something one request may be, and all requests of a worker together."""
+
+    body_bytes: Annotated[int, Meta(ge=1024, description="largest request body")] = 100 * MEBIBYTE
+    gathered_bytes: Annotated[
+        int, Meta(ge=0, description="memory of each worker for JSON bodies above 256 KiB; always room for one of them")
+    ] = 512 * MEBIBYTE
+    body_idle_ms: Annotated[int, Meta(ge=10, description="longest wait for the next piece of a request body")] = 10_000
+    body_total_ms: Annotated[int, Meta(ge=10, description="longest wait for all pieces of a request body")] = 300_000
+    body_rate: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000_000,
+            description="bytes a second that a request body must bring, beyond the first `body_grace_ms`",
+        ),
+    ] = 1024
+    body_grace_ms: Annotated[
+        int, Meta(ge=0, description="wait for a request body that is not counted against its rate")
+    ] = 10_000
+    in_flight: Annotated[int, Meta(ge=1, description="requests of each worker at once; one more is told 503")] = 20_000
+
+
+class Records(msgspec.Struct, frozen=True, kw_only=True):
+    """The record that each request leaves."""
+
+    enabled: Annotated[bool, Meta(description="write a record of each request")] = True
+    path: Annotated[str, Meta(min_length=1, description="file of records, one JSON object a line, mode 0600")] = (
+        "logs/records.jsonl"
+    )
+    rotate_bytes: Annotated[int, Meta(ge=4096, description="size at which the file is put aside")] = 100 * MEBIBYTE
+    keep: Annotated[int, Meta(ge=0, le=10_000, description="files put aside that are kept")] = 5
+    outbox_bytes: Annotated[
+        int, Meta(ge=MEBIBYTE, description="records waiting in memory per worker before new ones are dropped")
+    ] = 64 * MEBIBYTE
+    sensitive_headers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="headers whose values are masked in records, besides those that always are",
+            extra={"env": "ORGANISATION_HEADERS_TO_MASK"},
+        ),
+    ] = ()
+    headers_to_metadata: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="headers whose values become metadata under their lower-case names; none that is masked",
+            extra={"env": "HEADERS_TO_METADATA"},
+        ),
+    ] = ()
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """Where organisations, keys, providers and configs are kept that are managed over the API."""
+
+    url: Annotated[
+        Secret | None,
+        Meta(
+            description="database: `postgresql://…` or `sqlite:///file`; "
+            "default: `penstock.db` beside the settings file, once `penstock init` has made it"
+        ),
+    ] = None
+    connections: Annotated[int, Meta(ge=1, le=10, description="connections to the database")] = 5
+    acquire_ms: Annotated[int, Meta(ge=10, description="time to get a connection that answers")] = 1000
+    statement_ms: Annotated[int, Meta(ge=10, description="time for one statement")] = 5000
+    publish_wait_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="time for which the answer to a change waits until the workers of its node know of it; 0: none",
+        ),
+    ] = 1000
+    master_key: Annotated[
+        Secret | None,
+        Meta(
+            description="what stored credentials are sealed with: 32 bytes as base64; several with commas: "
+            "the first seals, the others still open"
+        ),
+    ] = None
+    master_key_file: Annotated[
+        str, Meta(description="file with the master key; default: `penstock.key` beside the settings file")
+    ] = ""
+    master_key_reference: Annotated[
+        Secret | None,
+        Meta(
+            description="where the master key is kept by AWS, Azure or HashiCorp: JSON with `manager_type`, `auth_config`, "
+            "`secret_path` and `secret_key`, as `POST /v1/secret-references` takes them; it is fetched at the start"
+        ),
+    ] = None
+    migrate: Annotated[
+        bool,
+        Meta(
+            description="bring the tables of a store that is not embedded up to date at the start, as `--migrate` does"
+        ),
+    ] = False
+    admin_key: Annotated[
+        Secret | None,
+        Meta(
+            description="first admin key, for a store that has none yet; default: one is made and printed once",
+            extra={"env": "PENSTOCK_ADMIN_KEY"},
+        ),
+    ] = None
+    key_prefix: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9]{0,16}\Z", description="new keys begin so", extra={"env": "API_KEY_PREFIX"})
+    ] = ""
+
+
+class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+    """Secrets that others keep: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
+
+    refresh_seconds: Annotated[
+        int, Meta(ge=1, description="time for which a value is used before it is fetched anew")
+    ] = 300
+    fetch_ms: Annotated[int, Meta(ge=100, description="time to get one value")] = 10_000
+    aws_endpoint_url: Annotated[str, Meta(description="address of AWS's services; default: that of the region")] = ""
+    azure_authority: Annotated[str, Meta(description="address of Entra; default: that of the public cloud")] = ""
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures for Prometheus."""
+
+    enabled: Annotated[
+        bool,
+        Meta(description="serve `/metrics` and `/dataservice/metrics`", extra={"env": "ENABLE_PROMETHEUS"}),
+    ] = False
+
+
+class Mock(msgspec.Struct, frozen=True, kw_only=True):
+    """The pretend provider."""
+
+    host: Annotated[str, Meta(description="base URL of the provider named `mock`; empty: there is none")] = ""
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway says about itself on standard error."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="how much is said")] = "info"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole tree; its sections are the tables of `penstock.toml`."""
+
+    server: Server = Server()
+    security: Security = Security()
+    upstream: Upstream = Upstream()
+    limits: Limits = Limits()
+    routing: Routing = Routing()
+    redis: Redis = Redis()
+    records: Records = Records()
+    store: Store = Store()
+    jwt: Jwt = Jwt()
+    secrets: Secrets = Secrets()
+    identity: Identity = Identity()
+    files: Files = Files()
+    batches: Batches = Batches()
+    metrics: Metrics = Metrics()
+    mock: Mock = Mock()
+    log: Log = Log()
+    file: str | None = None
+    issuers: tuple[Issuer, ...] = ()
+
+    def with_master_key(self, text: str) -> Settings:
+        """Go on with a master key that was fetched."""
+        store = msgspec.structs.replace(self.store, master_key=Secret(text))
+        return msgspec.structs.replace(self, store=store)
+
+    @property
+    def trusted(self) -> tuple[Issuer, ...]:
+        """Whose tokens are taken."""
+        return jwt.trusted(self.jwt, self.issuers)
+
+    @property
+    def address(self) -> str:
+        """The IP address to bind."""
+        return "127.0.0.1" if self.server.host == "localhost" else self.server.host
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        return ipaddress.ip_address(self.address).is_loopback
+
+    @property
+    def control_socket(self) -> str:
+        """The Unix socket between the edge and the control process."""
+        return f"{self.server.run_dir}/control.sock"
+
+    @property
+    def record_socket(self) -> str:
+        """The Unix socket that records are sent to; the engine knows that it is beside the other."""
+        return f"{self.server.run_dir}/records.sock"
+
+    @property
+    def store_url(self) -> Secret | None:
+        """The database, where there is one."""
+        if self.store.url:
+            return self.store.url
+        made = self.beside(STORE_FILE)
+        return Secret(f"sqlite:///{made}") if os.path.exists(made) else None
+
+    @property
+    def files_folder(self) -> str:
+        """The folder of the files that are uploaded to the gateway itself."""
+        return self.files.folder or self.beside(FILES_FOLDER)
+
+    def beside(self, name: str) -> str:
+        """Give the path of a file in the folder of the settings file, or of the working directory without one."""
+        folder = os.path.dirname(self.file) if self.file else os.getcwd()
+        return os.path.join(folder, name)
+
+    @property
+    def notice_seconds(self) -> float:
+        """The time between `/ready` saying no and the port closing."""
+        return 0.0 if self.loopback else min(self.server.notice_seconds, self.server.drain_seconds)
+
+    @property
+    def require_key(self) -> bool:
+        """Whether a key is asked for even while none is configured."""
+        asked = self.security.require_key
+        # With a store keys come and go: the last one that goes must not open the gateway.
+        return not self.loopback or self.store_url is not None if asked is None else asked
+
+    @property
+    def container_url(self) -> str | None:
+        """Where a container is given keys: on ECS a path is named."""
+        path = self.identity.aws_container_path
+        return f"http://169.254.170.2{path}" if path else self.identity.aws_container_url or None
+
+    def engine_json(self, worker: int) -> bytes:
+        """Say what the engine of one edge worker must know."""
+        return msgspec.json.encode(
+            {
+                "control_socket": self.control_socket,
+                "worker": worker,
+                "workers": self.server.workers,
+                "port": self.server.port,
+                "header_timeout_ms": self.server.header_timeout_ms,
+                "header_bytes": self.server.header_bytes,
+                "keep_alive_ms": self.server.keep_alive_ms,
+                "request_timeout_ms": self.upstream.request_timeout_ms,
+                "dns_timeout_ms": self.upstream.dns_timeout_ms,
+                "connect_timeout_ms": self.upstream.connect_timeout_ms,
+                "tls_timeout_ms": self.upstream.tls_timeout_ms,
+                "idle_timeout_ms": self.upstream.idle_timeout_ms,
+                "stream_timeout_ms": self.upstream.stream_timeout_ms,
+                "heartbeat_ms": round(self.server.heartbeat_seconds * 1000),
+                "write_stall_ms": self.server.write_stall_ms,
+                "max_body_bytes": self.limits.body_bytes,
+                "gathered_bytes": self.limits.gathered_bytes,
+                "body_idle_ms": self.limits.body_idle_ms,
+                "body_total_ms": self.limits.body_total_ms,
+                "body_rate": self.limits.body_rate,
+                "body_grace_ms": self.limits.body_grace_ms,
+                "max_in_flight": self.limits.in_flight,
+                **msgspec.structs.asdict(self.routing),
+                "redis_url": _revealed(self.redis.url),
+                "redis_prefix": self.redis.prefix,
+                "redis_wait_ms": self.redis.wait_ms,
+                "redis_answer_bytes": self.redis.answer_bytes,
+                "trusted_custom_hosts": self.upstream.trusted_custom_hosts,
+                "header_aliases": [prefix.lower() for prefix in self.security.header_aliases],
+                "require_key": self.require_key,
+                "block_inline_config": self.security.block_inline_config,
+                "records": self.records.enabled,
+                "outbox_bytes": self.records.outbox_bytes,
+                "sensitive_headers": self.records.sensitive_headers,
+                "headers_to_metadata": self.records.headers_to_metadata,
+                "mock_host": self.mock.host or None,
+                "http2": self.upstream.http2,
+                "https_proxy": _revealed(self.upstream.https_proxy),
+                "http_proxy": _revealed(self.upstream.http_proxy),
+                "no_proxy": self.upstream.no_proxy,
+                "tls_ca": self.upstream.tls_ca or None,
+                "identity": {
+                    "lend": self.identity.lend,
+                    "aws_role_arn": self.identity.aws_role_arn or None,
+                    "aws_sts_endpoint": self.identity.aws_sts_endpoint or None,
+                    "aws_web_identity_token_file": self.identity.aws_web_identity_token_file or None,
+                    "aws_container_url": self.container_url,
+                    "aws_container_token": _revealed(self.identity.aws_container_token),
+                    "aws_container_token_file": self.identity.aws_container_token_file or None,
+                    "aws_metadata_url": self.identity.aws_metadata_url,
+                    "azure_identity_url": self.identity.azure_identity_url or None,
+                    "azure_identity_header": _revealed(self.identity.azure_identity_header),
+                    "azure_metadata_url": self.identity.azure_metadata_url,
+                    "azure_federated_token_file": self.identity.azure_federated_token_file or None,
+                    "azure_tenant_id": self.identity.azure_tenant_id or None,
+                    "azure_client_id": self.identity.azure_client_id or None,
+                    "azure_authority_host": self.identity.azure_authority_host,
+                    "google_token_file": self.identity.google_token_file or None,
+                    "google_sts_url": self.identity.google_sts_url,
+                    "google_iam_url": self.identity.google_iam_url,
+                },
+            }
+        )
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One setting as the reader and the reference see it."""
+
+    section: str
+    key: str
+    env: str
+    type: Any
+    default: object
+    description: str
+
+    @property
+    def path(self) -> str:
+        """The place in `penstock.toml`."""
+        return f"{self.section}.{self.key}"
+
+
+def entries() -> Iterator[Entry]:
+    """List every setting there is."""
+    for section in msgspec.structs.fields(Settings):
+        if section.name in {"file", ISSUERS}:
+            continue
+        for field in msgspec.structs.fields(section.type):
+            meta: Meta = get_args(field.type)[1]
+            env = (meta.extra or {}).get("env") or f"PENSTOCK_{section.name}_{field.name}".upper()
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+            yield Entry(section.name, field.name, env, field.type, default, meta.description or "")
+
+
+def find_file(asked: str | None, environ: Mapping[str, str]) -> str | None:
+    """Choose the file: the one that was asked for, else the one in the working directory if it is there."""
+    path = asked or environ.get("PENSTOCK_CONFIG") or (DEFAULT_FILE if os.path.exists(DEFAULT_FILE) else None)
+    return os.path.abspath(path) if path else None
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Parse a `penstock.toml`."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        message = f"cannot read {path!r}: {error.strerror or error}"
+        raise SettingsError(message) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"{path!r} is not valid TOML: {error}"
+        raise SettingsError(message) from None
+
+
+def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, object] | None = None) -> Settings:
+    """Read the settings: an option wins over the environment, that over the file, that over the default."""
+    document = read_file(file) if file else {}
+    problems = [*_unknown_keys(document), *_unknown_names(environ)]
+    values: dict[str, dict[str, object]] = {}
+    for entry in entries():
+        for where, given in _given(entry, document, environ, options or {}):
+            try:
+                values.setdefault(entry.section, {})[entry.key] = _convert(entry, given)
+            except msgspec.ValidationError as error:
+                shown = "the value" if is_secret(entry.type) else repr(given)
+                problems.append(Problem(where, f"{shown} is not allowed: {_lower(str(error))}"))
+            break
+    sections = {name: _section(name)(**keys) for name, keys in values.items()}
+    settings = Settings(file=file, issuers=jwt.read(document.get(ISSUERS, []), problems), **sections)
+    problems += contradictions(settings)
+    if problems:
+        message = "the settings cannot be used:"
+        raise SettingsError(message, problems)
+    return settings
+
+
+def _section(name: str) -> Any:  # noqa: ANN401 - a struct that msgspec makes
+    return next(field.type for field in msgspec.structs.fields(Settings) if field.name == name)
+
+
+def _sections() -> dict[str, list[str]]:
+    known: dict[str, list[str]] = {}
+    for entry in entries():
+        known.setdefault(entry.section, []).append(entry.key)
+    return known
+
+
+def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
+    known = _sections()
+    for table, content in document.items():
+        if table in {*SNAPSHOT_TABLES, PRICES, ISSUERS}:
+            continue
+        if table not in known:
+            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES, ISSUERS])}")
+        elif not isinstance(content, dict):
+            yield Problem(table, f"must be a table: [{table}]")
+        else:
+            keys = cast("dict[str, object]", content)
+            allowed = f"is not known; allowed: {', '.join(known[table])}"
+            yield from (Problem(f"{table}.{key}", allowed) for key in keys if key not in known[table])
+
+
+def _unknown_names(environ: Mapping[str, str]) -> Iterator[Problem]:
+    # Only names that start like a section of ours: PENSTOCK_ANYTHING may be what somebody's ${...} refers to.
+    prefixes = {f"PENSTOCK_{section}_".upper(): section for section in _sections()}
+    known = {entry.env for entry in entries()}
+    for name in environ:
+        section = next((section for prefix, section in prefixes.items() if name.startswith(prefix)), None)
+        if section and name not in known:
+            allowed = ", ".join(entry.env for entry in entries() if entry.section == section)
+            yield Problem(name, f"is not known; allowed: {allowed}")
+
+
+def _given(
+    entry: Entry, document: dict[str, Any], environ: Mapping[str, str], options: Mapping[str, object]
+) -> Iterator[tuple[str, object]]:
+    if options.get(entry.path) is not None:
+        yield f"--{entry.key.replace('_', '-')}", options[entry.path]
+    # Other programs write the names of proxies in lower case.
+    for name in (entry.env, entry.env.lower()) if entry.env.endswith("_PROXY") else (entry.env,):
+        if name in environ:
+            yield name, environ[name]
+    table = document.get(entry.section)
+    if isinstance(table, dict) and entry.key in table:
+        yield entry.path, table[entry.key]
+
+
+def hide(_secret: type, value: object) -> Secret:
+    """Read a secret where a struct asks for one."""
+    if not isinstance(value, str):
+        message = f"expected `str`, got `{type(value).__name__}`"
+        raise TypeError(message)
+    return Secret(value)
+
+
+def is_secret(annotated: Any) -> bool:  # noqa: ANN401 - a type
+    return Secret in get_args(get_args(annotated)[0])
+
+
+def _convert(entry: Entry, given: object) -> object:
+    if is_secret(entry.type):
+        text = given.strip() if isinstance(given, str) else given
+        return msgspec.convert(text or None, entry.type, dec_hook=hide)
+    if not isinstance(given, str):
+        return msgspec.convert(given, entry.type)
+    plain: Any = get_args(entry.type)[0]
+    if get_origin(plain) is tuple:
+        return msgspec.convert([part.strip() for part in given.split(",") if part.strip()], entry.type)
+    if plain in {bool, bool | None}:
+        return msgspec.convert(WORDS.get(given.strip().lower(), given), entry.type)
+    return msgspec.convert(given.strip(), entry.type, strict=False)
+
+
+def _revealed(secret: Secret | None) -> str | None:
+    return secret.reveal() if secret else None
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

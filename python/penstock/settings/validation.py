@@ -1,0 +1,79 @@
+"""Settings that cannot be, or not together."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from penstock.errors import Problem
+from penstock.settings import jwt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.settings import Settings, Store
+    from penstock.settings.redis import Redis
+    from penstock.settings.secret import Secret
+
+REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
+ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
+
+
+def contradictions(settings: Settings) -> Iterator[Problem]:
+    """Tell every one."""
+    try:
+        ipaddress.ip_address(settings.address)
+    except ValueError:
+        yield Problem("server.host", f"{settings.server.host!r} is not allowed: expected an IP address or `localhost`")
+    if settings.mock.host and not settings.mock.host.startswith(("http://", "https://")):
+        yield Problem("mock.host", f"{settings.mock.host!r} is not allowed: expected a URL with http:// or https://")
+    for prefix in settings.security.header_aliases:
+        if not ALIAS.fullmatch(prefix):
+            yield Problem(
+                "security.header_aliases", f"{prefix!r} is not allowed: expected a prefix such as `x-portkey-`"
+            )
+    for network in settings.security.trusted_proxies:
+        if not _is_network(network):
+            message = f"{network!r} is not allowed: expected an address or a network such as `10.0.0.0/8`"
+            yield Problem("security.trusted_proxies", message)
+    for name, proxy in (("https_proxy", settings.upstream.https_proxy), ("http_proxy", settings.upstream.http_proxy)):
+        if proxy and not _is_proxy(proxy):
+            # Not repeated: it may hold a password.
+            yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
+    yield from _store_problems(settings.store)
+    yield from _redis_problems(settings.redis)
+    yield from jwt.problems(settings.jwt, settings.issuers)
+    if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
+        yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _store_problems(store: Store) -> Iterator[Problem]:
+    if store.master_key_reference and (store.master_key or store.master_key_file):
+        why = "is not allowed beside store.master_key and store.master_key_file: there is one place for it"
+        yield Problem("store.master_key_reference", why)
+
+
+def _redis_problems(redis: Redis) -> Iterator[Problem]:
+    if redis.url and not redis.url.reveal().startswith(REDIS_SCHEMES):
+        # Not repeated: it may hold a password.
+        yield Problem("redis.url", "is not allowed: expected an address such as `redis://redis.example:6379`")
+
+
+def _is_proxy(proxy: Secret) -> bool:
+    text = proxy.reveal()
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

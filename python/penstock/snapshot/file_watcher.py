@@ -1,0 +1,76 @@
+"""Notices that `penstock.toml` changed, and publishes what it says now if it is good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.jobs.job_loop import rung
+from penstock.snapshot.build import gather_good
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+    from penstock.snapshot.build import Published
+
+log = logging.getLogger("penstock")
+
+INTERVAL = 0.1
+
+Mark = tuple[int, int, int] | None
+
+
+class Watcher:
+    """Looks at the file a few times a second; a bad file changes nothing."""
+
+    def __init__(self, settings: Settings, published: Published) -> None:
+        """Know nothing yet: the snapshot of the moment may be older than the file."""
+        self._settings = settings
+        self._published = published
+        self._asked = asyncio.Event()
+        self._taken: Mark = None
+        self._seen: Mark = None
+
+    def ask(self) -> None:
+        """Look now and read in any case."""
+        self._taken = None
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await rung(self._asked, INTERVAL)
+            self._asked.clear()
+
+    async def look(self) -> None:
+        """Read the file if it changed and then stayed the same from one look to the next."""
+        before, self._seen = self._seen, self._mark()
+        # An editor that writes in place empties the file first: half a file must not revoke keys.
+        if self._seen is None or self._seen == self._taken or self._seen != before:
+            return
+        self._taken = self._seen
+        async with self._published.turn:
+            await self._take()
+
+    async def _take(self) -> None:
+        try:
+            known = self._published.current
+            snapshot = await asyncio.to_thread(gather_good, self._settings, self._published.stored, known)
+        except PenstockError as error:
+            log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
+            return
+        if self._mark() != self._taken:
+            self._taken = None
+        elif snapshot.epoch != self._published.current.epoch:
+            self._published.publish(snapshot)
+            log.info("published snapshot %.12s from %s", snapshot.epoch, self._settings.file)
+
+    def _mark(self) -> Mark:
+        try:
+            found = os.stat(self._settings.file or "")
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,68 @@
+"""Records of lines that a provider answered in a batch of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.batches.gateway_batch import Places
+from penstock.batches.input import Line
+from penstock.batches.records import Answer, Batch, Book
+from penstock.jobs.records import RecordFeed
+from penstock.metrics import BatchFigures
+from penstock.settings import Records, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+def answer(number: int, model: str = "gpt-4o", status: int = 200) -> Answer:
+    body = {"model": model, "messages": []}
+    line = Line(custom_id=f"mine-{number}", method="POST", url="/v1/chat/completions", body=body)
+    return Answer(number, line, {"status_code": status, "request_id": "r", "body": {"usage": USAGE}})
+
+
+def book(folder: Path, *, enabled: bool = True) -> tuple[Book, BatchFigures]:
+    records = Records(path=str(folder / "records.jsonl"), enabled=enabled)
+    settings, figures = Settings(records=records), BatchFigures()
+    nothing = cast("Any", None)
+    job = {"provider": "openai", "api_key_id": "k-1"}
+    batch = Batch("0199aaaa-0000-7000-8000-000000000001", job, '{"team":"red"}', 1_760_000_000_000)
+    return Book(batch, Places(nothing, nothing, settings, figures, RecordFeed(records))), figures
+
+
+def written(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def test_lines_are_recorded_once_though_they_are_told_again(tmp_path: Path):
+    async def run() -> None:
+        first, figures = book(tmp_path)
+        await first.write([answer(1), answer(2)], again=False)
+        assert figures.cost > 0
+        # The process died before it noted that.
+        second, _ = book(tmp_path)
+        await second.write([answer(1), answer(2)], again=True)
+        await second.write([answer(3)], again=True)
+
+    asyncio.run(run())
+    records = written(tmp_path)
+    assert [record["trace_id"] for record in records] == ["gw_batch_0199aaaa-0000-7000-8000-000000000001"] * 3
+    assert len({record["id"] for record in records}) == 3
+    assert records[0]["cost_nanodollars"] == records[1]["cost_nanodollars"] > 0
+    assert (records[0]["ai_org"], records[0]["api_key_id"], records[0]["total_units"]) == ("openai", "k-1", 15)
+
+
+def test_models_of_which_nobody_knows_a_price_cost_nothing_that_is_known(tmp_path: Path):
+    first, figures = book(tmp_path)
+    asyncio.run(first.write([answer(1, "made-up")], again=False))
+    assert (written(tmp_path)[0]["cost_nanodollars"], figures.cost) == (None, 0)
+
+
+def test_without_records_none_are_written(tmp_path: Path):
+    first, _ = book(tmp_path, enabled=False)
+    asyncio.run(first.write([answer(1)], again=False))
+    assert not (tmp_path / "records.jsonl").exists()

@@ -1,0 +1,97 @@
+"""A resource more is one short file: served, guarded, kept apart, audited and described like all others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from litestar import Router
+from sqlalchemy import select
+from sqlalchemy.schema import CreateTable
+
+from penstock.app import create_app, refuse_unguarded
+from penstock.kit.bootstrap import found
+from penstock.settings import Secret, Settings, Store
+from penstock.snapshot.build import Published, Snapshot
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from penstock.store.tables import audit
+from tests.unit.asgi import Answer, ask, living
+from tests.unit.kit import shelves
+
+if TYPE_CHECKING:
+    import pytest
+    from litestar import Litestar
+
+KEY = "admin-key-of-the-tests-0123456789"
+
+
+async def prepared(url: Secret) -> Settings:
+    store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()))
+    database = Database(store, url)
+    await migrate(database)
+    await found(database, Secret(KEY))
+    async with database.writing() as connection:
+        await connection.execute(CreateTable(shelves.SHELVES))
+    await database.close()
+    return Settings(store=store)
+
+
+async def noted(settings: Settings) -> list[str]:
+    database = Database(settings.store, settings.store.url or Secret(""))
+    async with database.reading() as connection:
+        rows = await connection.execute(select(audit.c.action).where(audit.c.resource_type == "configs"))
+    await database.close()
+    return [row.action for row in rows]
+
+
+def test_a_resource_of_the_five_common_verbs_is_a_file_of_sixty_lines():
+    source = Path(shelves.__file__).read_text()
+    assert len(source.splitlines()) <= 60
+
+
+def test_the_shortest_resource_does_what_all_do(store_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def scene() -> tuple[dict[str, Any], list[str]]:
+        settings = await prepared(store_url)
+        app = create_app(settings, Published(Snapshot("first")))
+        app.register(Router("/v1/shelves", route_handlers=shelves.routes))
+        refuse_unguarded(app)
+        async with living(app):
+            await walk(app)
+        return app.openapi_schema.to_schema(), await noted(settings)
+
+    description, actions = asyncio.run(scene())
+    assert set(description["paths"]["/v1/shelves/{key}"]) == {"get", "put", "delete"}
+    assert set(description["paths"]["/v1/shelves"]) == {"get", "post"}
+    assert set(description["components"]["schemas"]["Shelf"]["properties"]) == set(shelves.Shelf.__struct_fields__)
+    assert actions == ["create", "update", "delete"]
+
+
+async def walk(app: Litestar) -> None:
+    async def call(method: str, path: str, body: object = None, query: str = "", **headers: str) -> Answer:
+        fields = {"x-gateway-api-key": KEY, "content-type": "application/json", **headers}
+        sent = b"" if body is None else json.dumps(body).encode()
+        return await ask(app, method, f"/v1/{path}", sent, fields, query)
+
+    place = (await call("GET", "workspaces")).json()["data"][0]["id"]
+    body = {"name": "top", "workspace_id": place}
+    made = (await call("POST", "shelves", body)).json()
+    assert (made["name"], made["note"], made["object"]) == ("top", None, "shelf")
+    assert (await call("POST", "shelves", {**body, "colour": 1})).status == 400
+    assert (await call("POST", "shelves", body, **{"x-gateway-api-key": "nobody"})).status == 401
+    read = await call("GET", f"shelves/{made['id']}")
+    assert read.json() == made
+    listed = (await call("GET", "shelves", query=f"workspace_id={place}&page_size=1")).json()
+    assert (listed["total"], listed["data"], listed["object"]) == (1, [made], "list")
+    careful = {"if-match": read.headers["etag"]}
+    changed = (await call("PUT", f"shelves/{made['id']}", {"note": "dusty"}, **careful)).json()
+    assert (changed["name"], changed["note"]) == ("top", "dusty")
+    assert (await call("DELETE", f"shelves/{made['id']}", **careful)).status == 412
+    assert (await call("DELETE", f"shelves/{made['id']}")).json() == {}
+    gone = await call("GET", f"shelves/{made['id']}")
+    assert (gone.status, gone.json()["data"]["errorCode"]) == (404, "AB08")

@@ -1,0 +1,218 @@
+"""What an integration says of its provider: what is refused, what is hidden, and what the engine is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock import engine
+from penstock.errors import InvalidError
+from penstock.kit.provider_options import SECRET as HIDDEN
+from penstock.kit.provider_options import check, check_some, names, split, told
+
+AZURE: dict[str, Any] = {
+    "azure_auth_mode": "default",
+    "azure_resource_name": "res",
+    "azure_deployment_config": [
+        {"azure_deployment_name": "d1", "azure_api_version": "v1", "azure_model_slug": "gpt-4o", "alias": "main"},
+        {"azure_deployment_name": "d2", "azure_api_version": "v2", "azure_model_slug": "o3", "is_default": True},
+    ],
+}
+SECRET = "canary-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("provider", "given", "named"),
+    [
+        ("openai", {"azure_resource_name": "x"}, "configurations.azure_resource_name"),
+        ("azure-openai", {**AZURE, "azure_deployment_config": []}, "configurations.azure_deployment_config"),
+        ("azure-openai", {**AZURE, "azure_auth_mode": "none"}, "configurations.azure_auth_mode"),
+        ("azure-openai", {**AZURE, "azure_auth_mode": "workload"}, "configurations.azure_workload_tenant_id"),
+        ("bedrock", {"aws_auth_type": "accessKey", "aws_region": "r"}, "configurations.aws_access_key_id"),
+        ("bedrock", {"aws_auth_type": "serviceRole"}, "aws_region"),
+        ("mock", {"custom_host": "ftp://x"}, "configurations.custom_host"),
+        # What only the engine knows of.
+        ("openai", {"custom_host": "https://a.example/v1?x=1"}, "configurations.custom_host must not have a query"),
+        ("openai", {"custom_headers": {"host": "x"}}, "configurations.custom_headers.host"),
+        ("azure-openai", {**AZURE, "azure_resource_name": "a\nb"}, "configurations.azure_resource_name"),
+    ],
+)
+def test_what_does_not_fit_the_provider_is_refused_by_name(provider: str, given: dict[str, Any], named: str):
+    with pytest.raises(InvalidError, match=named):
+        check("configurations", provider, given)
+
+
+ENTRA = "azure_auth_mode azure_entra_tenant_id azure_entra_client_id azure_entra_client_secret azure_managed_client_id"
+WORKLOAD = "azure_workload_client_id azure_workload_tenant_id"
+AWS = "aws_auth_type aws_region aws_access_key_id aws_secret_access_key aws_role_arn aws_external_id"
+# What clients know of each provider's configurations.
+KNOWN = {
+    "openai": "openai_organization openai_project",
+    "azure-openai": f"{ENTRA} {WORKLOAD} azure_resource_name azure_deployment_config",
+    "azure-ai": f"{ENTRA} {WORKLOAD} azure_foundry_url azure_deployment_name azure_api_version",
+    "bedrock": AWS,
+    "sagemaker": f"{AWS} amzn_sagemaker_custom_attributes amzn_sagemaker_target_model amzn_sagemaker_target_variant "
+    "amzn_sagemaker_target_container_hostname amzn_sagemaker_inference_id amzn_sagemaker_enable_explanations "
+    "amzn_sagemaker_inference_component amzn_sagemaker_session_id amzn_sagemaker_model_name",
+    "vertex-ai": "vertex_auth_type vertex_region vertex_project_id vertex_service_account_json",
+    "workers-ai": "workers_ai_account_id",
+    "huggingface": "huggingface_base_url",
+    "cortex": "snowflake_account",
+    "anthropic": "anthropic_inspect_stream_for_overloaded_error",
+}
+
+
+@pytest.mark.parametrize("provider", KNOWN)
+def test_each_field_that_clients_know_has_its_place(provider: str):
+    assert {*KNOWN[provider].split(), "custom_host", "custom_headers"} <= set(names(provider))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"vertex_auth_type": "workload"}, "vertex_auth_type"),
+        ({"vertex_auth_type": "workloadIdentityFederation"}, "vertex_service_account_json"),
+        ({"skipPtuCostAttribution": "yes"}, "skipPtuCostAttribution"),
+        ({"vertex_skip_ptu_cost_attribution": 1}, "vertex_skip_ptu_cost_attribution"),
+    ],
+)
+def test_what_vertex_ai_is_told_otherwise_than_it_may_be_is_refused_by_its_name(given: dict[str, Any], words: str):
+    whole = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
+    with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
+        check("configurations", "vertex-ai", whole)
+
+
+def test_who_is_known_to_google_by_somebody_elses_word_and_what_was_paid_for_are_told_to_the_engine():
+    account = {"type": "external_account", "audience": "//a", "subject_token_type": "urn:t"}
+    account |= {"credential_source": {"file": "/run/token"}}
+    given = {"vertex_auth_type": "workloadIdentityFederation", "vertex_region": "r"}
+    given |= {"vertex_service_account_json": account}
+    for name in ("skipPtuCostAttribution", "vertex_skip_ptu_cost_attribution"):
+        check("configurations", "vertex-ai", {**given, name: True})
+        options = told("vertex-ai", {**given, name: True})["options"]
+        assert options["vertex_skip_ptu_cost_attribution"] == "true"
+        assert json.loads(options["vertex_service_account_json"]) == account
+    shown, hidden = split("configurations", given, {}, {})
+    assert (shown["vertex_service_account_json"], hidden["vertex_service_account_json"]) == ("*****", account)
+
+
+OWN = {provider["slug"]: dict(provider["options"]) for provider in engine.catalogue() if provider["options"]}
+
+
+@pytest.mark.parametrize(
+    ("provider", "field"),
+    [
+        ("databricks", "databricks_workspace"),
+        ("databricks", "databricks_serving_endpoint_name"),
+        ("byteplus", "byteplus_region"),
+        ("predibase", "predibase_tenant"),
+        ("claude-platform-aws", "anthropic_aws_workspace_id"),
+        ("claude-platform-aws", "aws_region"),
+        ("bedrock-mantle", "aws_region"),
+        ("bedrock", "aws_customization_role_arn"),
+        ("azure-ai", "azure_extra_params"),
+        ("openrouter", "x_title"),
+        *((provider, header.replace("-", "_")) for provider, own in OWN.items() for header in own.values()),
+    ],
+)
+def test_what_a_provider_takes_as_a_header_is_a_field_of_its_integrations(provider: str, field: str):
+    key = next(key for key, header in OWN[provider].items() if header == field.replace("_", "-"))
+    check_some("configurations", provider, {field: VALUES.get(field, "x1")}, ())
+    assert told(provider, {field: "x1"})["options"][key] == "x1"
+
+
+# What not any text will do for.
+VALUES: dict[str, Any] = {
+    "aws_auth_type": "accessKey",
+    "azure_auth_mode": "default",
+    "azure_foundry_url": "https://x.example",
+    "huggingface_base_url": "https://x.example",
+    "vertex_auth_type": "basic",
+    "vertex_skip_ptu_cost_attribution": True,
+    "vertex_service_account_json": {"a": "b"},
+}
+
+
+def test_a_field_that_only_the_engine_knows_is_a_text_beside_those_of_the_form():
+    azure = {"azure_auth_mode": "default", "azure_foundry_url": "https://x.example"}
+    check("configurations", "azure-ai", {**azure, "azure_extra_params": "pass-through"})
+    check("configurations", "databricks", {"databricks_workspace": "w"})
+    with pytest.raises(InvalidError, match=r"configurations\.azure_extra_params"):
+        check("configurations", "azure-ai", {**azure, "azure_extra_params": {"a": 1}})
+    with pytest.raises(InvalidError, match="azure_foundry_url"):
+        check("configurations", "azure-ai", {"azure_auth_mode": "default", "azure_extra_params": "x"})
+
+
+def test_every_field_that_is_a_credential_is_hidden():
+    names = {header.replace("-", "_") for own in OWN.values() for header in own.values()}
+    words = ("secret", "token", "passphrase", "private_key", "service_account")
+    assert {name for name in names if any(word in name for word in words)} <= set(HIDDEN)
+
+
+def test_what_has_several_lines_is_told_in_one():
+    pem = "-----BEGIN PRIVATE KEY-----\r\nabc\n-----END PRIVATE KEY-----\n"
+    oracle = {f"oracle_{name}": "x" for name in ("region", "tenancy", "user", "fingerprint", "compartment_id")}
+    check("configurations", "oracle", {**oracle, "oracle_private_key": pem})
+    options = told("oracle", {**oracle, "oracle_private_key": pem})["options"]
+    assert options["oracle_private_key"] == "-----BEGIN PRIVATE KEY-----\\nabc\\n-----END PRIVATE KEY-----\\n"
+    account = {"vertex_service_account_json": json.dumps({"private_key": pem, "type": "service_account"}, indent=2)}
+    written = told("vertex-ai", account)["options"]["vertex_service_account_json"]
+    assert "\n" not in written
+    assert json.loads(written)["private_key"] == pem
+
+
+def test_an_endpoint_of_ones_own_at_hugging_face_is_told():
+    own = {"huggingface_base_url": "https://mine.endpoints.huggingface.cloud"}
+    check("configurations", "huggingface", own)
+    assert told("huggingface", own)["options"] == own
+
+
+def test_what_comes_from_elsewhere_is_not_asked_for():
+    given = {"aws_auth_type": "accessKey", "aws_region": "r", "aws_access_key_id": "AK"}
+    check("configurations", "bedrock", given, frozenset({"aws_secret_access_key"}))
+    check("configurations", "openai", {}, frozenset({"custom_host"}))
+
+
+def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():
+    sent = {
+        "aws_secret_access_key": SECRET,
+        "aws_role_arn": "arn:x",
+        "custom_headers": {"a": SECRET},
+        "vertex_service_account_json": {"private_key": SECRET, "n": 1},
+    }
+    shown, hidden = split("auth_config", sent, {}, {})
+    assert SECRET not in str(shown)
+    assert shown["aws_role_arn"] == "arn:x"
+    assert split("auth_config", shown, shown, hidden) == (shown, hidden)
+    changed = {
+        **shown,
+        "custom_headers": {**shown["custom_headers"], "b": "new-value-0123"},
+        "aws_secret_access_key": None,
+    }
+    _, kept = split("auth_config", changed, shown, hidden)
+    assert kept["custom_headers"] == {"a": SECRET, "b": "new-value-0123"}
+    assert "aws_secret_access_key" not in kept
+
+
+def test_the_engine_is_told_options_fields_and_deployments():
+    row = told("azure-openai", {**AZURE, "custom_headers": {"x": "y"}})
+    assert row["options"] == {
+        "azure_auth_mode": "default",
+        "resource_name": "res",
+        "deployment_id": "d2",
+        "api_version": "v2",
+    }
+    assert row["headers"] == {"x": "y"}
+    first = {"deployment_id": "d1", "api_version": "v1"}
+    assert {"main": first, "gpt-4o": first, "d1": first}.items() <= row["deployments"].items()
+    flag = "anthropic_inspect_stream_for_overloaded_error"
+    assert told("anthropic", {flag: True})[flag] is True
+    assert told("openai", {"openai_project": "p"})["options"] == {"openai_project": "p"}
+
+
+def test_a_service_account_is_told_as_a_text():
+    account = {"client_email": "a@b.test", "private_key": SECRET}
+    options = told("vertex-ai", {"vertex_region": "r", "vertex_service_account_json": account})["options"]
+    assert json.loads(options["vertex_service_account_json"]) == account

@@ -1,0 +1,42 @@
+"""Moments as the wire has them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from penstock.kit.schemas import midnight, milliseconds, moment, next_period
+
+
+def test_a_moment_is_written_in_utc_with_milliseconds():
+    assert moment(1_735_573_089_007) == "2024-12-30T15:38:09.007Z"
+    assert moment(None) is None
+    assert milliseconds(datetime.fromisoformat("2024-12-30T16:38:09.007+01:00")) == 1_735_573_089_007
+    assert milliseconds(datetime.fromisoformat("2024-12-30T15:38:09.007")) == 1_735_573_089_007
+    assert milliseconds(None) is None
+
+
+def test_a_moment_that_was_written_is_read_as_it_was():
+    # The last two were a millisecond less.
+    for said in (1_735_573_089_007, 2_183_226_373_411, 1_079_337_347_472):
+        assert milliseconds(datetime.fromisoformat(moment(said) or "")) == said
+
+
+@pytest.mark.parametrize(
+    ("period", "start", "end"),
+    [
+        ("weekly", "2026-11-18T10:00:00+00:00", "2026-11-23"),
+        ("weekly", "2026-11-23T00:00:00+00:00", "2026-11-30"),
+        ("monthly", "2026-01-31T23:00:00+00:00", "2026-02-01"),
+        ("monthly", "2026-12-01T00:00:00+00:00", "2027-01-01"),
+        (3, "2026-11-18T10:00:00+00:00", "2026-11-21"),
+        (1, "2026-11-18T23:30:00-05:00", "2026-11-20"),
+    ],
+)
+def test_a_period_ends_on_monday_on_the_first_or_at_a_midnight_in_utc(period: str | int, start: str, end: str):
+    assert next_period(period, datetime.fromisoformat(start)) == datetime.fromisoformat(f"{end}T00:00:00+00:00")
+
+
+def test_midnight_is_the_one_that_began_the_day_in_utc():
+    assert midnight(datetime.fromisoformat("2026-11-18T23:30:00-05:00")) == datetime(2026, 11, 19, tzinfo=UTC)

@@ -1,0 +1,213 @@
+"""What the engine is told of prices: whole pico-dollars, from the public list and from the operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from penstock import engine
+from penstock.pricing import engine_export
+from penstock.pricing.engine_export import stated
+from penstock.pricing.wire_format import PricingConfig
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = """
+[[prices]]
+provider = "openai"
+model = "gpt-4o"
+valid_from = 2026-02-01
+[prices.pay_as_you_go]
+request_token = { price = 0.0002 }
+additional_units = { cache_write_1h = { price = 0.0004 } }
+
+[[prices]]
+provider = "openai"
+model = "gpt-4o"
+[prices.fixed_cost]
+price = 1.5
+
+[[prices]]
+provider = "openai"
+model = "whisper"
+[prices.finetune_config.pay_per_hour]
+price = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def listed() -> dict[str, Any]:
+    return msgspec.json.decode(engine_export.listed())
+
+
+def named(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
+    """Give the prices of the model that goes by exactly this name."""
+
+    def says(clause: dict[str, Any]) -> bool:
+        return clause.get("is") == name or any(says(one) for one in clause.get("any", []))
+
+    return next(model["prices"] for model in listed["lists"][provider] if says(model["names"]))
+
+
+def test_the_list_is_told_in_pico_dollars_for_a_token(listed: dict[str, Any]):
+    rates = named(listed, "openai", "gpt-4o")[-1]["rates"]
+    assert rates.pop("web_search") == [[0, 10_000_000_000]]
+    assert rates.pop("file_search") == [[0, 2_500_000_000]]
+    assert rates == {"input": [[0, 2_500_000]], "output": [[0, 10_000_000]], "cache_read": [[0, 1_250_000]]}
+    long = [
+        price for model in listed["lists"]["google"] for price in model["prices"] if len(price["rates"]["input"]) > 1
+    ]
+    assert all(tiers[0][0] == 0 for price in long for tiers in price["rates"].values())
+    assert long
+
+
+def test_what_the_list_says_of_batches_is_told_from_its_day_on(listed: dict[str, Any]):
+    before, after = named(listed, "anthropic", "claude-fable-5")
+    assert "batch" not in before
+    assert after["rates"] == before["rates"]
+    assert (after["from"], before.get("from")) == (1_791_936_000, None)
+    assert after["batch"]["input"] == [[0, 5_000_000]]
+    batches = [
+        price["batch"]
+        for models in listed["lists"].values()
+        for model in models
+        for price in model["prices"]
+        if "batch" in price
+    ]
+    assert len(batches) > 50
+    assert all(len(tiers) == 1 for batch in batches for tiers in batch.values())
+
+
+def test_what_the_list_says_of_services_is_told_beside_the_rest(listed: dict[str, Any]):
+    now = named(listed, "openai", "gpt-5")[-1]
+    assert set(now["services"]) == {"flex", "priority", "fast"}
+    assert now["services"]["flex"]["input"][0][1] < now["rates"]["input"][0][1] < now["services"]["fast"]["input"][0][1]
+    assert now["services"]["fast"] == now["services"]["priority"]
+    claude = [price for model in listed["lists"]["anthropic"] for price in model["prices"] if "services" in price]
+    assert claude
+    assert all(price["services"]["fast"]["output"] > price["rates"]["output"] for price in claude)
+
+
+def test_who_sells_others_models_names_their_lists(listed: dict[str, Any]):
+    assert listed["sellers"]["azure-openai"][:2] == ["azure", "openai"]
+    assert listed["sellers"]["bedrock"] == ["aws"]
+    used = {name for names in listed["sellers"].values() for name in names}
+    assert set(listed["lists"]) <= used
+
+
+def test_patterns_look_ahead_nowhere(listed: dict[str, Any]):
+    assert b"(?!" not in engine_export.listed()
+    assert any("not" in str(model["names"]) for model in listed["lists"]["google"])
+
+
+def test_what_the_operator_says_comes_in_the_order_of_its_days(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    file.write_text(OWN)
+    mine = engine_export.published(Settings(file=str(file)))["said"]
+    first, second = mine[0]["prices"]
+    assert (first["request"], first["rates"], "from" in first) == (15_000_000_000, {}, False)
+    assert second["rates"] == {"input": [(0, 2_000_000)], "cache_write_1h": [(0, 4_000_000)]}
+    assert second["from"] == 1_769_904_000
+    assert mine[1] == {"provider": "openai", "model": "whisper", "prices": []}
+
+
+def test_a_price_that_changes_changes_its_version(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    versions: set[str] = set()
+    for price in ("0.0002", "0.0002", "0.0003"):
+        file.write_text(OWN.replace("0.0002", price))
+        versions.add(engine_export.published(Settings(file=str(file)))["said"][0]["prices"][1]["version"])
+    assert len(versions) == 2
+
+
+def test_searches_of_the_web_are_told_by_the_search_whoever_says_what_they_cost(listed: dict[str, Any]):
+    price = named(listed, "anthropic", "claude-sonnet-4")[-1]
+    assert price["rates"]["web_search"] == [[0, 10_000_000_000]]
+    units = {"web_search": {"price": 2.5}, "maps": {"price": 1}}
+    said = {"additional_units": units, "request_token": {"price": 0.002}}
+    (mine,) = stated(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+    assert mine["rates"] == {
+        "input": [(0, 20_000_000)],
+        "web_search": [(0, 25_000_000_000)],
+        "maps": [(0, 10_000_000_000)],
+    }
+    # By itself it is no price: tokens would cost nothing.
+    assert stated(msgspec.convert({"pay_as_you_go": {"additional_units": units}}, PricingConfig)) == []
+    told = engine_export.adjusted({"multiplier": {"default": 0.5, "additional_units": {"web_search": 2.0}}}) or {}
+    assert (told["factors"]["web_search"], told["factors"]["input"]) == (2_000_000, 500_000)
+
+
+def of_tokens(said: dict[str, Any]) -> list[dict[str, Any]]:
+    return stated(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+
+
+def test_what_an_operator_says_by_the_unit_is_told_under_the_engines_names():
+    units = {"search": {"price": 0.2}, "thinking_token": {"price": 0.0003}, "image_token": {"price": 0.004}}
+    (mine,) = of_tokens({"additional_units": units})
+    assert mine["rates"] == {
+        "search": [(0, 2_000_000_000)],
+        "reasoning": [(0, 3_000_000)],
+        "image_out": [(0, 40_000_000)],
+    }
+    both = {"reasoning_token": {"price": 0.0001}, "additional_units": units}
+    assert of_tokens(both)[0]["rates"]["reasoning"] == [(0, 1_000_000)]
+
+
+def test_what_is_said_of_text_is_for_text_alone():
+    (mine,) = of_tokens({"request_token": {"price": 0.0002}, "request_text_token": {"price": 0.0001}})
+    assert mine["rates"] == {
+        "input": [(0, 1_000_000)],
+        "audio_in": [(0, 2_000_000)],
+        "image_in": [(0, 2_000_000)],
+    }
+    assert of_tokens({"response_text_token": {"price": 0.0001}})[0]["rates"] == {"output": [(0, 1_000_000)]}
+
+
+def test_images_are_told_by_quality_and_size_and_have_a_factor_of_their_own():
+    sizes = {"1024x1024": {"price": 4.0}, "default": {"price": 8}}
+    (mine,) = of_tokens({"image": {"standard": sizes}})
+    assert mine["images"] == {"standard": {"1024x1024": 40_000_000_000, "default": 80_000_000_000}}
+    (other,) = of_tokens({"image": {"standard": {"1024x1024": {"price": 4.5}}}})
+    assert mine["version"] != other["version"]
+    told = engine_export.adjusted({"multiplier": {"default": 0.5, "image": {"default": 0.25}}}) or {}
+    assert (told["request"], told["image"]) == (500_000, 250_000)
+    assert "image" not in (engine_export.adjusted({"multiplier": {"default": 0.5}}) or {})
+    said = {"provider": "openai", "model": "m", "prices": [mine]}
+    row = {"id": "i", "allow_all": True, "models": [], "adjustment": told}
+    engine.check("snapshot", msgspec.json.encode({"epoch": "1", "prices": {"said": [said]}, "models": [row]}))
+
+
+def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version():
+    tokens = {"pay_as_you_go": {"request_token": {"price": 0.002}}}
+    (plain,) = stated(msgspec.convert(tokens, PricingConfig))
+    (both,) = stated(msgspec.convert({**tokens, "batch_config": {"request_token": {"price": 0.0005}}}, PricingConfig))
+    assert (both["rates"], both["batch"]) == (plain["rates"], {"input": [(0, 5_000_000)]})
+    assert both["version"] != plain["version"]
+    assert "batch" not in plain
+
+
+def test_factors_are_told_for_each_kind_and_what_is_not_said_takes_the_usual_one():
+    said = {"multiplier": {"default": 0.9, "request_token": 0.5, "response_token": 0, "additional_units": {"x": 3.0}}}
+    told = engine_export.adjusted(said)
+    assert told
+    assert (told["request"], told["factors"]["input"], told["factors"]["output"]) == (900_000, 500_000, 0)
+    others = {name: factor for name, factor in told["factors"].items() if name not in {"input", "output"}}
+    assert set(others.values()) == {900_000}
+    assert len(told["factors"]) == 19
+    hours = {"multiplier": {"cache_write_input_token": 2.0, "additional_units": {"cache_write_1h": 1.5}}}
+    factors = (engine_export.adjusted(hours) or {})["factors"]
+    assert (factors["cache_write"], factors["cache_write_1h"], factors["input"]) == (2_000_000, 1_500_000, 1_000_000)
+    assert engine_export.adjusted(None) is None
+    assert told["version"] != (engine_export.adjusted(hours) or {})["version"]
+    huge = engine_export.adjusted({"multiplier": {"default": 1e300}})
+    row = {"id": "i", "allow_all": True, "models": [], "adjustment": huge}
+    engine.check("snapshot", msgspec.json.encode({"epoch": "1", "models": [row]}))
+
+
+def test_the_engine_takes_the_list_as_it_is():
+    content = {"epoch": "1", "prices": engine_export.published(Settings())}
+    engine.check("snapshot", msgspec.json.encode(content))

@@ -1,0 +1,99 @@
+"""What is read by the short way is what SQLAlchemy reads, and what is wrong is told alike."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import bindparam, func, insert, select
+
+from penstock.errors import InvalidError
+from penstock.settings import Store
+from penstock.store.database import Database
+from penstock.store.fast_reads import Reading
+from penstock.store.migrate import migrate
+from penstock.store.tables import organisations, workspaces
+from penstock.store.tenant import Tenant
+
+if TYPE_CHECKING:
+    from penstock.settings.secret import Secret
+
+TIMES = {"created_at": 1, "last_updated_at": 2**40}
+PLACE = {"organisation_id": "o", "name": "n", "status": "active", "defaults": {"a": [1]}, "creation_source": "api"}
+NAMED = select(workspaces).where(workspaces.c.id.in_(bindparam("ids", expanding=True))).order_by(workspaces.c.id)
+
+
+async def fill(database: Database) -> None:
+    async with database.writing() as connection:
+        organisation = {"id": "o", "slug": "o", "name": "é", "settings": {"on": True}, **TIMES}
+        await connection.execute(insert(organisations).values(organisation))
+        rows = [
+            {
+                "id": str(number),
+                "slug": f"w{number}",
+                "is_default": number == 1,
+                "settings": {"on": number > 1},
+                **TIMES,
+            }
+            for number in range(1, 4)
+        ]
+        await connection.execute(insert(workspaces), [{**PLACE, **row} for row in rows])
+
+
+def played(url: Secret, scene: Any) -> None:
+    async def whole() -> None:
+        database = Database(Store(), url)
+        await migrate(database)
+        await fill(database)
+        await scene(database)
+        await database.close()
+
+    asyncio.run(whole())
+
+
+def test_rows_are_those_that_sqlalchemy_reads(store_url: Secret):
+    def queries(number: int) -> list[Any]:
+        ids = [str(one) for one in range(1, number + 1)]
+        flag, name = workspaces.c.settings["on"].as_boolean(), workspaces.c.name
+        return [
+            select(workspaces).order_by(workspaces.c.id.desc()).limit(number),
+            select(workspaces.c.id, workspaces.c.slug).where(workspaces.c.id.in_(ids)).order_by(workspaces.c.id),
+            select(workspaces.c.id).where(flag, workspaces.c.is_default.is_(False)).order_by(workspaces.c.id),
+            select(func.count().label("count")).where(name == "n", workspaces.c.description.is_(None)),
+            select(workspaces, organisations.c.settings.label("above")).join(organisations).limit(number),
+            select(workspaces).where(workspaces.c.id.in_([])),
+        ]
+
+    async def scene(database: Database) -> None:
+        # The second time all of them were written before, with other values in them.
+        for number in (2, 3):
+            async with database.reading() as connection:
+                assert isinstance(connection, Reading)
+                for query in queries(number):
+                    said = [dict(row) for row in (await connection.execute(query)).mappings()]
+                    assert await connection.rows(query) == said, str(query)
+                for ids in (["1"], ["1", "3"], []):
+                    said = [dict(row) for row in (await connection.execute(NAMED, {"ids": ids})).mappings()]
+                    assert await connection.asked(NAMED, {"ids": ids}) == said
+
+    played(store_url, scene)
+
+
+def test_what_is_wrong_with_a_value_is_told_and_the_connection_goes_on(store_url: Secret):
+    async def scene(database: Database) -> None:
+        for _ in range(2):
+            with pytest.raises(InvalidError, match="name must be Unicode text"):
+                async with database.reading() as connection:
+                    await Tenant(connection, "o", None).rows(
+                        select(workspaces).where(workspaces.c.name == "half \ud800"), workspaces
+                    )
+            async with database.reading() as connection:
+                assert await Tenant(connection, "o", None).count(workspaces) == 3
+        # What was written by another is seen by who reads next.
+        async with database.writing() as connection:
+            await connection.execute(workspaces.delete().where(workspaces.c.id == "3"))
+        async with database.reading() as connection:
+            assert await Tenant(connection, "o", None).count(workspaces) == 2
+
+    played(store_url, scene)

@@ -1,0 +1,22 @@
+"""What workers tell each other is kept as long as there is room for it."""
+
+from __future__ import annotations
+
+from penstock.node_store import Notes
+
+
+def test_the_last_word_counts_and_the_oldest_go_first():
+    notes = Notes(most=1000)
+    assert notes.put("a", "said") is None
+    assert (notes.find("a"), notes.find("b")) == ("said", None)
+    assert notes.put("a", "") == "said"
+    assert notes.find("a") == ""
+    for name in "bcd":
+        notes.put(name, "x")
+    assert [notes.find(name) for name in "abcd"] == [None, "x", "x", "x"]
+    notes.put("b", "y")
+    notes.put("e", "z" * 200)
+    assert [notes.find(name) for name in "bcde"] == ["y", None, "x", "z" * 200]
+    # What has no room at all is not kept.
+    notes.put("f", "z" * 2000)
+    assert notes.find("f") is None
