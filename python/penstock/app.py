@@ -31,8 +31,7 @@ from penstock.errors import (
     envelope,
     in_openais_shape,
 )
-from penstock.jobs.job_loop import ended, kept_up
-from penstock.jobs.records import RecordFeed
+from penstock.job_loop import ended, kept_up
 from penstock.kit.client_ip import Proxies
 from penstock.kit.compat import SpelledRequest
 from penstock.kit.json_response import Answer
@@ -42,6 +41,7 @@ from penstock.kit.validation_errors import problems, summary, takes
 from penstock.metrics import BatchFigures, Figures, JobFigures
 from penstock.node_store import Notes
 from penstock.pricing.price_book import PriceBook
+from penstock.records import RecordFeed
 from penstock.resources import schema
 from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret

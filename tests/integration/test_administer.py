@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ruamel.yaml import YAML
 
-from penstock.kit.ids import mask
+from penstock.ids import mask
 from tests.integration.batch_provider import Listening
 from tests.integration.managed import Client, good
 from tests.integration.serving import running

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.app import describe
-from penstock.kit.ids import mask
+from penstock.ids import mask
 from tests.integration.answered import MADE, READS, WORKSPACE, differing
 from tests.integration.managed import good
 from tests.integration.written import RATES, USAGE, Scene, holds, samples, sent, set_scene, unread

@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import insert, select, text
 
 from penstock.errors import StartError, UnavailableError
+from penstock.ids import new_id
 from penstock.jobs.prepare import Sealer
 from penstock.kit.bootstrap import found
-from penstock.kit.ids import new_id
 from penstock.secrets.references import Secrets
 from penstock.secrets.vault import Master, Vault
 from penstock.settings import Settings, Store

@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.kit.ids import mask
+from penstock.ids import mask
 from tests.integration.managed import Client, good
 
 if TYPE_CHECKING:

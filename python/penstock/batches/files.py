@@ -9,8 +9,8 @@ from msgspec import Meta
 from sqlalchemy import func, select
 
 from penstock.errors import MissingError, TooManyError
-from penstock.kit.ids import is_uuid, new_id
-from penstock.kit.schemas import now
+from penstock.ids import is_uuid, new_id
+from penstock.schemas import now
 from penstock.store.tables import files
 
 if TYPE_CHECKING:

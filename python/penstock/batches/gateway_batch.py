@@ -16,15 +16,15 @@ from penstock.batches.edge_messages import JSON, Call
 from penstock.batches.files import BATCH
 from penstock.batches.model import COMPLETED, EXPIRED
 from penstock.errors import AwayError, LostError, UnavailableError
-from penstock.jobs.job_loop import rung
+from penstock.job_loop import rung
 from penstock.store.tables import batch_lines, batches
 
 if TYPE_CHECKING:
     from penstock.batches.edge_client import Edge
     from penstock.batches.edge_messages import Reply
     from penstock.batches.input import Input, Line
-    from penstock.jobs.records import RecordFeed
     from penstock.metrics import BatchFigures
+    from penstock.records import RecordFeed
     from penstock.settings import Settings
     from penstock.store.database import Database
     from penstock.store.tenant import Row

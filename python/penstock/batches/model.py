@@ -9,7 +9,7 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.batches.files import BATCH, FILE, SECOND, Seconds, inner, missing
-from penstock.kit.schemas import now, refuse, unknown
+from penstock.schemas import now, refuse, unknown
 from penstock.store.tables import batches, integration_models, integrations, providers
 
 if TYPE_CHECKING:

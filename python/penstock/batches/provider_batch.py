@@ -17,8 +17,8 @@ from penstock.batches.providers.batch_provider import Told
 from penstock.batches.providers.client import BusyError, RefusedError
 from penstock.batches.records import Answer, Batch, Book
 from penstock.errors import AbsentError, AwayError, LostError, UnavailableError
-from penstock.jobs.job_loop import rung
-from penstock.kit.schemas import now
+from penstock.job_loop import rung
+from penstock.schemas import now
 from penstock.store.tables import batch_lines, batches
 
 if TYPE_CHECKING:

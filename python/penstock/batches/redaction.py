@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.engine import may_be_secret
-from penstock.kit.ids import DOTS
+from penstock.ids import DOTS
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from penstock.batches.providers import way_of
 from penstock.batches.providers.client import Talk
 from penstock.batches.redaction import Hidden, of_headers, of_integration
 from penstock.errors import LostError, MissingError, PenstockError, UnavailableError
-from penstock.jobs.job_loop import rung
-from penstock.kit.ids import new_id
-from penstock.kit.schemas import now
+from penstock.ids import new_id
+from penstock.job_loop import rung
+from penstock.schemas import now
 from penstock.store.tables import batch_lines, batches, files, providers
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from penstock.batches.edge_client import Edge
     from penstock.batches.input import Fault, Line
     from penstock.blobs.folder import Folder
-    from penstock.jobs.records import RecordFeed
     from penstock.kit.tenant_session import Office
     from penstock.metrics import BatchFigures
+    from penstock.records import RecordFeed
     from penstock.secrets.references import Secrets
     from penstock.settings import Settings
     from penstock.store.tenant import Row

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from penstock.errors import Problem
-from penstock.kit.ids import DOTS, mask
+from penstock.ids import DOTS, mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

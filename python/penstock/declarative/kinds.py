@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.declarative.document import Thing, bare, changes, is_over, listed, masks, without
-from penstock.kit.ids import OTHER_NAMES, mask
+from penstock.ids import OTHER_NAMES, mask
 from penstock.remote import RemoteError
 
 if TYPE_CHECKING:

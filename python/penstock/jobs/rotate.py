@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.kit.audit import Asked
 from penstock.kit.keys import rotate_unseen
 from penstock.kit.rules import LONGEST_SESSION
-from penstock.kit.schemas import moment, now
+from penstock.schemas import moment, now
 from penstock.store.tables import answers, api_keys, changed, changes, key_digests, sessions
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit.ids import DOTS, new_id
-from penstock.kit.schemas import now
+from penstock.ids import DOTS, new_id
+from penstock.schemas import now
 from penstock.secrets import config_credentials
 from penstock.store.tables import audit, requests
 

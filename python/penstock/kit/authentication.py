@@ -11,10 +11,10 @@ from sqlalchemy import or_, select
 
 from penstock.authorization import Caller, Sent, of_person
 from penstock.errors import ForbiddenError, UnauthorisedError, UnavailableError
+from penstock.ids import digest
 from penstock.kit import roles
-from penstock.kit.ids import digest
 from penstock.kit.rules import LONGEST_SESSION, USUAL_SESSION
-from penstock.kit.schemas import now
+from penstock.schemas import now
 from penstock.store.tables import api_keys, departed, key_digests, members, organisations, sessions, users, workspaces
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from sqlalchemy import func, insert, select
 
 from penstock.authorization import SCOPES
 from penstock.errors import SettingsError
-from penstock.kit.ids import EMAIL, LONGEST_EMAIL, digest, mask, new_id, new_key, slug
-from penstock.kit.schemas import now
+from penstock.ids import EMAIL, LONGEST_EMAIL, digest, mask, new_id, new_key, slug
+from penstock.schemas import now
 from penstock.store.tables import api_keys, changes, key_digests, members, organisations, users, workspaces
 
 if TYPE_CHECKING:

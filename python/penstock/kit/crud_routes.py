@@ -16,9 +16,9 @@ from sqlalchemy import ColumnElement
 from penstock.authorization import needs
 from penstock.kit.listing import Page, Sizes
 from penstock.kit.resource import Resource
-from penstock.kit.schemas import Done, Listed, given, write_out
 from penstock.kit.shared_fields import IdOrSlug, WorkspaceAsked
 from penstock.kit.tenant_session import Desk, Office, Work
+from penstock.schemas import Done, Listed, given, write_out
 from penstock.store.tenant import Row
 
 Struct = type[msgspec.Struct]

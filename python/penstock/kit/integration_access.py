@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
-from penstock.kit.schemas import with_next_reset
+from penstock.schemas import with_next_reset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

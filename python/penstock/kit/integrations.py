@@ -10,14 +10,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import and_, exists, or_, select
 
-from penstock import engine
+from penstock import engine, ids
 from penstock.authorization import needs
 from penstock.errors import ConflictError, MissingError
-from penstock.kit import ids
+from penstock.ids import CHOSEN_SLUG, OTHER_NAMES, mask, new_id
 from penstock.kit import provider_options as forms
-from penstock.kit.ids import CHOSEN_SLUG, OTHER_NAMES, mask, new_id
 from penstock.kit.resource import Resource
-from penstock.kit.schemas import now, refuse
+from penstock.schemas import now, refuse
 from penstock.secrets import mappings
 from penstock.secrets.masks import MOVED
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces

@@ -10,10 +10,10 @@ from sqlalchemy import select
 
 from penstock.authorization import Caller
 from penstock.errors import ConflictError, MissingError
+from penstock.ids import digest
 from penstock.kit import keys, members
-from penstock.kit.ids import digest
 from penstock.kit.resource import Resource
-from penstock.kit.schemas import now
+from penstock.schemas import now
 from penstock.store.tables import invites, users, workspaces
 
 if TYPE_CHECKING:

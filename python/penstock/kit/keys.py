@@ -9,12 +9,12 @@ from sqlalchemy import or_, select
 
 from penstock.authorization import SCOPES
 from penstock.errors import ConflictError, ForbiddenError, Problem
+from penstock.ids import digest, mask, new_id
 from penstock.kit import limits, roles
-from penstock.kit.ids import digest, mask, new_id
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, following, policy, refuse_long
 from penstock.kit.rules import in_force, makes_keys, of_organisation
-from penstock.kit.schemas import milliseconds, moment, now, refuse
+from penstock.schemas import milliseconds, moment, now, refuse
 from penstock.store.snapshot_sections import part_of
 from penstock.store.tables import api_keys, key_digests
 

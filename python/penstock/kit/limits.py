@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ForbiddenError, Problem
-from penstock.kit.schemas import midnight, milliseconds, moment, next_period, next_reset, now, refuse
 from penstock.kit.shared_fields import Reset
+from penstock.schemas import midnight, milliseconds, moment, next_period, next_reset, now, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at 
 from litestar.params import QueryParameter
 from sqlalchemy import and_, bindparam, select
 
-from penstock.kit.schemas import refuse
 from penstock.kit.tenant_session import Work  # noqa: TC001 - as above
+from penstock.schemas import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,13 +9,13 @@ from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.errors import ConflictError, MissingError
+from penstock.ids import new_id
 from penstock.kit import keys
-from penstock.kit.ids import new_id
 from penstock.kit.resource import Resource
 from penstock.kit.roles import in_force, of_role
 from penstock.kit.rules import of_organisation
-from penstock.kit.schemas import now, write_out
 from penstock.kit.shared_fields import Changed, Email, FirstName, Id, LastName, Moment, Object
+from penstock.schemas import now, write_out
 from penstock.store.tables import departed, members, users, workspaces
 
 if TYPE_CHECKING:

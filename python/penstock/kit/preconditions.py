@@ -12,9 +12,9 @@ from litestar.enums import RequestEncodingType
 from sqlalchemy import insert, select, update
 
 from penstock.errors import ConflictError, PenstockError, Replayed
-from penstock.kit.ids import digest, new_id
+from penstock.ids import digest, new_id
 from penstock.kit.json_response import short
-from penstock.kit.schemas import now, refuse
+from penstock.schemas import now, refuse
 from penstock.store.tables import answers
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from penstock import engine
-from penstock.kit.ids import DOTS, END, URL, mask
-from penstock.kit.schemas import misfit, refuse
+from penstock.ids import DOTS, END, URL, mask
+from penstock.schemas import misfit, refuse
 from penstock.secrets.credential_binding import anybodys, whom
 from penstock.secrets.masks import MOVED
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from penstock.ids import new_id
 from penstock.kit import integrations, limits, shared_fields
 from penstock.kit.crud_routes import Verbs, Wanted
-from penstock.kit.ids import new_id
 from penstock.kit.limits import Limited, LimitsChange
-from penstock.kit.schemas import Created, given, life, write_out
 from penstock.kit.shared_fields import UNSET, TagsAsked, WorkspaceAsked, tagged
+from penstock.schemas import Created, given, life, write_out
 from penstock.store.tables import integrations as integration_rows
 from penstock.store.tables import providers, workspaces
 

@@ -8,9 +8,9 @@ import msgspec
 from sqlalchemy import Table, select
 
 from penstock.errors import MissingError
+from penstock.ids import new_id
 from penstock.kit import listing
-from penstock.kit.ids import new_id
-from penstock.kit.schemas import now
+from penstock.schemas import now
 from penstock.store.snapshot_sections import part_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.authorization import WORKSPACE, Apart, of_member
 from penstock.errors import ForbiddenError, Problem
 from penstock.kit.rules import OVERRIDES
-from penstock.kit.schemas import refuse
+from penstock.schemas import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

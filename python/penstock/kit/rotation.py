@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.kit.schemas import midnight, milliseconds, moment, next_period, now, refuse
+from penstock.schemas import midnight, milliseconds, moment, next_period, now, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
-from penstock.kit.schemas import refuse
+from penstock.schemas import refuse
 from penstock.store.tables import organisations, workspaces
 
 if TYPE_CHECKING:

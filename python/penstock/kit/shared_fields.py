@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.kit.ids import CHOSEN_SLUG, EMAIL, END, LONGEST_EMAIL
-from penstock.kit.schemas import refuse
+from penstock.ids import CHOSEN_SLUG, EMAIL, END, LONGEST_EMAIL
+from penstock.schemas import refuse
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table

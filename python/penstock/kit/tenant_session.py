@@ -12,11 +12,11 @@ from sqlalchemy import bindparam, or_, select
 
 from penstock.authorization import Caller, lacking, shown
 from penstock.errors import ForbiddenError, Problem, SettingsError, StaleError
+from penstock.ids import new_key, slug
 from penstock.kit.audit import Asked, note
 from penstock.kit.compat import reads_single_limits
-from penstock.kit.ids import new_key, slug
 from penstock.kit.preconditions import ANY, claim, expected, tag
-from penstock.kit.schemas import refuse, unknown
+from penstock.schemas import refuse, unknown
 from penstock.store.tables import configs, workspaces
 from penstock.store.tenant import Tenant, naming
 

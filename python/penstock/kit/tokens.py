@@ -19,7 +19,7 @@ from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 from penstock.authorization import EVERYTHING
 from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError, UnavailableError
 from penstock.kit.limits import UNITS_OF_KEYS, RateLimit, UsageLimits, listed_usage, rates
-from penstock.kit.schemas import now
+from penstock.schemas import now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from penstock.kit.ids import new_id
-from penstock.kit.schemas import now, refuse
+from penstock.ids import new_id
+from penstock.schemas import now, refuse
 from penstock.store.tables import versions
 
 if TYPE_CHECKING:

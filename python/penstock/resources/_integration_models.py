@@ -11,15 +11,15 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
 from penstock.errors import InvalidError, Problem
+from penstock.ids import new_id
 from penstock.kit import integrations as kit
 from penstock.kit import provider_options as forms
-from penstock.kit.ids import new_id
-from penstock.kit.schemas import Done, refuse, unknown, write_out
 from penstock.kit.shared_fields import UNSET, IdOrSlug, MomentOrNone, Object, UnsetType
 from penstock.kit.tenant_session import Desk, Work
 from penstock.pricing import engine_export
 from penstock.pricing.price_book import PriceBook
 from penstock.pricing.wire_format import PricingConfig
+from penstock.schemas import Done, refuse, unknown, write_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,9 +17,9 @@ from penstock.kit import integrations as kit
 from penstock.kit.integration_access import Enabled, GlobalAccess, GlobalAccessShown
 from penstock.kit.integrations import ProviderSlug
 from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of, single
-from penstock.kit.schemas import Done, now, refuse, write_out
 from penstock.kit.shared_fields import Changed, IdOrSlug, Moment, MomentOrNone, Object, Reset
 from penstock.kit.tenant_session import Desk, Work
+from penstock.schemas import Done, now, refuse, write_out
 from penstock.store.tables import integration_workspaces, workspaces
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.authorization import Caller
-from penstock.kit.schemas import now
+from penstock.schemas import now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

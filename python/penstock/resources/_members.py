@@ -15,9 +15,9 @@ from penstock.authorization import needs
 from penstock.kit import keys, members
 from penstock.kit.listing import Page
 from penstock.kit.members import MEMBERS, Member, NewMember, Role
-from penstock.kit.schemas import Done, Listed
 from penstock.kit.shared_fields import EmailAsked, IdOrSlug
 from penstock.kit.tenant_session import Work
+from penstock.schemas import Done, Listed
 from penstock.store.tables import api_keys, users
 from penstock.store.tables import members as rows
 

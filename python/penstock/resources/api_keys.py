@@ -12,16 +12,16 @@ from msgspec import Meta
 
 from penstock.authorization import EVERYTHING, LEADING, SCOPES, needs
 from penstock.errors import ForbiddenError, Problem
+from penstock.ids import is_uuid, mask
 from penstock.kit import keys, limits, members, shared_fields
-from penstock.kit.ids import is_uuid, mask
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited, LimitsChange
 from penstock.kit.listing import DEFAULT_SIZE, Page, Sizes
 from penstock.kit.rotation import RotationPolicy, Transition, policy
-from penstock.kit.schemas import Done, Listed, given, life, next_reset, refuse, when, write_out
 from penstock.kit.session_revocation import end
 from penstock.kit.shared_fields import UNSET, UnsetType, WorkspaceAsked
 from penstock.kit.tenant_session import Desk, Work
+from penstock.schemas import Done, Listed, given, life, next_reset, refuse, when, write_out
 from penstock.store.tables import api_keys, configs, sessions, users, workspaces
 
 if TYPE_CHECKING:

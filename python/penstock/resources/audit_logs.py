@@ -14,9 +14,9 @@ from msgspec import Meta
 from penstock.authorization import needs
 from penstock.kit import listing
 from penstock.kit.listing import CamelNumber, Number, Order, Page, Sort
-from penstock.kit.schemas import milliseconds, when, write_out
 from penstock.kit.shared_fields import WorkspaceAsked
 from penstock.kit.tenant_session import Work
+from penstock.schemas import milliseconds, when, write_out
 from penstock.store.tables import audit, requests, workspaces
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from penstock.batches.providers.batch_provider import Stated
 from penstock.batches.runner import Runner
 from penstock.blobs.folder import Folder
 from penstock.errors import ConflictError, ForbiddenError, MissingError, TooManyError
+from penstock.ids import new_id
 from penstock.kit import pages
-from penstock.kit.ids import new_id
 from penstock.kit.pages import After, Page
-from penstock.kit.schemas import now, refuse
 from penstock.kit.tenant_session import Work
 from penstock.resources.files import SHORTEST_LIFE, stream
+from penstock.schemas import now, refuse
 from penstock.settings import Settings
 from penstock.store.tables import batches
 

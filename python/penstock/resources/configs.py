@@ -14,14 +14,14 @@ from sqlalchemy import select
 from penstock import engine
 from penstock.authorization import needs
 from penstock.errors import ConflictError, InvalidError, Problem
+from penstock.ids import new_id
 from penstock.kit import shared_fields, versions
 from penstock.kit.crud_routes import Verbs
-from penstock.kit.ids import new_id
 from penstock.kit.listing import Page
 from penstock.kit.resource import Resource
-from penstock.kit.schemas import Listed, given, refuse, write_out
 from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
 from penstock.kit.tenant_session import Desk, Work
+from penstock.schemas import Listed, given, refuse, write_out
 from penstock.secrets import config_credentials, masks
 from penstock.secrets.config_credentials import Divided
 from penstock.store.tables import api_keys, configs, workspaces

@@ -21,9 +21,9 @@ from penstock.blobs.folder import PIECE, Folder
 from penstock.errors import PenstockError, Replayed
 from penstock.kit import pages
 from penstock.kit.pages import After, Page
-from penstock.kit.schemas import now, refuse
 from penstock.kit.tenant_session import Work
 from penstock.kit.text_validation import NUL, WITH_NUL
+from penstock.schemas import now, refuse
 from penstock.settings import Settings
 from penstock.store.tables import batches, files
 

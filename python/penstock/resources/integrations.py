@@ -10,19 +10,19 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
+from penstock.ids import new_id
 from penstock.kit import integrations as kit
 from penstock.kit import provider_options as forms
 from penstock.kit import shared_fields
-from penstock.kit.ids import new_id
 from penstock.kit.integration_access import GlobalAccessShown
 from penstock.kit.integration_access import shown as access_shown
 from penstock.kit.integrations import ProviderSlug
 from penstock.kit.listing import Page
-from penstock.kit.schemas import Created, Done, Listed, given, moment, write_out
 from penstock.kit.shared_fields import UNSET, IdOrSlug, TagsAsked, UnsetType, WorkspaceAsked, tagged
 from penstock.kit.tenant_session import Desk, Work
 from penstock.pricing.wire_format import Adjustments
 from penstock.resources import _integration_models, _integration_workspaces
+from penstock.schemas import Created, Done, Listed, given, moment, write_out
 from penstock.secrets import mappings
 from penstock.secrets.mappings import SecretMapping
 from penstock.store.tables import integrations

@@ -7,8 +7,8 @@ from litestar.di import NamedDependency
 
 from penstock.authorization import anyone
 from penstock.errors import MissingError
-from penstock.jobs.records import RecordFeed
 from penstock.metrics import BatchFigures, Figures, JobFigures
+from penstock.records import RecordFeed
 from penstock.settings import Settings
 from penstock.snapshot.build import Published
 

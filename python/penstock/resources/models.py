@@ -15,11 +15,11 @@ from sqlalchemy import or_, select
 from penstock.authorization import needs
 from penstock.errors import AWAY, InvalidError, MissingError, UnavailableError
 from penstock.kit.integrations import usable
-from penstock.kit.schemas import now
 from penstock.kit.shared_fields import Object, WorkspaceAsked
 from penstock.kit.tenant_session import Desk, Work
 from penstock.pricing.price_book import PriceBook
 from penstock.resources import _last_known
+from penstock.schemas import now
 from penstock.snapshot.build import Published, Stored
 from penstock.store.tables import api_keys, configs, integration_models, integrations, providers
 

@@ -16,10 +16,10 @@ from penstock.kit import roles
 from penstock.kit.authentication import session_ttl
 from penstock.kit.resource import Resource
 from penstock.kit.rules import DATA_PLANE, LONGEST_SESSION, OVERRIDES, SHORTEST_SESSION, Rules, written
-from penstock.kit.schemas import Done
 from penstock.kit.shared_fields import MaybeGuardrails, Object
 from penstock.kit.tenant_session import Desk, Work
 from penstock.resources.workspaces import WORKSPACES
+from penstock.schemas import Done
 from penstock.store.tables import organisations, workspaces
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta
 from penstock.kit import providers as kit
 from penstock.kit import shared_fields
 from penstock.kit.integrations import PROVIDERS, usable
-from penstock.kit.schemas import Created, refuse
+from penstock.schemas import Created, refuse
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from litestar.params import QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_
 
+from penstock.ids import new_id
 from penstock.kit import provider_options, shared_fields
 from penstock.kit.crud_routes import Verbs, Wanted, plain
-from penstock.kit.ids import new_id
 from penstock.kit.listing import Sizes
 from penstock.kit.resource import Resource
-from penstock.kit.schemas import Created, Done, given, refuse
 from penstock.kit.shared_fields import UNSET, TagsAsked, UnsetType, tagged
+from penstock.schemas import Created, Done, given, refuse
 from penstock.secrets import mappings, references
 from penstock.store.tables import secret_references
 

@@ -19,9 +19,9 @@ from penstock.kit.crud_routes import Verbs, Wanted
 from penstock.kit.invites import INVITES
 from penstock.kit.listing import equal
 from penstock.kit.members import Role
-from penstock.kit.schemas import Done, now, refuse, write_out
 from penstock.kit.shared_fields import Email, EmailAsked, Id, Moment, MomentOrNone, Object
 from penstock.kit.tenant_session import Desk, Work
+from penstock.schemas import Done, now, refuse, write_out
 from penstock.settings import Settings
 from penstock.store.tables import invites as rows
 from penstock.store.tables import workspaces

@@ -17,10 +17,10 @@ from penstock.kit import keys
 from penstock.kit.crud_routes import Verbs, Wanted
 from penstock.kit.listing import equal
 from penstock.kit.members import MEMBERS, USERS, depart
-from penstock.kit.schemas import Done, write_out
 from penstock.kit.session_revocation import end
 from penstock.kit.shared_fields import Changed, Email, EmailAsked, FirstName, Id, LastName, Moment, Object
 from penstock.kit.tenant_session import Desk, Work
+from penstock.schemas import Done, write_out
 from penstock.store.tables import api_keys, members, sessions, users
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ForbiddenError
+from penstock.ids import new_id
 from penstock.kit import integrations
 from penstock.kit import provider_options as forms
 from penstock.kit import providers as kit
-from penstock.kit.ids import new_id
 from penstock.kit.integrations import INTEGRATIONS
 from penstock.kit.resource import Resource
-from penstock.kit.schemas import Created
 from penstock.kit.shared_fields import Id, Object, Slug
+from penstock.schemas import Created
 from penstock.secrets import mappings
 from penstock.secrets.mappings import SecretMapping
 from penstock.store.tables import providers

@@ -21,11 +21,11 @@ from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
 from penstock.kit.resource import Resource
 from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, of_organisation, written
-from penstock.kit.schemas import Done, Listed, given, now, refuse, write_out
 from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType
 from penstock.kit.tenant_session import Desk, Work
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
+from penstock.schemas import Done, Listed, given, now, refuse, write_out
 from penstock.store.tables import api_keys, batches, configs, files, providers, versions, workspaces
 from penstock.store.tables import integrations as integration_rows
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from penstock.engine import may_be_secret
-from penstock.kit.ids import DOTS, mask
+from penstock.ids import DOTS, mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -9,8 +9,8 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.errors import ConflictError, ForbiddenError, Problem
-from penstock.kit.ids import END
-from penstock.kit.schemas import refuse, unknown
+from penstock.ids import END
+from penstock.schemas import refuse, unknown
 from penstock.store.tables import integrations, secret_references
 
 if TYPE_CHECKING:

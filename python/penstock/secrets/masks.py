@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from penstock.errors import InvalidError, Problem
-from penstock.kit.ids import DOTS
+from penstock.ids import DOTS
 from penstock.secrets.config_credentials import DEEPEST, Divided, depth_of, mask_of, replaced, texts_of
 from penstock.secrets.credential_binding import whom
 

@@ -15,8 +15,8 @@ from msgspec.structs import fields
 from sqlalchemy import select
 
 from penstock.errors import PenstockError, SettingsError, UnavailableError, UnopenedError
-from penstock.kit.ids import URL
-from penstock.kit.schemas import misfit, refuse
+from penstock.ids import URL
+from penstock.schemas import misfit, refuse
 from penstock.secrets import backends
 from penstock.secrets.mappings import BELOW
 from penstock.store.tables import integrations, secret_references

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import insert, select, update
 
 from penstock.errors import SettingsError, UnavailableError, UnopenedError
-from penstock.kit.ids import new_id
-from penstock.kit.schemas import now
+from penstock.ids import new_id
+from penstock.schemas import now
 from penstock.settings import MASTER_KEY_FILE
 from penstock.store.tables import data_keys
 

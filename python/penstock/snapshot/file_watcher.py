@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.jobs.job_loop import rung
+from penstock.job_loop import rung
 from penstock.snapshot.build import gather_good
 
 if TYPE_CHECKING:

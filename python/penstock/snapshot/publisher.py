@@ -12,8 +12,8 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.errors import PenstockError
-from penstock.jobs.job_loop import rung
-from penstock.kit.schemas import now
+from penstock.job_loop import rung
+from penstock.schemas import now
 from penstock.secrets.references import questions
 from penstock.snapshot.append_log import Journal
 from penstock.snapshot.build import Stored, gather_good

@@ -30,9 +30,9 @@ from penstock.errors import UnopenedError
 from penstock.kit import provider_options as forms
 from penstock.kit.integrations import usable
 from penstock.kit.rules import blocks_inline
-from penstock.kit.schemas import now
 from penstock.pricing import engine_export
 from penstock.pricing.wire_format import PricingConfig
+from penstock.schemas import now
 from penstock.secrets import config_credentials
 from penstock.snapshot.append_log import Piece
 from penstock.snapshot.build import Stored

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.batches.gateway_batch import Places
 from penstock.batches.input import Line
 from penstock.batches.records import Answer, Batch, Book
-from penstock.jobs.records import RecordFeed
 from penstock.metrics import BatchFigures
+from penstock.records import RecordFeed
 from penstock.settings import Records, Settings
 
 if TYPE_CHECKING:

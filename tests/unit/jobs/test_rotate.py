@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import insert, select
 
+from penstock import schemas
 from penstock.authorization import Caller, Sent
 from penstock.errors import ConflictError, UnauthorisedError
+from penstock.ids import digest, new_id, new_key
 from penstock.jobs.rotate import Rotator
-from penstock.kit import schemas
 from penstock.kit.audit import Asked
 from penstock.kit.authentication import Identities
 from penstock.kit.bootstrap import found
-from penstock.kit.ids import digest, new_id, new_key
 from penstock.kit.keys import KEYS, add_text, rotate
 from penstock.kit.rotation import RotationPolicy, policy
 from penstock.kit.tenant_session import Office

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.kit import schemas
-from penstock.kit.schemas import next_reset
+from penstock import schemas
+from penstock.schemas import next_reset
 from tests.unit.resources.managed import Plane, played
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert
 
 from penstock.errors import InvalidError
-from penstock.kit.ids import new_id
+from penstock.ids import new_id
 from penstock.kit.listing import Page, rows
 from penstock.settings import Store
 from penstock.settings.secret import Secret

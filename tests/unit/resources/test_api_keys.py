@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert, select, update
 
 from penstock import authorization as rights
-from penstock.kit.ids import new_id
+from penstock.ids import new_id
 from penstock.store.tables import api_keys
 from tests.unit.resources.managed import JWT, Plane, plane, played, token
 

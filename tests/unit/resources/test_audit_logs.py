@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert, select
 
 from penstock.batches.files import new_row
-from penstock.kit.schemas import now
+from penstock.schemas import now
 from penstock.store.tables import files
 from tests.unit.resources.managed import PASSWORD, Plane, played
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import update
 
 from penstock.authorization import SCOPES, of_person
-from penstock.kit.schemas import now
+from penstock.schemas import now
 from penstock.store.tables import invites
 from tests.unit.resources.managed import PASSWORD, Plane, played
 

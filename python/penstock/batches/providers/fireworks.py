@@ -10,7 +10,7 @@ import msgspec
 from penstock.batches.providers import batch_provider
 from penstock.batches.providers.batch_provider import Seen, Stated, Told, Way, name_of
 from penstock.batches.providers.client import GoneError, TakenError, Upload, form
-from penstock.kit.schemas import refuse
+from penstock.schemas import refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

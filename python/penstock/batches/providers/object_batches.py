@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from penstock.batches.providers.client import Talk, Upload
-from penstock.kit.schemas import refuse
+from penstock.schemas import refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,9 +14,9 @@ from penstock.authorization import signed_in
 from penstock.errors import ForbiddenError
 from penstock.kit.members import USERS
 from penstock.kit.passwords import Password, Passwords
-from penstock.kit.schemas import Done
 from penstock.kit.session_revocation import end
 from penstock.kit.tenant_session import Office, Work
+from penstock.schemas import Done
 from penstock.store.tables import sessions
 
 

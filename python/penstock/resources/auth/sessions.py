@@ -15,14 +15,14 @@ from sqlalchemy import insert, select
 
 from penstock.authorization import SESSION_COOKIE, Caller, Sent, anyone, csrf, signed_in
 from penstock.errors import ForbiddenError, UnauthorisedError
+from penstock.ids import digest, new_id
 from penstock.kit.authentication import Identities, session_ttl
 from penstock.kit.client_ip import is_behind_tls
-from penstock.kit.ids import digest, new_id
 from penstock.kit.passwords import Passwords
 from penstock.kit.rules import of_organisation
-from penstock.kit.schemas import Done, now, refuse, when
 from penstock.kit.shared_fields import Object
 from penstock.kit.tenant_session import Desk, Office, Work, asked
+from penstock.schemas import Done, now, refuse, when
 from penstock.settings import Settings
 from penstock.store.tables import sessions, users
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.kit.ids import digest, is_uuid, mask, new_id, new_key, slug, slugify
+from penstock.ids import digest, is_uuid, mask, new_id, new_key, slug, slugify
 
 
 def test_ids_are_uuids_of_version_7_in_the_order_they_were_made():

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from penstock.jobs import records as module
-from penstock.jobs.records import Batch, RecordFeed, RecordFile
+from penstock import records as module
+from penstock.records import Batch, RecordFeed, RecordFile
 from penstock.settings import Records
 from tests.processes import wait
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.kit.schemas import midnight, milliseconds, moment, next_period
+from penstock.schemas import midnight, milliseconds, moment, next_period
 
 
 def test_a_moment_is_written_in_utc_with_milliseconds():

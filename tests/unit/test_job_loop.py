@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.jobs.job_loop import ended, kept_up, rung
+from penstock.job_loop import ended, kept_up, rung
 from penstock.metrics import JobFigures
 
 if TYPE_CHECKING:
