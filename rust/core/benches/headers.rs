@@ -6,15 +6,15 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
     features::forward_headers::ForwardHeaders,
     ingress::{
-        headers::{Control, Head, Headers},
+        headers::{ControlHeaders, Headers, RequestHead},
         route::Route,
     },
-    request::request_head::{self, Length, Manner, Said},
+    request::request_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{
-        target::{Coding, Reach, Target, Telling},
+        target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
         target_resolver::Call,
     },
-    upstream::Base,
+    upstream::BaseUrl,
 };
 use penstock_llm::{
     catalog::{self, Options, Stated},
@@ -59,39 +59,39 @@ fn map(c: &mut Criterion) {
     group.bench_function("scan for the last", |b| b.iter(|| headers.get(black_box("content-length"))));
     group.bench_function("scan in vain", |b| b.iter(|| headers.get(black_box("idempotency-key"))));
     let aliases = ["x-portkey-".to_owned()];
-    group.bench_function("read control headers", |b| b.iter(|| Control::read(black_box(&headers), &aliases)));
+    group.bench_function("read control headers", |b| b.iter(|| ControlHeaders::parse(black_box(&headers), &aliases)));
     group.finish();
 }
 
 fn render(c: &mut Criterion) {
     let mut group = c.benchmark_group("render");
     let aliases = ["x-portkey-".to_owned()];
-    let head = Head {
+    let head = RequestHead {
         method: "POST".into(),
         path: "/v1/chat/completions".into(),
         query: String::new(),
         headers: filled(),
-        ..Head::default()
+        ..RequestHead::default()
     };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
-        let route = Route { operation, path: "/chat/completions", stated: Stated::default() };
-        let call = Call { route, head: &head, control: Control::read(&head.headers, &aliases) };
+        let route = Route { operation, path: "/chat/completions", path_params: Stated::default() };
+        let call = Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
         let Some(target) = target() else { return };
-        let said = Said {
+        let said = RenderInput {
             model: "gpt-4o",
             user: "",
-            streams: false,
-            manner: Manner::AsItCame,
+            is_streaming: false,
+            mode: TransformMode::Unchanged,
             content_type: None,
-            betas: None,
-            version: None,
-            next: None,
-            length: Length::Known(412),
-            issued: None,
+            anthropic_betas: None,
+            anthropic_version: None,
+            page_token: None,
+            body_length: BodyLength::Known(412),
+            issued_credential: None,
         };
         group.bench_function(name, |b| {
-            b.iter(|| request_head::head(&call, &target, said, &aliases));
+            b.iter(|| request_head::render_head(&call, &target, said, &aliases));
         });
     }
     group.finish();
@@ -100,25 +100,25 @@ fn render(c: &mut Criterion) {
 fn target() -> Option<Target<'static>> {
     Some(Target {
         provider: catalog::find("openai")?,
-        base: Base::parse("https://api.openai.com/v1").ok()?,
+        base_url: BaseUrl::parse("https://api.openai.com/v1").ok()?,
         options: Options::default(),
         credential: Some("sk-0123456789abcdef0123456789abcdef".into()),
         authorization: None,
         caller: penstock_core::auth::caller::Caller::default(),
-        forward: ForwardHeaders::default(),
+        forward_headers: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
-        patience: Duration::from_mins(5),
-        inspects: false,
-        coding: Coding::Any,
-        telling: Telling::Asked,
-        strict: true,
-        passthrough: false,
-        saved: None,
-        reach: Reach::Own,
-        priced: penstock_core::accounting::prices::Own::default(),
-        goes_on: None,
+        configured_timeout: Duration::from_mins(5),
+        inspects_stream: false,
+        response_coding: ResponseCoding::AnyAccepted,
+        stream_usage: StreamUsage::Requested,
+        is_strict: true,
+        is_passthrough: false,
+        saved_provider: None,
+        credential_origin: CredentialOrigin::Request,
+        price_overrides: penstock_core::accounting::prices::ProviderPricing::default(),
+        prefill: None,
         grant: None,
-        fields: Vec::new(),
+        header_fields: Vec::new(),
     })
 }
 

@@ -9,10 +9,10 @@ use penstock_core::{
     gateway::{Gateway, Request},
     ingress::{
         body::Body,
-        headers::{Head, Headers},
+        headers::{Headers, RequestHead},
     },
     process::settings::Settings,
-    response::outgoing::Contents,
+    response::outgoing::ClientResponseBody,
 };
 use penstock_mock::Server;
 use serde_json::json;
@@ -49,14 +49,14 @@ impl Stand {
         let keys = json!([{"id": "k-1", "name": "bench", "sha256": digest}]);
         let management = json!(["/v1/health", "/schema", "/metrics", "/api-keys", "/configs", "/providers", "/logs"]);
         let published = json!({"epoch": "1", "keys": keys, "management": management});
-        gateway.apply(published.to_string().as_bytes()).ok()?;
+        gateway.apply_snapshot(published.to_string().as_bytes()).ok()?;
         Some(Self { runtime, gateway, _provider: provider })
     }
 
     /// As it comes over the border; the records that wait are taken, as the control process would.
     fn request(&self, body: &Bytes) -> Request {
-        if let Some(lines) = self.gateway.sink.outbox.take() {
-            self.gateway.sink.outbox.acknowledge(lines);
+        if let Some(lines) = self.gateway.record_sink.outbox.take_pending() {
+            self.gateway.record_sink.outbox.acknowledge(lines);
         }
         let mut headers = Headers::with_capacity(6);
         for (name, value) in [
@@ -70,8 +70,8 @@ impl Stand {
             headers.push(name.as_bytes(), value.as_bytes());
         }
         let (method, path) = ("POST".into(), "/v1/chat/completions".into());
-        let head = Head { method, path, query: String::new(), headers, ..Head::default() };
-        Request { head, body: Body::Whole(body.clone()) }
+        let head = RequestHead { method, path, query: String::new(), headers, ..RequestHead::default() };
+        Request { head, body: Body::Complete(body.clone()) }
     }
 }
 
@@ -88,8 +88,8 @@ fn body(model: &str, streams: bool, bytes: usize) -> Bytes {
 #[inline(never)]
 fn one_request(stand: &Stand, request: Request) -> usize {
     match stand.runtime.block_on(stand.gateway.handle(request)).body {
-        Contents::Whole(bytes) => black_box(bytes).len(),
-        Contents::Stream(_) => 0,
+        ClientResponseBody::Complete(bytes) => black_box(bytes).len(),
+        ClientResponseBody::Stream(_) => 0,
     }
 }
 
@@ -97,7 +97,7 @@ fn one_request(stand: &Stand, request: Request) -> usize {
 #[inline(never)]
 fn one_stream(stand: &Stand, request: Request) -> usize {
     stand.runtime.block_on(async {
-        let Contents::Stream(mut stream) = stand.gateway.handle(request).await.body else { return 0 };
+        let ClientResponseBody::Stream(mut stream) = stand.gateway.handle(request).await.body else { return 0 };
         let mut pieces = 0;
         while let Ok(Some(piece)) = stream.next().await {
             pieces += usize::from(!black_box(piece).is_empty());

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    accounting::record::{Facts, Outcome, Payment, Record, Sink},
-    ingress::headers::Head,
+    accounting::record::{Billing, Outcome, Record, RecordSink, RequestLog},
+    ingress::headers::RequestHead,
     process::settings::Settings,
 };
 use penstock_llm::{operation::Operation, usage::Usage};
 
-fn sink(records: bool) -> Arc<Sink> {
-    Arc::new(Sink::new(&Settings {
+fn sink(records: bool) -> Arc<RecordSink> {
+    Arc::new(RecordSink::new(&Settings {
         control_socket: Some("/nonexistent".into()),
         outbox_bytes: 1 << 30,
         records,
@@ -20,7 +20,7 @@ fn sink(records: bool) -> Arc<Sink> {
     }))
 }
 
-fn head() -> Arc<Head> {
+fn head() -> Arc<RequestHead> {
     let fields = [
         ("host", "127.0.0.1:8787"),
         ("accept", "application/json"),
@@ -33,25 +33,25 @@ fn head() -> Arc<Head> {
         ("x-team", "red"),
         ("content-length", "412"),
     ];
-    Arc::new(Head {
+    Arc::new(RequestHead {
         method: "POST".into(),
         path: "/v1/chat/completions".into(),
         query: String::new(),
         headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-        ..Head::default()
+        ..RequestHead::default()
     })
 }
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> RequestLog {
+    RequestLog {
         operation: Some(Operation::ChatComplete),
         provider: "openai",
         model: "gpt-4o-mini".into(),
         api_key_id: Some("k-1".into()),
         status: 200,
-        paid: Payment { usage: Some(Usage { input: 12, output: 8, ..Usage::default() }), ..Payment::default() },
+        billing: Billing { usage: Some(Usage { input: 12, output: 8, ..Usage::default() }), ..Billing::default() },
         bytes_out: 1024,
-        ..Facts::default()
+        ..RequestLog::default()
     }
 }
 
@@ -63,14 +63,14 @@ fn line(c: &mut Criterion) {
         group.bench_function(name, |b| {
             let open = || {
                 // As often as the control process would: the lines must not grow without end.
-                if let Some(batch) = sink.outbox.take() {
+                if let Some(batch) = sink.outbox.take_pending() {
                     sink.outbox.acknowledge(batch);
                 }
                 Box::new(facts())
             };
             let close = |facts| {
                 let mut record = Record::open(Arc::clone(&head), Arc::clone(&sink));
-                record.facts = facts;
+                record.log = facts;
                 record.close(Outcome::Complete);
             };
             b.iter_batched(open, close, BatchSize::SmallInput);

@@ -5,16 +5,16 @@ use std::{fmt::Write, hint::black_box, sync::Arc};
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     accounting::record::metadata::Metadata,
-    config::{Config, TargetLimits, Unknown},
+    config::{Config, Strictness, TargetLimits},
     gateway::{Gateway, Request},
     ingress::{
         body::Body,
-        headers::{Head, Headers},
+        headers::{Headers, RequestHead},
     },
     process::settings::Settings,
-    response::outgoing::Contents,
-    routing::{Strategy, condition_input::Asked},
-    state::shared::inline_configs::InlineConfigs,
+    response::outgoing::ClientResponseBody,
+    routing::{Strategy, condition_input::ConditionInput},
+    state::shared::inline_configs::InlineConfigCache,
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
@@ -41,23 +41,23 @@ fn conditional(count: usize) -> Value {
 }
 
 fn compiled(config: &Value) -> Option<Config> {
-    Config::parse(config.to_string().as_bytes(), Unknown::Refused).ok()
+    Config::parse(config.to_string().as_bytes(), Strictness::Strict).ok()
 }
 
 fn choose(c: &mut Criterion) {
     let mut group = c.benchmark_group("routing/choose");
-    let metadata = Metadata::read(r#"{"user":"ann"}"#);
+    let metadata = Metadata::parse(r#"{"user":"ann"}"#);
     let params = [Some(json!("model"))];
-    let asked = Asked { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
+    let asked = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
     if let Some(Config { root, .. }) = compiled(&conditional(1000))
         && let Strategy::Conditional(strategy) = &root.strategy
     {
-        group.bench_function("the last of 1,000 conditions", |b| b.iter(|| strategy.choose(black_box(&asked))));
+        group.bench_function("the last of 1,000 conditions", |b| b.iter(|| strategy.choose_target(black_box(&asked))));
     }
     if let Some(Config { root, .. }) = compiled(&nested(1, 100))
         && let Strategy::LoadBalance(strategy) = &root.strategy
     {
-        group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.pick(black_box(0.7), None)));
+        group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.pick_random(black_box(0.7), None)));
     }
     group.finish();
 }
@@ -66,11 +66,11 @@ fn read(c: &mut Criterion) {
     let mut group = c.benchmark_group("routing/config");
     let text = nested(5, 100).to_string();
     group.bench_function("parse 100 targets", |b| {
-        b.iter(|| Config::parse(black_box(text.as_bytes()), Unknown::Ignored).is_ok());
+        b.iter(|| Config::parse(black_box(text.as_bytes()), Strictness::Lenient).is_ok());
     });
-    let known = InlineConfigs::new(1 << 24);
+    let known = InlineConfigCache::new(1 << 24);
     group.bench_function("100 targets that were seen before", |b| {
-        b.iter(|| known.compiled(black_box(&text), TargetLimits::default()).is_ok());
+        b.iter(|| known.get_or_compile(black_box(&text), TargetLimits::default()).is_ok());
     });
     group.finish();
 }
@@ -81,14 +81,14 @@ fn request(config: &str, said: &str) -> Request {
     headers.push(b"x-gateway-metadata", br#"{"user":"ann"}"#);
     headers.push(b"content-type", b"application/json");
     let body = json!({"model": "mock", "messages": [{"role": "user", "content": said}]}).to_string();
-    let head = Head {
+    let head = RequestHead {
         method: "POST".into(),
         path: "/v1/chat/completions".into(),
         query: String::new(),
         headers,
-        ..Head::default()
+        ..RequestHead::default()
     };
-    Request { head, body: Body::Whole(body.into()) }
+    Request { head, body: Body::Complete(body.into()) }
 }
 
 /// Over a real connection, so that all of the walk is in it; what counts is how the configs differ.
@@ -113,7 +113,7 @@ fn walk(c: &mut Criterion) {
         .enumerate()
         .map(|(index, (_, config))| json!({"slug": format!("pc-{index}"), "config": config}))
         .collect();
-    if gateway.apply(json!({"epoch": "1", "configs": rows}).to_string().as_bytes()).is_err() {
+    if gateway.apply_snapshot(json!({"epoch": "1", "configs": rows}).to_string().as_bytes()).is_err() {
         return;
     }
     let gateway = Arc::new(gateway);
@@ -124,14 +124,14 @@ fn walk(c: &mut Criterion) {
         group.bench_function(*name, |b| {
             b.iter_batched(
                 || {
-                    if let Some(lines) = gateway.sink.outbox.take() {
-                        gateway.sink.outbox.acknowledge(lines);
+                    if let Some(lines) = gateway.record_sink.outbox.take_pending() {
+                        gateway.record_sink.outbox.acknowledge(lines);
                     }
                     request(&slug, "hi")
                 },
                 |request| {
                     let answer = runtime.block_on(gateway.handle(request));
-                    assert!(answer.reply.status == 200 && matches!(answer.body, Contents::Whole(_)));
+                    assert!(answer.head.status == 200 && matches!(answer.body, ClientResponseBody::Complete(_)));
                 },
                 BatchSize::SmallInput,
             );
@@ -151,7 +151,7 @@ fn kept(c: &mut Criterion) {
         ..Settings::default()
     };
     let Ok(gateway) = Gateway::new(settings) else { return };
-    if gateway.apply(br#"{"epoch":"1"}"#).is_err() {
+    if gateway.apply_snapshot(br#"{"epoch":"1"}"#).is_err() {
         return;
     }
     let gateway = Arc::new(gateway);
@@ -162,12 +162,12 @@ fn kept(c: &mut Criterion) {
     {
         group.bench_function(name, |b| {
             let ask = || {
-                if let Some(lines) = gateway.sink.outbox.take() {
-                    gateway.sink.outbox.acknowledge(lines);
+                if let Some(lines) = gateway.record_sink.outbox.take_pending() {
+                    gateway.record_sink.outbox.acknowledge(lines);
                 }
                 request(config, &said)
             };
-            let answer = |request| assert_eq!(runtime.block_on(gateway.handle(request)).reply.status, 200);
+            let answer = |request| assert_eq!(runtime.block_on(gateway.handle(request)).head.status, 200);
             b.iter_batched(ask, answer, BatchSize::SmallInput);
         });
     }

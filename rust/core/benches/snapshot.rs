@@ -45,9 +45,9 @@ fn look_up(c: &mut Criterion) {
     let (mut turn, unknown) = (known.iter().cycle(), text(2 * KEYS));
     let mut group = c.benchmark_group("snapshot/key");
     group.bench_function("known", |b| {
-        b.iter(|| turn.next().is_some_and(|text| snapshot.key(black_box(text)).is_some()));
+        b.iter(|| turn.next().is_some_and(|text| snapshot.find_key(black_box(text)).is_some()));
     });
-    group.bench_function("unknown", |b| b.iter(|| snapshot.key(black_box(&unknown)).is_some()));
+    group.bench_function("unknown", |b| b.iter(|| snapshot.find_key(black_box(&unknown)).is_some()));
     group.finish();
 }
 

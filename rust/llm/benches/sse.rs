@@ -5,7 +5,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     operation::Operation,
     stream::{include_usage, sse::Splitter},
     usage::Meter,
@@ -39,18 +39,18 @@ fn split(c: &mut Criterion) {
 fn meter(c: &mut Criterion) {
     let mut group = c.benchmark_group("meter");
     let cases = [
-        ("delta", Dialect::OpenAi, DELTA),
-        ("delta with null usage", Dialect::OpenAi, NULL_USAGE),
-        ("text_delta", Dialect::Anthropic, TEXT_DELTA),
+        ("delta", ApiFormat::OpenAi, DELTA),
+        ("delta with null usage", ApiFormat::OpenAi, NULL_USAGE),
+        ("text_delta", ApiFormat::Anthropic, TEXT_DELTA),
     ];
     for (name, dialect, chunk) in cases {
         let mut meter = warm(dialect);
         group.bench_function(name, |b| b.iter(|| meter.feed(black_box(chunk))));
     }
-    let mut meter = Meter::counting(Dialect::OpenAi, Operation::ChatComplete);
+    let mut meter = Meter::counting(ApiFormat::OpenAi, Operation::ChatComplete);
     (0..8).for_each(|_| meter.feed(DELTA));
     group.bench_function("delta whose text is kept", |b| b.iter(|| meter.feed(black_box(DELTA))));
-    let mut meter = warm(Dialect::OpenAi);
+    let mut meter = warm(ApiFormat::OpenAi);
     group.bench_function("delta in two reads", |b| {
         b.iter(|| {
             meter.feed(black_box(&DELTA[..90]));
@@ -64,7 +64,7 @@ fn meter(c: &mut Criterion) {
     });
     group.bench_function("whole stream of 10", |b| {
         b.iter(|| {
-            let mut meter = Meter::new(Dialect::OpenAi);
+            let mut meter = Meter::new(ApiFormat::OpenAi);
             (0..10).for_each(|_| meter.feed(black_box(DELTA)));
             meter.feed(LAST);
             meter.feed(b"data: [DONE]\n\n");
@@ -92,7 +92,7 @@ fn unasked(c: &mut Criterion) {
 }
 
 /// A meter past the first events, which are read for the model's name.
-fn warm(dialect: Dialect) -> Meter {
+fn warm(dialect: ApiFormat) -> Meter {
     let mut meter = Meter::new(dialect);
     (0..8).for_each(|_| meter.feed(DELTA));
     meter

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{api_format::Dialect, timestamp};
+use crate::{api_format::ApiFormat, timestamp};
 
 /// A model as it may be asked for.
 pub struct Listed {
@@ -35,9 +35,9 @@ pub fn told_to_anthropics(models: &[Listed]) -> Vec<u8> {
 
 /// The same list in the shape that everybody's have, whatever else is said of the models; `None` where it is no list, or is in
 /// that shape already.
-pub fn normalised(answer: &[u8], provider: &str, dialect: Dialect) -> Option<Vec<u8>> {
+pub fn normalised(answer: &[u8], provider: &str, dialect: ApiFormat) -> Option<Vec<u8>> {
     let answer = serde_json::from_slice(answer).ok()?;
-    if dialect != Dialect::Anthropic {
+    if dialect != ApiFormat::Anthropic {
         return Some(told(bare(&answer)?, provider));
     }
     let is_same = answer.get("has_more").is_some() && answer.get("first_id").is_some();
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn lists_of_every_shape_become_one_and_what_is_no_list_stays() {
         let told = |answer: &str| {
-            normalised(answer.as_bytes(), "p", Dialect::OpenAi).map(|told| String::from_utf8(told).unwrap())
+            normalised(answer.as_bytes(), "p", ApiFormat::OpenAi).map(|told| String::from_utf8(told).unwrap())
         };
         let list = |data: &str| Some(format!(r#"{{"object":"list","data":[{data}],"provider":"p"}}"#));
         let model = r#"{"id":"m","object":"model","created":5,"owned_by":"o"}"#;
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn clients_of_anthropics_read_lists_in_its_shape() {
         let told = |answer: &str| {
-            let told = normalised(answer.as_bytes(), "p", Dialect::Anthropic)?;
+            let told = normalised(answer.as_bytes(), "p", ApiFormat::Anthropic)?;
             serde_json::from_slice::<Value>(&told).ok()
         };
         let models = r#"{"object":"list","data":[{"id":"a","created":1700000000},{"id":"b"}]}"#;

@@ -1,6 +1,6 @@
 //! The operations that an inference API offers, and the method and path that stand for each.
 
-use crate::api_format::Dialect;
+use crate::api_format::ApiFormat;
 
 /// What comes with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,19 +172,19 @@ impl Operation {
     }
 
     /// The dialect in which its callers write and read; `None` where both have this path.
-    pub fn dialect(self) -> Option<Dialect> {
+    pub fn dialect(self) -> Option<ApiFormat> {
         match self {
-            Self::Messages | Self::MessagesCountTokens => Some(Dialect::Anthropic),
+            Self::Messages | Self::MessagesCountTokens => Some(ApiFormat::Anthropic),
             Self::GenerateContent
             | Self::StreamGenerateContent
             | Self::EmbedContent
             | Self::BatchEmbedContents
-            | Self::CountTokens => Some(Dialect::Gemini),
+            | Self::CountTokens => Some(ApiFormat::Gemini),
             Self::Converse
             | Self::ConverseStream
             | Self::InvokeModel
             | Self::InvokeModelStream
-            | Self::CountConverse => Some(Dialect::Bedrock),
+            | Self::CountConverse => Some(ApiFormat::Bedrock),
             Self::Proxy
             | Self::Models
             | Self::ListFiles
@@ -201,7 +201,7 @@ impl Operation {
             | Self::CreateBatchDataset
             | Self::UploadBatchDataset
             | Self::LocateBatchDataset => None,
-            _ => Some(Dialect::OpenAi),
+            _ => Some(ApiFormat::OpenAi),
         }
     }
 

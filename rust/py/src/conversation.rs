@@ -10,11 +10,11 @@ use std::{
 };
 
 use penstock_core::{
-    endpoints::realtime::{self, CloseCode, CloseFrame, Connected, Message, Session},
+    endpoints::realtime::{self, CloseCode, CloseFrame, Message, UpgradeOutcome, WebSocketSession},
     gateway::Gateway,
-    ingress::headers::{Head, Headers},
-    process::edge::{idle_connections::UnderWay, sock_diag},
-    response::outgoing::{Answer, Contents},
+    ingress::headers::{Headers, RequestHead},
+    process::edge::{idle_connections::RequestGuard, sock_diag},
+    response::outgoing::{ClientResponse, ClientResponseBody},
 };
 use pyo3::{
     intern,
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// One thing for the caller.
 enum Event {
     Accept(Option<String>),
-    Deny(Answer),
+    Deny(ClientResponse),
     Say(Message),
 }
 
@@ -119,7 +119,7 @@ impl Conversation {
     pub fn begin(
         jobs: &Jobs,
         gateway: Arc<Gateway>,
-        (head, under_way, way): (Head, Option<UnderWay>, Option<Way>),
+        (head, under_way, way): (RequestHead, Option<RequestGuard>, Option<Way>),
         there: Py<PyAny>,
         room: Py<PyAny>,
     ) -> Self {
@@ -136,14 +136,14 @@ impl Conversation {
             let mut teller = Teller { desk: told, is_accepted: false, is_over: false };
             let connected = tokio::select! {
                 biased;
-                connected = realtime::connect(&gateway, head) => Some(connected),
+                connected = realtime::handle_upgrade(&gateway, head) => Some(connected),
                 () = left(way) => None,
             };
             match connected {
-                Some(Connected::Refused(answer)) => drop(teller.desk.put(Event::Deny(answer)).await),
-                Some(Connected::Open(session)) => teller.converse(&gateway, *session, from_caller).await,
+                Some(UpgradeOutcome::Rejected(answer)) => drop(teller.desk.put(Event::Deny(answer)).await),
+                Some(UpgradeOutcome::Accepted(session)) => teller.converse(&gateway, *session, from_caller).await,
                 // Nobody reads it; the server's own task ends with it.
-                None => teller.desk.lay(Event::Deny(Answer::internal_error())),
+                None => teller.desk.lay(Event::Deny(ClientResponse::internal_error())),
             }
             teller.is_over = true;
             drop(under_way);
@@ -154,7 +154,7 @@ impl Conversation {
 
 /// Resolves when the caller of a WebSocket that is not there yet has left: until it is accepted the server tells nobody.
 async fn left(way: Option<Way>) {
-    let is_open = |Way { local, remote }| sock_diag::is_open(local, remote).ok();
+    let is_open = |Way { local, remote }| sock_diag::is_connection_open(local, remote).ok();
     // Of a connection that the kernel does not know nothing can be said.
     let Some(way) = way.filter(|way| is_open(*way) == Some(true)) else { return pending().await };
     loop {
@@ -181,7 +181,12 @@ struct Teller {
 }
 
 impl Teller {
-    async fn converse(&mut self, gateway: &Gateway, mut session: Session, from_caller: mpsc::Receiver<Message>) {
+    async fn converse(
+        &mut self,
+        gateway: &Gateway,
+        mut session: WebSocketSession,
+        from_caller: mpsc::Receiver<Message>,
+    ) {
         let accept = Event::Accept(session.protocol.take());
         self.is_accepted = true;
         self.desk.put(accept).await;
@@ -205,7 +210,7 @@ impl Drop for Teller {
             self.desk.lay(if self.is_accepted {
                 Event::Say(Message::Close(Some(frame)))
             } else {
-                Event::Deny(Answer::internal_error())
+                Event::Deny(ClientResponse::internal_error())
             });
         }
     }
@@ -235,17 +240,17 @@ fn accepted(py: Python<'_>, protocol: Option<String>) -> PyResult<Bound<'_, PyDi
 }
 
 /// The answer instead of a WebSocket.
-fn denied(list: &Bound<'_, PyList>, answer: &Answer) -> PyResult<()> {
+fn denied(list: &Bound<'_, PyList>, answer: &ClientResponse) -> PyResult<()> {
     let py = list.py();
     let start = PyDict::new(py);
     start.set_item(intern!(py, "type"), intern!(py, "websocket.http.response.start"))?;
-    start.set_item(intern!(py, "status"), answer.reply.status)?;
-    start.set_item(intern!(py, "headers"), pairs(py, &answer.reply.headers)?)?;
+    start.set_item(intern!(py, "status"), answer.head.status)?;
+    start.set_item(intern!(py, "headers"), pairs(py, &answer.head.headers)?)?;
     list.append(start)?;
     let end = PyDict::new(py);
     let bytes: &[u8] = match &answer.body {
-        Contents::Whole(bytes) => bytes,
-        Contents::Stream(_) => b"",
+        ClientResponseBody::Complete(bytes) => bytes,
+        ClientResponseBody::Stream(_) => b"",
     };
     end.set_item(intern!(py, "type"), intern!(py, "websocket.http.response.body"))?;
     end.set_item(intern!(py, "body"), PyBytes::new(py, bytes))?;

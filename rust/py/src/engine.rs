@@ -10,8 +10,8 @@ use std::{
 
 use penstock_core::{
     accounting::record::{batch_records, masking},
-    config::{Config, TargetLimits, Unknown, schema},
-    endpoints::batches::line_requests::{self, Line},
+    config::{Config, Strictness, TargetLimits, schema},
+    endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
     gateway::{Gateway, Request},
     ingress::body::Body,
@@ -74,13 +74,13 @@ impl Engine {
 
     /// Compiles a snapshot and puts it in the place of the old one; `EngineError` tells every problem.
     fn apply(&self, py: Python<'_>, snapshot: &[u8]) -> PyResult<()> {
-        py.detach(|| self.gateway.apply(snapshot)).map_err(|problems| errors::invalid(py, &problems))
+        py.detach(|| self.gateway.apply_snapshot(snapshot)).map_err(|problems| errors::invalid(py, &problems))
     }
 
     /// Takes a request that came through the server's own task; `done` is called when it is answered.
     fn exchange(&self, scope: &Bound<'_, PyDict>, receive: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
         let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
-        self.gateway.sink.metrics.plain.add(1);
+        self.gateway.record_sink.metrics.asgi_fallback_requests.add(1);
         self.begin(scope, proto, Some(done))
     }
 
@@ -116,7 +116,7 @@ impl Engine {
 
     /// The counters, as a JSON object.
     fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.gateway.sink.metrics.read().to_string().as_bytes())
+        PyBytes::new(py, self.gateway.record_sink.metrics.to_json().to_string().as_bytes())
     }
 
     /// From now on `/ready` says no; streams that are still open after so many seconds are ended.
@@ -163,7 +163,7 @@ impl Engine {
         if take().is_err() {
             return false;
         }
-        self.gateway.sink.metrics.intercepted.add(1);
+        self.gateway.record_sink.metrics.fast_path_requests.add(1);
         drop(coroutine.call_method0(intern!(py, "close")));
         true
     }
@@ -185,8 +185,8 @@ impl Engine {
 
     fn begin(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
         let mut head = scope::head(scope)?;
-        if self.gateway.is_management(&head.path) {
-            head.peer = peer::caller(scope).map(|(address, _)| address.ip());
+        if self.gateway.is_management_path(&head.path) {
+            head.peer_ip = peer::caller(scope).map(|(address, _)| address.ip());
         }
         let expected = scope::expected(scope, &head)?;
         let jobs = self.jobs()?;
@@ -227,10 +227,10 @@ impl Engine {
 #[pyfunction]
 #[pyo3(signature = (kind, data, limits = None))]
 pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usize, usize)>) -> PyResult<()> {
-    let limits = limits.map(|(root, conditional, nested)| TargetLimits { root, conditional, nested });
+    let limits = limits.map(|(root, conditional, nested)| TargetLimits { max_root, max_conditional, max_nested });
     let problems = match kind {
-        "config" => Config::within(limits, data, Unknown::Told).err(),
-        "snapshot" => Snapshot::check(data).err(),
+        "config" => Config::parse_with_limits(limits, data, Strictness::StrictWithLints).err(),
+        "snapshot" => Snapshot::validate(data).err(),
         other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
     };
     problems.map_or(Ok(()), |problems| Err(errors::invalid(py, &problems)))
@@ -245,14 +245,14 @@ pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
 /// The JSON Schema of a config.
 #[pyfunction]
 pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
-    PyBytes::new(py, schema::schema().to_string().as_bytes())
+    PyBytes::new(py, schema::config_schema().to_string().as_bytes())
 }
 
 /// Has the kernel end the turns of this process, of so many seconds, in time while it is busy; call it after the fork.
 #[pyfunction]
 pub fn end_turns_in_time(turn: f64) -> PyResult<()> {
     let turn = Duration::try_from_secs_f64(turn).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(preempt::end_in_time(turn)?)
+    Ok(preempt::start_preemption_ticker(turn)?)
 }
 
 /// Whether a field of this name, in small letters with hyphens, may hold a credential: records mask it.
@@ -269,8 +269,9 @@ pub fn say_line<'py>(
     path: &str,
     body: &[u8],
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
-    let said = line_requests::said(Line { provider, path, body }).map_err(|problem| errors::invalid(py, &[problem]))?;
-    Ok((PyBytes::new(py, &said.body), said.lost))
+    let said = line_requests::translate_line(BatchLine { provider, path, body })
+        .map_err(|problem| errors::invalid(py, &[problem]))?;
+    Ok((PyBytes::new(py, &said.body), said.dropped_params))
 }
 
 /// A provider's answer to a line of a batch with its status, an error too, as its caller reads it.
@@ -283,31 +284,31 @@ pub fn tell_line<'py>(
     answered: (u16, Bound<'py, PyBytes>),
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (status, answer) = answered;
-    let told = line_requests::told(Line { provider, path, body }, status, answer.as_bytes());
+    let told = line_requests::translate_line_response(BatchLine { provider, path, body }, status, answer.as_bytes());
     told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::invalid(py, &[problem]))
 }
 
 /// Writes the records of lines that a provider answered in a batch of its own.
 #[pyclass(frozen, module = "penstock._engine")]
-pub struct Ledger(batch_records::Ledger);
+pub struct Ledger(batch_records::BatchRecorder);
 
 #[pymethods]
 impl Ledger {
     /// `prices` is what a snapshot says of prices.
     #[new]
     fn new(py: Python<'_>, prices: &[u8]) -> PyResult<Self> {
-        batch_records::Ledger::new(prices).map(Self).map_err(|problems| errors::invalid(py, &problems))
+        batch_records::BatchRecorder::new(prices).map(Self).map_err(|problems| errors::invalid(py, &problems))
     }
 
     /// The record of a line and its answer, with the end of its line.
     fn record<'py>(&self, py: Python<'py>, entry: &[u8], answer: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let written = self.0.record(entry, answer);
+        let written = self.0.write_record(entry, answer);
         written.map(|line| PyBytes::new(py, &line)).map_err(|problem| errors::invalid(py, &[problem]))
     }
 
     /// What all of them cost, in nano-dollars.
     #[getter]
     fn cost(&self) -> u64 {
-        self.0.cost()
+        self.0.total_nanodollars()
     }
 }

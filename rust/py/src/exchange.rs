@@ -14,10 +14,10 @@ use bytes::Bytes;
 use penstock_core::{
     gateway::Gateway,
     process::edge::{
-        disconnect::HangUps,
-        idle_connections::{Aside, Callers, UnderWay},
+        disconnect::Disconnector,
+        idle_connections::{ConnectionTracker, ParkedStream, RequestGuard},
     },
-    response::outgoing::{Answer, Contents, Cut, Reply, Stream},
+    response::outgoing::{BodyTruncated, ClientResponse, ClientResponseBody, ClientResponseHead, ResponseStream},
 };
 use pyo3::{
     intern,
@@ -45,7 +45,7 @@ pub struct Exchange {
     /// Known already where something else is told when the caller leaves.
     gone: Option<Gone>,
     /// What waits to be sent before the first piece.
-    head: Option<Reply>,
+    head: Option<ClientResponseHead>,
     answered: bool,
 }
 
@@ -75,9 +75,9 @@ struct Ends<C> {
     closing: C,
     /// Longest wait for a caller who does not read.
     stall: Duration,
-    hang_ups: Arc<HangUps>,
+    hang_ups: Arc<Disconnector>,
     /// Until the last byte was handed over.
-    under_way: Option<UnderWay>,
+    under_way: Option<RequestGuard>,
 }
 
 enum Sent {
@@ -90,15 +90,15 @@ enum Sent {
 /// An answer of which pieces are still to come.
 pub struct Streaming {
     exchange: Exchange,
-    stream: Box<Stream>,
+    stream: Box<ResponseStream>,
     gone: Gone,
     /// Until the last byte was handed over.
-    under_way: Option<UnderWay>,
+    under_way: Option<RequestGuard>,
 }
 
 /// Serves one request from its body to its whole answer, or to where its answer begins to stream: what is left then needs a
 /// third of the room, and lasts.
-pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> Option<Streaming> {
+pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<ConnectionTracker>, job: Job) -> Option<Streaming> {
     let Job { request, mut exchange } = job;
     let mut under_way = None;
     let (answer, gone) = {
@@ -107,7 +107,7 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
         let quick = tokio::select! {
             biased;
             answer = &mut work => Some(answer),
-            () = gateway.grace.over() => None,
+            () = gateway.coarse_timer.wait() => None,
         };
         if let Some(answer) = quick {
             (answer, None)
@@ -124,17 +124,17 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
             }
         }
     };
-    let Answer { reply, body } = answer;
+    let ClientResponse { head: reply, body } = answer;
     match body {
         // Objects are let go of while attached: else they wait on a list for the next who is.
-        Contents::Whole(bytes) => {
+        ClientResponseBody::Complete(bytes) => {
             Python::attach(|py| {
                 exchange.whole(py, reply, &bytes);
                 drop(exchange);
             });
             None
         }
-        Contents::Stream(stream) => {
+        ClientResponseBody::Stream(stream) => {
             let gone = gone.unwrap_or_else(|| {
                 under_way = exchange.under_way(callers);
                 exchange.watch()
@@ -148,10 +148,12 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
 
 impl Streaming {
     /// Passes on what comes, to the last byte.
-    pub async fn pass_on(self, gateway: Arc<Gateway>, hang_ups: Arc<HangUps>) {
+    pub async fn pass_on(self, gateway: Arc<Gateway>, hang_ups: Arc<Disconnector>) {
         let Self { mut exchange, stream, gone, under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
-        exchange.stream(stream, Ends { gone, closing: gateway.closing(), stall, hang_ups, under_way }).await;
+        exchange
+            .stream(stream, Ends { gone, closing: gateway.wait_for_stream_shutdown(), stall, hang_ups, under_way })
+            .await;
         Python::attach(|_| drop(exchange));
     }
 }
@@ -177,10 +179,10 @@ impl Exchange {
     }
 
     /// Says that its caller's connection is in use.
-    fn under_way(&self, callers: &Arc<Callers>) -> Option<UnderWay> {
+    fn under_way(&self, callers: &Arc<ConnectionTracker>) -> Option<RequestGuard> {
         Python::attach(|py| {
             let (caller, is_http2) = peer::caller(self.scope.as_ref()?.bind(py))?;
-            Some(callers.enter(caller, is_http2))
+            Some(callers.begin_request(caller, is_http2))
         })
     }
 
@@ -198,18 +200,20 @@ impl Exchange {
         self.answered = true;
     }
 
-    fn whole(&mut self, py: Python<'_>, reply: Reply, body: &[u8]) {
+    fn whole(&mut self, py: Python<'_>, reply: ClientResponseHead, body: &[u8]) {
         self.head = Some(reply);
         drop(self.send(py, body, false));
     }
 
-    async fn stream(&mut self, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
+    async fn stream(&mut self, mut stream: Box<ResponseStream>, ends: Ends<impl Future<Output = ()>>) {
         let Ends { mut gone, closing, stall, hang_ups, under_way } = ends;
         let mut closing = std::pin::pin!(closing);
         let begun = Python::attach(|py| {
-            let says = |says: fn(&Reply) -> bool| self.head.as_ref().is_some_and(says);
-            let (at_once, declares) =
-                (says(Reply::is_events), says(|reply| reply.headers.get("content-length").is_some()));
+            let says = |says: fn(&ClientResponseHead) -> bool| self.head.as_ref().is_some_and(says);
+            let (at_once, declares) = (
+                says(ClientResponseHead::is_event_stream),
+                says(|reply| reply.headers.get("content-length").is_some()),
+            );
             self.peer = self.scope.take().map(|scope| Peer::of(scope.bind(py), declares));
             // Any other head leaves with the first piece, which is there.
             if at_once { self.start(py) } else { Ok(()) }
@@ -223,7 +227,7 @@ impl Exchange {
                 // First: a provider that always has more must not hide it.
                 _ = &mut gone => return self.abandon(),
                 piece = stream.next() => piece,
-                () = &mut closing => stream.stop(),
+                () = &mut closing => stream.stop_for_drain(),
             };
             let sent = match piece {
                 Ok(Some(bytes)) if stream.is_ended() => {
@@ -236,7 +240,7 @@ impl Exchange {
                 }
                 Ok(Some(bytes)) => Python::attach(|py| self.send(py, &bytes, true)),
                 Ok(None) => return Python::attach(|py| drop(self.send(py, &[], false))),
-                Err(Cut) => return self.cut((gone, closing), (under_way, stall), &hang_ups).await,
+                Err(BodyTruncated) => return self.cut((gone, closing), (under_way, stall), &hang_ups).await,
             };
             match sent {
                 Sent::Done => (),
@@ -247,10 +251,10 @@ impl Exchange {
                         _ = &mut gone => return,
                         _ = &mut room => continue,
                         () = &mut closing => None,
-                        () = tokio::time::sleep(stall) => under_way.and_then(UnderWay::set_aside),
+                        () = tokio::time::sleep(stall) => under_way.and_then(RequestGuard::park),
                     };
                     let ends = if let Some(aside) = aside {
-                        let end = stream.leave_unread(stall);
+                        let end = stream.stop_unread(stall);
                         drop(stream);
                         // In a box of its own: it would make the future of every stream larger.
                         Box::pin(self.set_aside(end, (gone, room, closing), aside)).await
@@ -260,7 +264,7 @@ impl Exchange {
                         true
                     };
                     if ends && let Some(client) = self.unended() {
-                        Box::pin(hang_ups.hang_up(client)).await;
+                        Box::pin(hang_ups.disconnect_client(client)).await;
                     }
                     return;
                 }
@@ -272,9 +276,9 @@ impl Exchange {
     /// connection must end all the same: there is no other way to tell a reader who goes on that this was not all.
     async fn set_aside(
         &mut self,
-        end: Result<Option<Bytes>, Cut>,
+        end: Result<Option<Bytes>, BodyTruncated>,
         (gone, room, closing): (Gone, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
-        aside: Aside,
+        aside: ParkedStream,
     ) -> bool {
         // Not before: of two pieces that wait the server may send the later one first.
         tokio::select! {
@@ -285,7 +289,7 @@ impl Exchange {
         }
         let last = match end {
             Ok(last) => last.unwrap_or_default(),
-            Err(Cut) => return true,
+            Err(BodyTruncated) => return true,
         };
         Python::attach(|py| drop(self.send(py, &last, false)));
         false
@@ -305,22 +309,22 @@ impl Exchange {
     async fn cut(
         &mut self,
         (gone, closing): (Gone, Pin<&mut impl Future<Output = ()>>),
-        (under_way, longest): (Option<UnderWay>, Duration),
-        hang_ups: &HangUps,
+        (under_way, longest): (Option<RequestGuard>, Duration),
+        hang_ups: &Disconnector,
     ) {
         let Some(client) = self.unended() else { return };
         // In a box of its own: it would make the future of every stream larger.
         let ending = Box::pin(async move {
-            if let Some(aside) = under_way.and_then(UnderWay::set_aside) {
+            if let Some(aside) = under_way.and_then(RequestGuard::park) {
                 tokio::select! {
                     biased;
                     _ = gone => return,
-                    () = aside.alone() => (),
+                    () = aside.wait_for_other_requests() => (),
                     () = closing => (),
                     () = tokio::time::sleep(longest) => (),
                 }
             }
-            hang_ups.hang_up(client).await;
+            hang_ups.disconnect_client(client).await;
         });
         ending.await;
     }
@@ -400,8 +404,8 @@ impl Drop for Exchange {
         if self.answered {
             return;
         }
-        let Answer { reply, body } = Answer::internal_error();
-        if let Contents::Whole(body) = body {
+        let ClientResponse { head: reply, body } = ClientResponse::internal_error();
+        if let ClientResponseBody::Complete(body) = body {
             Python::attach(|py| self.whole(py, reply, &body));
         }
     }

@@ -14,7 +14,7 @@ pub struct Way {
 
 /// Whether the connection of a request is open in both directions. Where that cannot be known it is not.
 pub fn is_there(scope: &Bound<'_, PyDict>) -> bool {
-    way(scope).is_some_and(|Way { local, remote }| sock_diag::is_open(local, remote).unwrap_or_default())
+    way(scope).is_some_and(|Way { local, remote }| sock_diag::is_connection_open(local, remote).unwrap_or_default())
 }
 
 /// Where a request's caller is, and whether it speaks HTTP/2.
@@ -41,7 +41,7 @@ pub fn way(scope: &Bound<'_, PyDict>) -> Option<Way> {
     }
     let (mut local, remote) = (address(&value(intern!(py, "server"))?)?, address(&value(intern!(py, "client"))?)?);
     if local.ip().is_unspecified() {
-        local.set_ip(sock_diag::way_to(remote).ok()?);
+        local.set_ip(sock_diag::local_address_for(remote).ok()?);
     }
     Some(Way { local, remote })
 }

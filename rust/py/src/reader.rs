@@ -9,8 +9,8 @@ use bytes::Bytes;
 use penstock_core::{
     gateway::Request,
     ingress::{
-        body::{Body, End, Feeder, Interest, feed},
-        headers::Head,
+        body::{Body, BodyEnd, Feeder, ReaderState, feed_channel},
+        headers::RequestHead,
     },
 };
 use pyo3::{prelude::*, types::PyDict};
@@ -50,7 +50,7 @@ pub struct Reader {
 enum Stage {
     /// The request is handed to the engine with its whole body, unless that is large or takes its time.
     Gathering {
-        head: Head,
+        head: RequestHead,
         exchange: Exchange,
         gathered: Vec<u8>,
         looked_at: bool,
@@ -85,7 +85,7 @@ pub enum Look {
 
 impl Reader {
     /// Begins to read; the request is handed over with its body, or with the first part of a large one.
-    pub fn begin(scope: &Bound<'_, PyDict>, jobs: Jobs, head: Head, exchange: Exchange, expected: Expected) {
+    pub fn begin(scope: &Bound<'_, PyDict>, jobs: Jobs, head: RequestHead, exchange: Exchange, expected: Expected) {
         let py = scope.py();
         let expected = if let Expected::Exactly(length) = expected { Some(length) } else { None };
         let is_large = expected.is_some_and(|length| length > GATHERED as u64);
@@ -140,7 +140,7 @@ impl Reader {
                 self.more(py);
             }
             Stage::Feeding(Feeding { feeder, .. }) => {
-                if complete || feeder.interest() == Interest::Reads {
+                if complete || feeder.reader_state() == ReaderState::Reading {
                     return self.push(py, Bytes::copy_from_slice(piece), complete);
                 }
                 self.discard();
@@ -164,13 +164,13 @@ impl Reader {
         let (Stage::Feeding(Feeding { feeder, .. }) | Stage::Broken(Feeding { feeder, .. })) = &self.stage else {
             return;
         };
-        match (&self.stage, feeder.interest()) {
-            (Stage::Broken(_), Interest::Reads) => {
+        match (&self.stage, feeder.reader_state()) {
+            (Stage::Broken(_), ReaderState::Reading) => {
                 let jobs = self.jobs.clone();
                 jobs.waiting.park(self);
             }
             (Stage::Broken(_), _) => (),
-            (_, Interest::Reads) => self.more(py),
+            (_, ReaderState::Reading) => self.more(py),
             // The caller waits to be asked for it, and has its answer.
             _ if self.read == 0 => (),
             _ => {
@@ -189,10 +189,10 @@ impl Reader {
                 }
                 Look::Stays
             }
-            Stage::Feeding(Feeding { feeder, .. }) => match feeder.interest() {
-                Interest::Reads => Look::Stays,
-                Interest::TimedOut => Look::Ends,
-                Interest::Lost => {
+            Stage::Feeding(Feeding { feeder, .. }) => match feeder.reader_state() {
+                ReaderState::Reading => Look::Stays,
+                ReaderState::TimedOut => Look::Ends,
+                ReaderState::Closed => {
                     self.discard();
                     Look::Stays
                 }
@@ -217,7 +217,7 @@ impl Reader {
         let feeder = feeder.clone();
         let wants_more = feeder.push(piece);
         if complete {
-            feeder.end(End::Complete);
+            feeder.finish(BodyEnd::Complete);
             self.watch(py);
         } else if wants_more {
             self.more(py);
@@ -262,7 +262,7 @@ impl Reader {
 
     fn submit_whole(mut self: Box<Self>) {
         if let Stage::Gathering { head, exchange, gathered, .. } = std::mem::replace(&mut self.stage, Stage::Over) {
-            self.jobs.submit(Job { request: Request { head, body: Body::Whole(gathered.into()) }, exchange });
+            self.jobs.submit(Job { request: Request { head, body: Body::Complete(gathered.into()) }, exchange });
         }
     }
 
@@ -272,7 +272,7 @@ impl Reader {
             return None;
         };
         let (jobs, id) = (self.jobs.clone(), self.id);
-        let (feeder, reading) = feed(move || {
+        let (feeder, reading) = feed_channel(move || {
             if let Some(reader) = jobs.waiting.take_parked(id) {
                 Python::attach(|py| reader.resume(py));
             }
@@ -282,7 +282,7 @@ impl Reader {
         }
         let (tell, gone) = oneshot::channel();
         self.stage = Stage::Feeding(Feeding { feeder, tell });
-        let body = Body::Fed(reading, self.expected);
+        let body = Body::Streamed(reading, self.expected);
         Some(Job { request: Request { head, body }, exchange: exchange.watched(gone) })
     }
 
@@ -294,10 +294,10 @@ impl Reader {
         if peer::is_there(self.scope.bind(py)) {
             self.stage = Stage::Broken(Feeding { feeder: feeder.clone(), tell });
             jobs.waiting.park(self);
-            feeder.end(End::Broken);
+            feeder.finish(BodyEnd::Malformed);
         } else {
             // In this order: whoever waits for the body learns that it is broken, whoever does not that nobody waits for him.
-            feeder.end(End::Left);
+            feeder.finish(BodyEnd::Disconnected);
             tell.send(()).ok();
         }
         jobs.submit_some(job);

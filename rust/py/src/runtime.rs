@@ -10,11 +10,11 @@ use std::{
 
 use async_task::Runnable;
 use penstock_core::{
-    endpoints::management_proxy::{self, StepBack},
+    endpoints::management_proxy::{self, LowerPriority},
     gateway::{Gateway, Request},
     process::edge::{
-        disconnect::HangUps,
-        idle_connections::{Callers, Patience, UnderWay, Watch},
+        disconnect::Disconnector,
+        idle_connections::{ConnectionTracker, IdleConnectionReaper, IdleTimeouts, RequestGuard},
     },
 };
 use pyo3::{prelude::*, types::PyDict};
@@ -47,8 +47,8 @@ pub struct Desk {
     handle: Handle,
     /// Where request bodies are waited for.
     pub waiting: WaitingRoom,
-    callers: Arc<Callers>,
-    hang_ups: Arc<HangUps>,
+    callers: Arc<ConnectionTracker>,
+    hang_ups: Arc<Disconnector>,
     /// Tasks that can go on; as many as there are requests, which the number of connections bounds.
     ready: mpsc::UnboundedSender<Runnable>,
 }
@@ -76,9 +76,9 @@ impl Desk {
     }
 
     /// Says that the connection of a request is in use, until what is given back is dropped.
-    pub fn under_way(&self, scope: &Bound<'_, PyDict>) -> Option<UnderWay> {
+    pub fn under_way(&self, scope: &Bound<'_, PyDict>) -> Option<RequestGuard> {
         let (caller, is_http2) = peer::caller(scope)?;
-        Some(self.callers.enter(caller, is_http2))
+        Some(self.callers.begin_request(caller, is_http2))
     }
 
     pub fn submit_some(&self, job: Option<Job>) {
@@ -127,12 +127,16 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub fn start(gateway: Arc<Gateway>, step_back: StepBack) -> std::io::Result<Self> {
+    pub fn start(gateway: Arc<Gateway>, step_back: LowerPriority) -> std::io::Result<Self> {
         let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let callers = Arc::<Callers>::default();
-        let watch = Watch::new(gateway.settings.port, Patience::of(&gateway.settings), Arc::clone(&callers));
+        let callers = Arc::<ConnectionTracker>::default();
+        let watch = IdleConnectionReaper::new(
+            gateway.settings.port,
+            IdleTimeouts::from_settings(&gateway.settings),
+            Arc::clone(&callers),
+        );
         let desk = Desk {
             gateway: Arc::clone(&gateway),
             handle: runtime.handle().clone(),
@@ -175,12 +179,12 @@ impl Runtime {
 }
 
 /// Sends away who asks nothing, for ever.
-async fn end_idle_connections(mut watch: Watch) {
+async fn end_idle_connections(mut watch: IdleConnectionReaper) {
     loop {
-        tokio::time::sleep(watch.every()).await;
+        tokio::time::sleep(watch.poll_interval()).await;
         let look = move || {
             // Where the kernel does not say who is idle nobody is sent away.
-            drop(watch.look(Instant::now()));
+            drop(watch.close_expired(Instant::now()));
             watch
         };
         match tokio::task::spawn_blocking(look).await {
@@ -192,7 +196,7 @@ async fn end_idle_connections(mut watch: Watch) {
 
 async fn run(
     gateway: Arc<Gateway>,
-    (bodies, watch, step_back): (Jobs, Watch, StepBack),
+    (bodies, watch, step_back): (Jobs, IdleConnectionReaper, LowerPriority),
     mut queue: mpsc::UnboundedReceiver<Runnable>,
     mut stopped: oneshot::Receiver<()>,
 ) {
@@ -200,11 +204,11 @@ async fn run(
     let shipping = tokio::spawn(management_proxy::ship_records(Arc::clone(&gateway), stop));
     let hang_ups = Arc::clone(&bodies.hang_ups);
     let background = [
-        tokio::spawn(management_proxy::tell_metrics(Arc::clone(&gateway))),
+        tokio::spawn(management_proxy::report_metrics(Arc::clone(&gateway))),
         tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&gateway), step_back)),
-        tokio::spawn(management_proxy::tend_shared(Arc::clone(&gateway))),
+        tokio::spawn(management_proxy::maintain_shared_state(Arc::clone(&gateway))),
         tokio::spawn(end_idle_connections(watch)),
-        tokio::spawn(async move { hang_ups.carry_out().await }),
+        tokio::spawn(async move { hang_ups.run().await }),
         tokio::spawn(async move { bodies.look_after_bodies().await }),
     ];
     loop {

@@ -1,6 +1,6 @@
 //! A request's head out of an ASGI scope.
 
-use penstock_core::ingress::headers::{Head, Headers};
+use penstock_core::ingress::headers::{Headers, RequestHead};
 use pyo3::{
     intern,
     prelude::*,
@@ -17,17 +17,17 @@ pub enum Expected {
 }
 
 /// Reads method, path, query and header fields.
-pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
+pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
     let method = field(scope, intern!(scope.py(), "method"))?.cast::<PyString>()?.to_str()?.to_owned();
     head_of(scope, method)
 }
 
 /// Reads the head of a request for a WebSocket, whose method goes without saying.
-pub fn socket_head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
+pub fn socket_head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
     head_of(scope, "GET".to_owned())
 }
 
-fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<Head> {
+fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<RequestHead> {
     let py = scope.py();
     let list = field(scope, intern!(py, "headers"))?;
     let list = list.cast::<PyList>()?;
@@ -45,21 +45,21 @@ fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<Head> {
     }
     let text =
         |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
-    Ok(Head {
+    Ok(RequestHead {
         method,
         path: text(intern!(py, "raw_path"))?,
         query: text(intern!(py, "query_string"))?,
         headers,
-        ..Head::default()
+        ..RequestHead::default()
     })
 }
 
 /// Which body to wait for. A request of HTTP/1 without either field has none.
-pub fn expected(scope: &Bound<'_, PyDict>, head: &Head) -> PyResult<Expected> {
+pub fn expected(scope: &Bound<'_, PyDict>, head: &RequestHead) -> PyResult<Expected> {
     if head.headers.get("transfer-encoding").is_some() {
         return Ok(Expected::Unknown);
     }
-    if let Some(length) = head.headers.text("content-length") {
+    if let Some(length) = head.headers.get_str("content-length") {
         return Ok(match length.parse() {
             Ok(0) => Expected::Nothing,
             Ok(length) => Expected::Exactly(length),

@@ -3,45 +3,46 @@
 use penstock_llm::catalog::{self, Form};
 use serde_json::Value;
 
-use super::{Deployments, Node, Reading};
+use super::{ConfigReader, Deployments, Node};
 use crate::{
     features::{
-        cache::Cache, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
-        inspect_stream::InspectStream, recovery::Recovery, retry::Retry, strict::Strict, timeout::RequestTimeout,
+        cache::CachePolicy, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
+        inspect_stream::InspectStream, recovery::Recovery, retry::Retry, strict::StrictCompliance,
+        timeout::RequestTimeout,
     },
     process::secret::Secret,
     routing::{
         Strategy,
-        conditional::{self, Conditional},
-        fallback::Fallback,
+        conditional::{self, ConditionalRouting},
+        fallback::FallbackPolicy,
         hedge::Hedge,
-        loadbalance::{LoadBalance, Sticky},
+        loadbalance::{LoadBalancer, StickyPolicy},
     },
 };
 
 /// A target as it is being read, with what becomes its strategy.
-pub(crate) struct Draft {
+pub(crate) struct ConfigDraft {
     target: Node,
     strategy: Option<StrategyDraft>,
     virtual_key: Option<String>,
     /// The place of statuses in older configs.
-    statuses: Vec<u16>,
+    legacy_statuses: Vec<u16>,
 }
 
 #[derive(Default)]
 struct StrategyDraft {
-    mode: Option<Mode>,
+    mode: Option<StrategyMode>,
     statuses: Vec<u16>,
-    conditional: conditional::Draft,
-    sticky: Option<Sticky>,
+    conditional: conditional::ConditionalDraft,
+    sticky: Option<StickyPolicy>,
     hedge: Option<Hedge>,
     circuit_breaker: CircuitBreaker,
     /// Keys that were there, and the mode that they belong to.
-    beside: Vec<(String, Mode)>,
+    present_mode_keys: Vec<(String, StrategyMode)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum StrategyMode {
     Single,
     Fallback,
     LoadBalance,
@@ -51,14 +52,14 @@ enum Mode {
 const MODES: &str = "`single`, `fallback`, `loadbalance` or `conditional`";
 
 /// A key of a config: what it may hold, as JSON Schema, and what reads it.
-pub(crate) struct Field {
+pub(crate) struct ConfigKey {
     pub key: &'static str,
     pub schema: &'static str,
-    read: fn(&mut Draft, &Value, &mut Reading),
+    parse: fn(&mut ConfigDraft, &Value, &mut ConfigReader),
 }
 
 /// Keys of the schema that this engine does not act on yet. Obeying half of a config would be worse than refusing it.
-const NOT_YET: &[&str] = &[
+const UNSUPPORTED_KEYS: &[&str] = &[
     "prompt_id",
     "before_request_hooks",
     "after_request_hooks",
@@ -69,8 +70,8 @@ const NOT_YET: &[&str] = &[
 ];
 
 /// Every key, in the order of the documentation.
-pub(crate) const FIELDS: &[Field] = &[
-    Field {
+pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
+    ConfigKey {
         key: "strategy",
         schema: r##"{"type":"object","description":"how one of several targets is chosen","required":["mode"],"additionalProperties":false,"properties":{
         "mode":{"enum":["single","fallback","loadbalance","conditional"]},
@@ -89,226 +90,228 @@ pub(crate) const FIELDS: &[Field] = &[
         "allOf":[{"if":{"required":["hedge"]},"then":{"properties":{"mode":{"const":"fallback"}}}},
             {"if":{"anyOf":[{"required":["sticky"]},{"required":["sticky_session"]}]},"then":{"properties":{"mode":{"const":"loadbalance"}}}},
             {"if":{"anyOf":[{"required":["conditions"]},{"required":["default"]}]},"then":{"properties":{"mode":{"const":"conditional"}}}}]}"##,
-        read: |draft, value, reading| draft.strategy = Some(StrategyDraft::read(value, reading)),
+        parse: |draft, value, reading| draft.strategy = Some(StrategyDraft::parse(value, reading)),
     },
-    Field {
+    ConfigKey {
         key: "targets",
         schema: r##"{"type":"array","minItems":1,"items":{"$ref":"#/$defs/config"},"description":"each a target, or a config of its own"}"##,
-        read: |draft, value, reading| draft.read_targets(value, reading),
+        parse: |draft, value, reading| draft.parse_targets(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "name",
         schema: r##"{"$ref":"#/$defs/text","description":"by which conditions name a target"}"##,
-        read: |draft, value, reading| draft.target.name = reading.text(value),
+        parse: |draft, value, reading| draft.target.name = reading.read_string(value),
     },
-    Field {
+    ConfigKey {
         key: "provider",
         schema: r##"{"$ref":"#/$defs/provider","description":"a provider, or `@slug` of a saved one"}"##,
-        read: |draft, value, reading| draft.target.provider = provider(value, reading),
+        parse: |draft, value, reading| draft.target.provider = parse_provider(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "virtual_key",
         schema: r##"{"$ref":"#/$defs/text","description":"slug of a saved provider"}"##,
-        read: |draft, value, reading| draft.virtual_key = reading.text(value),
+        parse: |draft, value, reading| draft.virtual_key = reading.read_string(value),
     },
-    Field {
+    ConfigKey {
         key: "api_key",
         schema: r##"{"$ref":"#/$defs/text","description":"the provider's credential"}"##,
-        read: |draft, value, reading| draft.target.api_key = reading.text(value).map(Secret::new),
+        parse: |draft, value, reading| draft.target.api_key = reading.read_string(value).map(Secret::new),
     },
-    Field {
+    ConfigKey {
         key: "passthrough",
         schema: r#"{"type":"boolean","description":"the request names the saved provider: `@slug` in x-gateway-provider, or `@slug/model` as model"}"#,
-        read: |draft, value, reading| draft.target.passthrough = reading.boolean(value).unwrap_or_default(),
+        parse: |draft, value, reading| draft.target.passthrough = reading.read_boolean(value).unwrap_or_default(),
     },
-    Field {
+    ConfigKey {
         key: "deployments",
         schema: r##"{"type":"array","maxItems":200,"description":"deployments of an Azure resource by the models that they are asked for by",
         "items":{"type":"object","required":["deployment_id","alias","api_version"],"additionalProperties":false,"properties":{
             "deployment_id":{"$ref":"#/$defs/text"},"alias":{"$ref":"#/$defs/text"},"api_version":{"$ref":"#/$defs/text"},
             "is_default":{"type":"boolean","description":"for models that none has as its alias"}}},
         "contains":{"properties":{"is_default":{"const":true}},"required":["is_default"]},"minContains":0,"maxContains":1}"##,
-        read: |draft, value, reading| draft.target.deployments = Deployments::parse(value, reading),
+        parse: |draft, value, reading| draft.target.deployments = Deployments::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "fetch_integrated_models",
         schema: r#"{"type":"boolean","description":"a list of models is that of the catalogue"}"#,
-        read: |draft, value, reading| {
-            draft.target.fetch_integrated_models = reading.boolean(value).unwrap_or_default();
+        parse: |draft, value, reading| {
+            draft.target.fetch_integrated_models = reading.read_boolean(value).unwrap_or_default();
         },
     },
-    Field {
+    ConfigKey {
         key: "weight",
         schema: r#"{"type":"number","minimum":0,"default":1,"description":"share among the targets of a loadbalance; 0 is never chosen"}"#,
-        read: |draft, value, reading| draft.target.weight = reading.number(value).unwrap_or(1.0),
+        parse: |draft, value, reading| draft.target.weight = reading.read_number(value).unwrap_or(1.0),
     },
-    Field {
+    ConfigKey {
         key: "on_status_codes",
         schema: r##"{"$ref":"#/$defs/statuses","description":"older place of strategy.on_status_codes"}"##,
-        read: |draft, value, reading| draft.statuses = reading.statuses(value),
+        parse: |draft, value, reading| draft.legacy_statuses = reading.read_statuses(value),
     },
-    Field {
+    ConfigKey {
         key: "cache",
         schema: r#"{"oneOf":[{"const":"simple"},{"type":"object","required":["mode"],"additionalProperties":false,"properties":{"mode":{"const":"simple"},
         "max_age":{"type":"integer","minimum":60,"maximum":7776000,"default":604800,"description":"seconds"}}}]}"#,
-        read: |draft, value, reading| draft.target.features.cache = Cache::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.cache = CachePolicy::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "cb_config",
         schema: r##"{"$ref":"#/$defs/cb_config"}"##,
-        read: |draft, value, reading| draft.target.features.circuit_breaker = CircuitBreaker::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.circuit_breaker = CircuitBreaker::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "custom_host",
         schema: r##"{"$ref":"#/$defs/text","format":"uri","description":"a privately hosted endpoint in the place of the provider's"}"##,
-        read: |draft, value, reading| draft.target.features.custom_host = CustomHost::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.custom_host = CustomHost::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "forward_headers",
         schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"header fields of the caller that go on to the provider"}"##,
-        read: |draft, value, reading| draft.target.features.forward_headers = ForwardHeaders::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.forward_headers = ForwardHeaders::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "anthropic_inspect_stream_for_overloaded_error",
         schema: r#"{"type":"boolean","description":"an overloaded error as the first event of a stream becomes status 529"}"#,
-        read: |draft, value, reading| draft.target.features.inspect_stream = InspectStream::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.inspect_stream = InspectStream::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "default_params",
         schema: r#"{"type":"object","description":"fields that are set where the caller did not"}"#,
-        read: |draft, value, reading| draft.target.features.parameters.set_defaults(value, reading),
+        parse: |draft, value, reading| draft.target.features.parameters.set_defaults(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "override_params",
         schema: r#"{"type":"object","description":"fields that are set"}"#,
-        read: |draft, value, reading| draft.target.features.parameters.set_overrides(value, reading),
+        parse: |draft, value, reading| draft.target.features.parameters.set_overrides(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "drop_params",
         schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"paths of what is removed, such as tools[*].function.strict"}"##,
-        read: |draft, value, reading| draft.target.features.parameters.set_drops(value, reading),
+        parse: |draft, value, reading| draft.target.features.parameters.set_drops(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "request_timeout",
         schema: r#"{"type":"integer","minimum":1,"description":"milliseconds until the first byte of an answer"}"#,
-        read: |draft, value, reading| draft.target.features.request_timeout = RequestTimeout::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.request_timeout = RequestTimeout::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "retry",
         schema: r##"{"type":"object","required":["attempts"],"additionalProperties":false,"properties":{"attempts":{"type":"integer","minimum":0,"maximum":5},
         "on_status_codes":{"$ref":"#/$defs/statuses","default":[429,500,502,503,504,529]},
         "use_retry_after_header":{"type":"boolean","default":false},"use_retry_after_headers":{"type":"boolean","default":false}}}"##,
-        read: |draft, value, reading| draft.target.features.retry = Retry::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.retry = Retry::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "recovery",
         schema: r##"{"description":"what becomes of a stream that breaks off: an error event, or it is held until it is whole, or continued by a target that can",
         "default":"off","oneOf":[{"$ref":"#/$defs/recovery"},{"type":"object","required":["mode"],"additionalProperties":false,"properties":{"mode":{"$ref":"#/$defs/recovery"},
         "prefill":{"type":"boolean","description":"whether this target goes on from the beginning of an answer; default: what is known of its model"}}}]}"##,
-        read: |draft, value, reading| draft.target.features.recovery = Recovery::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.recovery = Recovery::parse(value, reading),
     },
-    Field {
+    ConfigKey {
         key: "strict_open_ai_compliance",
         schema: r#"{"type":"boolean","default":true,"description":"keep strictly to OpenAI's shapes"}"#,
-        read: |draft, value, reading| draft.target.features.strict = Strict::parse(value, reading),
+        parse: |draft, value, reading| draft.target.features.strict = StrictCompliance::parse(value, reading),
     },
 ];
 
-impl Draft {
-    pub fn read(value: &Value, path: String, reading: &mut Reading) -> Node {
+impl ConfigDraft {
+    pub fn parse_node(value: &Value, path: String, reading: &mut ConfigReader) -> Node {
         let target = Node { path: path.into(), weight: 1.0, ..Node::default() };
-        let mut draft = Self { target, strategy: None, virtual_key: None, statuses: Vec::new() };
-        reading.keys(value, |reading, key, value| draft.take(key, value, reading));
+        let mut draft = Self { target, strategy: None, virtual_key: None, legacy_statuses: Vec::new() };
+        reading.read_keys(value, |reading, key, value| draft.set_key(key, value, reading));
         draft.finish(reading)
     }
 
-    fn take(&mut self, key: &str, value: &Value, reading: &mut Reading) -> bool {
-        if let Some(field) = FIELDS.iter().find(|field| field.key == key) {
-            (field.read)(self, value, reading);
+    fn set_key(&mut self, key: &str, value: &Value, reading: &mut ConfigReader) -> bool {
+        if let Some(field) = CONFIG_KEYS.iter().find(|field| field.key == key) {
+            (field.parse)(self, value, reading);
         } else if let Some(option) = catalog::option(key) {
             let text = match option.form() {
-                Form::Line => reading.text(value),
-                Form::Lines => reading.lines(value),
-                Form::Document => reading.document(value),
-                Form::Flag => reading.flag(value),
+                Form::Line => reading.read_string(value),
+                Form::Lines => reading.read_multiline_string(value),
+                Form::Document => reading.read_json_document(value),
+                Form::Flag => reading.read_flag(value),
             };
             if let Some(text) = text {
                 self.target.options.put(option, text);
             }
-        } else if NOT_YET.contains(&key) {
-            reading.refuse("is not available in this version");
+        } else if UNSUPPORTED_KEYS.contains(&key) {
+            reading.report_problem("is not available in this version");
         } else if key == "options" {
-            reading.refuse("belongs to a version that is no longer read: use targets");
+            reading.report_problem("belongs to a version that is no longer read: use targets");
         } else {
             return false;
         }
         true
     }
 
-    fn read_targets(&mut self, value: &Value, reading: &mut Reading) {
+    fn parse_targets(&mut self, value: &Value, reading: &mut ConfigReader) {
         let mut index = 0;
-        self.target.targets = reading.items(value, "an array of targets", |reading, item| {
+        self.target.targets = reading.read_items(value, "an array of targets", |reading, item| {
             let path = format!("{}.targets[{index}]", self.target.path);
             index += 1;
-            Some(Self::read(item, path, reading))
+            Some(Self::parse_node(item, path, reading))
         });
         if value.as_array().is_some_and(Vec::is_empty) {
-            reading.refuse("must hold at least one target");
+            reading.report_problem("must hold at least one target");
         }
     }
 
-    fn finish(self, reading: &mut Reading) -> Node {
-        let Self { mut target, strategy, virtual_key, statuses } = self;
+    fn finish(self, reading: &mut ConfigReader) -> Node {
+        let Self { mut target, strategy, virtual_key, legacy_statuses: statuses } = self;
         if let Some(slug) = virtual_key {
             let saved = format!("@{slug}");
-            if reading.tells()
+            if reading.should_lint()
                 && target.provider.as_ref().is_some_and(|other| other.starts_with('@') && *other != saved)
             {
-                let refuse = |reading: &mut Reading| reading.refuse("names another saved provider than `provider`");
-                reading.within("virtual_key", refuse);
+                let refuse =
+                    |reading: &mut ConfigReader| reading.report_problem("names another saved provider than `provider`");
+                reading.within_key("virtual_key", refuse);
             }
             target.provider = Some(saved);
         }
-        if reading.tells() && target.passthrough && !target.targets.is_empty() {
-            let refuse =
-                |reading: &mut Reading| reading.refuse("must not stand beside `targets`: each says it for itself");
-            reading.within("passthrough", refuse);
+        if reading.should_lint() && target.passthrough && !target.targets.is_empty() {
+            let refuse = |reading: &mut ConfigReader| {
+                reading.report_problem("must not stand beside `targets`: each says it for itself")
+            };
+            reading.within_key("passthrough", refuse);
         }
         if target.passthrough && target.provider.is_some() {
-            reading.refuse("must not name a provider beside `passthrough`: the request does");
+            reading.report_problem("must not name a provider beside `passthrough`: the request does");
         }
         match (strategy, target.targets.len()) {
-            (Some(strategy), _) => strategy.finish(&mut target, statuses, reading),
+            (Some(strategy), _) => strategy.apply_to(&mut target, statuses, reading),
             (None, 0 | 1) => (),
-            (None, _) => reading.refuse(format!("needs a `strategy` between its targets: {MODES}")),
+            (None, _) => reading.report_problem(format!("needs a `strategy` between its targets: {MODES}")),
         }
         target
     }
 }
 
 /// A provider's name. One that nobody has may be known to a later version, but not to who saves it now.
-fn provider(value: &Value, reading: &mut Reading) -> Option<String> {
-    let name = reading.text(value)?;
+fn parse_provider(value: &Value, reading: &mut ConfigReader) -> Option<String> {
+    let name = reading.read_string(value)?;
     let is_known = || name.strip_prefix('@').map_or_else(|| catalog::find(&name).is_some(), |slug| !slug.is_empty());
-    if reading.tells() && !is_known() {
-        reading.expected("the name of a provider (docs/providers.md), or `@slug` of a saved one", value);
+    if reading.should_lint() && !is_known() {
+        reading.report_expected("the name of a provider (docs/providers.md), or `@slug` of a saved one", value);
     }
     Some(name)
 }
 
 impl StrategyDraft {
-    fn read(value: &Value, reading: &mut Reading) -> Self {
+    fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let mut draft = Self::default();
-        reading.keys(value, |reading, key, value| {
-            if let Some((_, mode)) = BESIDE.iter().find(|(known, _)| *known == key) {
-                draft.beside.push((key.to_owned(), *mode));
+        reading.read_keys(value, |reading, key, value| {
+            if let Some((_, mode)) = MODE_SPECIFIC_KEYS.iter().find(|(known, _)| *known == key) {
+                draft.present_mode_keys.push((key.to_owned(), *mode));
             }
             match key {
-                "mode" => draft.mode = mode(value, reading),
-                "on_status_codes" => draft.statuses = reading.statuses(value),
+                "mode" => draft.mode = parse_mode(value, reading),
+                "on_status_codes" => draft.statuses = reading.read_statuses(value),
                 "conditions" => draft.conditional.set_conditions(value, reading),
-                "default" => draft.conditional.set_default(value, reading),
-                "sticky" | "sticky_session" => draft.sticky = Sticky::parse(value, reading),
+                "default" => draft.conditional.set_default_target(value, reading),
+                "sticky" | "sticky_session" => draft.sticky = StickyPolicy::parse(value, reading),
                 "cb_config" => draft.circuit_breaker = CircuitBreaker::parse(value, reading),
                 "hedge" => draft.hedge = Hedge::parse(value, reading),
                 _ => return false,
@@ -316,22 +319,24 @@ impl StrategyDraft {
             true
         });
         if value.is_object() && value.get("mode").is_none() {
-            reading.refuse(format!("needs `mode`: {MODES}"));
+            reading.report_problem(format!("needs `mode`: {MODES}"));
         }
         draft
     }
 
-    fn finish(mut self, target: &mut Node, statuses: Vec<u16>, reading: &mut Reading) {
+    fn apply_to(mut self, target: &mut Node, statuses: Vec<u16>, reading: &mut ConfigReader) {
         let is_group = !target.targets.is_empty();
-        if !is_group && self.mode.is_some_and(|mode| mode != Mode::Single) {
-            reading.within("strategy", |reading| reading.refuse("needs `targets` beside it"));
+        if !is_group && self.mode.is_some_and(|mode| mode != StrategyMode::Single) {
+            reading.within_key("strategy", |reading| reading.report_problem("needs `targets` beside it"));
             return;
         }
-        if self.hedge.is_some() && self.mode != Some(Mode::Fallback) {
-            let refuse = |reading: &mut Reading| reading.refuse("needs mode `fallback`: it says which target is next");
-            reading.within("strategy", |reading| reading.within("hedge", refuse));
+        if self.hedge.is_some() && self.mode != Some(StrategyMode::Fallback) {
+            let refuse = |reading: &mut ConfigReader| {
+                reading.report_problem("needs mode `fallback`: it says which target is next")
+            };
+            reading.within_key("strategy", |reading| reading.within_key("hedge", refuse));
         }
-        reading.within("strategy", |reading| self.tell_of_idle(reading));
+        reading.within_key("strategy", |reading| self.report_unused_keys(reading));
         // Targets take it from their strategy, and that from the ones around it.
         self.circuit_breaker.inherit(&target.features.circuit_breaker);
         target.features.circuit_breaker = self.circuit_breaker;
@@ -339,65 +344,75 @@ impl StrategyDraft {
             self.statuses = statuses;
         }
         target.strategy = match self.mode {
-            None | Some(Mode::Single) => Strategy::Single,
-            Some(Mode::Fallback) => Strategy::Fallback(Fallback { statuses: self.statuses, hedge: self.hedge }),
-            Some(Mode::LoadBalance) => Strategy::LoadBalance(balance(target, self.sticky, reading)),
-            Some(Mode::Conditional) => Strategy::Conditional(conditions(&target.targets, self.conditional, reading)),
+            None | Some(StrategyMode::Single) => Strategy::Single,
+            Some(StrategyMode::Fallback) => {
+                Strategy::Fallback(FallbackPolicy { failure_statuses: self.statuses, hedge: self.hedge })
+            }
+            Some(StrategyMode::LoadBalance) => Strategy::LoadBalance(build_load_balance(target, self.sticky, reading)),
+            Some(StrategyMode::Conditional) => {
+                Strategy::Conditional(build_conditional(&target.targets, self.conditional, reading))
+            }
         };
     }
 }
 
 /// Keys of a strategy that mean something beside one mode alone.
-const BESIDE: [(&str, Mode); 4] = [
-    ("conditions", Mode::Conditional),
-    ("default", Mode::Conditional),
-    ("sticky", Mode::LoadBalance),
-    ("sticky_session", Mode::LoadBalance),
+const MODE_SPECIFIC_KEYS: [(&str, StrategyMode); 4] = [
+    ("conditions", StrategyMode::Conditional),
+    ("default", StrategyMode::Conditional),
+    ("sticky", StrategyMode::LoadBalance),
+    ("sticky_session", StrategyMode::LoadBalance),
 ];
 
 impl StrategyDraft {
     /// Says what the mode makes nothing of, and what it lacks.
-    fn tell_of_idle(&self, reading: &mut Reading) {
-        let Some(own) = self.mode.filter(|_| reading.tells()) else { return };
-        for (key, mode) in self.beside.iter().filter(|(_, mode)| *mode != own) {
-            let name = if *mode == Mode::LoadBalance { "loadbalance" } else { "conditional" };
-            reading.within(key, |reading| reading.refuse(format!("needs mode `{name}`: others make nothing of it")));
+    fn report_unused_keys(&self, reading: &mut ConfigReader) {
+        let Some(own) = self.mode.filter(|_| reading.should_lint()) else { return };
+        for (key, mode) in self.present_mode_keys.iter().filter(|(_, mode)| *mode != own) {
+            let name = if *mode == StrategyMode::LoadBalance { "loadbalance" } else { "conditional" };
+            reading.within_key(key, |reading| {
+                reading.report_problem(format!("needs mode `{name}`: others make nothing of it"))
+            });
         }
-        if own == Mode::Conditional && !self.conditional.has_default() {
-            reading.refuse("needs `default`, the name of the target where no condition holds");
+        if own == StrategyMode::Conditional && !self.conditional.has_default_target() {
+            reading.report_problem("needs `default`, the name of the target where no condition holds");
         }
     }
 }
 
-fn mode(value: &Value, reading: &mut Reading) -> Option<Mode> {
+fn parse_mode(value: &Value, reading: &mut ConfigReader) -> Option<StrategyMode> {
     let mode = match value.as_str() {
-        Some("single") => Some(Mode::Single),
-        Some("fallback") => Some(Mode::Fallback),
-        Some("loadbalance") => Some(Mode::LoadBalance),
-        Some("conditional") => Some(Mode::Conditional),
+        Some("single") => Some(StrategyMode::Single),
+        Some("fallback") => Some(StrategyMode::Fallback),
+        Some("loadbalance") => Some(StrategyMode::LoadBalance),
+        Some("conditional") => Some(StrategyMode::Conditional),
         _ => None,
     };
     if mode.is_none() {
-        reading.expected(MODES, value);
+        reading.report_expected(MODES, value);
     }
     mode
 }
 
-fn balance(group: &Node, sticky: Option<Sticky>, reading: &mut Reading) -> LoadBalance {
+fn build_load_balance(group: &Node, sticky: Option<StickyPolicy>, reading: &mut ConfigReader) -> LoadBalancer {
     let weights = group.targets.iter().map(|target| (target.name.as_deref(), target.weight));
-    let balance = LoadBalance::new(&group.path, weights, sticky);
-    if balance.total() <= 0.0 {
-        reading.within("targets", |reading| reading.refuse("needs one target with a weight above 0"));
+    let balance = LoadBalancer::new(&group.path, weights, sticky);
+    if balance.total_weight() <= 0.0 {
+        reading.within_key("targets", |reading| reading.report_problem("needs one target with a weight above 0"));
     }
     balance
 }
 
-fn conditions(targets: &[Node], draft: conditional::Draft, reading: &mut Reading) -> Conditional {
+fn build_conditional(
+    targets: &[Node],
+    draft: conditional::ConditionalDraft,
+    reading: &mut ConfigReader,
+) -> ConditionalRouting {
     let names = targets.iter().map(|target| target.name.as_deref());
-    reading.within("strategy", |reading| {
+    reading.within_key("strategy", |reading| {
         if draft.is_empty() {
-            reading.refuse("needs `conditions` and `default`");
+            reading.report_problem("needs `conditions` and `default`");
         }
-        draft.resolve(names, reading)
+        draft.resolve_targets(names, reading)
     })
 }

@@ -3,10 +3,10 @@
 use penstock_llm::catalog::{self, Options, Provider};
 use serde_json::Value;
 
-use super::Reading;
+use super::ConfigReader;
 
 /// As many as a resource may have there, and some more.
-const MOST: usize = 200;
+const MAX_DEPLOYMENTS: usize = 200;
 
 #[derive(Debug, Clone, Default)]
 pub struct Deployments(Vec<Deployment>);
@@ -21,14 +21,14 @@ struct Deployment {
 }
 
 impl Deployments {
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
-        let all =
-            reading.items(value, "an array of deployments", |reading, item| Some(Deployment::read(item, reading)));
-        if all.len() > MOST {
-            reading.refuse(format!("must hold at most {MOST} deployments"));
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
+        let all = reading
+            .read_items(value, "an array of deployments", |reading, item| Some(Deployment::parse(item, reading)));
+        if all.len() > MAX_DEPLOYMENTS {
+            reading.report_problem(format!("must hold at most {MAX_DEPLOYMENTS} deployments"));
         }
         if all.iter().filter(|one| one.is_default).count() > 1 {
-            reading.refuse("must hold at most one deployment that is the default");
+            reading.report_problem("must hold at most one deployment that is the default");
         }
         Self(all)
     }
@@ -38,7 +38,7 @@ impl Deployments {
     }
 
     /// Adds what a provider is told for this model: of its own deployment, or of the default one.
-    pub fn told(&self, provider: &dyn Provider, model: &str, options: &mut Options) {
+    pub fn add_options(&self, provider: &dyn Provider, model: &str, options: &mut Options) {
         let own = self.0.iter().find(|one| one.alias == model).or_else(|| self.0.iter().find(|one| one.is_default));
         if let Some(own) = own {
             own.options.told_to(provider, options);
@@ -47,22 +47,22 @@ impl Deployments {
 }
 
 impl Deployment {
-    fn read(value: &Value, reading: &mut Reading) -> Self {
+    fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let mut read = Self::default();
-        reading.keys(value, |reading, key, value| {
+        reading.read_keys(value, |reading, key, value| {
             match (key, catalog::option(key)) {
-                ("alias", _) => read.alias = reading.text(value).unwrap_or_default(),
-                ("is_default", _) => read.is_default = reading.boolean(value).unwrap_or_default(),
+                ("alias", _) => read.alias = reading.read_string(value).unwrap_or_default(),
+                ("is_default", _) => read.is_default = reading.read_boolean(value).unwrap_or_default(),
                 ("deployment_id" | "api_version", Some(option)) => {
-                    reading.text(value).into_iter().for_each(|text| read.options.put(option, text));
+                    reading.read_string(value).into_iter().for_each(|text| read.options.put(option, text));
                 }
                 _ => return false,
             }
             true
         });
         for key in ["deployment_id", "alias", "api_version"] {
-            if value.is_object() && value.get(key).is_none() && value.get(in_camel_case(key)).is_none() {
-                reading.refuse(format!("needs `{key}`"));
+            if value.is_object() && value.get(key).is_none() && value.get(to_camel_case(key)).is_none() {
+                reading.report_problem(format!("needs `{key}`"));
             }
         }
         read
@@ -70,7 +70,7 @@ impl Deployment {
 }
 
 /// As some clients write it.
-fn in_camel_case(key: &str) -> String {
+fn to_camel_case(key: &str) -> String {
     let mut words = key.split('_');
     let first = words.next().unwrap_or_default().to_owned();
     words.fold(first, |all, word| {
@@ -84,17 +84,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
     fn parse(value: &Value) -> (Deployments, Vec<String>) {
-        let mut reading = Reading::new(Unknown::Ignored);
+        let mut reading = ConfigReader::new(Strictness::Lenient);
         let read = Deployments::parse(value, &mut reading);
-        let problems = reading.end().err().unwrap_or_default();
+        let problems = reading.finish().err().unwrap_or_default();
         (read, problems.into_iter().map(|problem| problem.message).collect())
     }
 
     #[test]
-    fn a_model_has_its_own_deployment_or_the_default_one() {
+    fn a_model_uses_its_own_deployment_or_the_default() {
         let list = json!([{"deployment_id": "d1", "alias": "gpt-4o", "api_version": "v1"},
             {"deploymentId": "d2", "alias": "o3", "apiVersion": "2024-10-21", "isDefault": true}]);
         let (deployments, problems) = parse(&list);
@@ -102,19 +102,19 @@ mod tests {
         let azure = catalog::find("azure-openai").unwrap();
         let of = |model| {
             let mut told = Options::default();
-            deployments.told(azure, model, &mut told);
+            deployments.add_options(azure, model, &mut told);
             (told.get("deployment_id").map(ToOwned::to_owned), told.get("api_version").map(ToOwned::to_owned))
         };
         assert_eq!(of("gpt-4o"), (Some("d1".into()), Some("v1".into())));
         assert_eq!(of("other"), (Some("d2".into()), Some("2024-10-21".into())));
         let openai = catalog::find("openai").unwrap();
         let mut told = Options::default();
-        deployments.told(openai, "gpt-4o", &mut told);
+        deployments.add_options(openai, "gpt-4o", &mut told);
         assert_eq!(told.get("deployment_id"), None);
     }
 
     #[test]
-    fn what_a_deployment_lacks_is_named() {
+    fn reports_missing_deployment_fields() {
         let (_, problems) = parse(&json!([{"alias": "a"}]));
         assert!(problems.iter().any(|problem| problem.contains("deployment_id")), "{problems:?}");
         assert!(problems.iter().any(|problem| problem.contains("api_version")), "{problems:?}");

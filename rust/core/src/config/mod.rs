@@ -10,14 +10,14 @@ use std::sync::Arc;
 use penstock_llm::catalog::Options;
 use serde_json::Value;
 
-use crate::config::config_parser::Draft;
-pub use crate::config::document_reader::{Reading, Unknown};
+use crate::config::config_parser::ConfigDraft;
+pub use crate::config::document_reader::{ConfigReader, Strictness};
 use deployments::Deployments;
 
 use crate::{
     error::Problem,
     features::{
-        cache::{self, Cache},
+        cache::{self, CachePolicy},
         circuit_breaker::CircuitBreaker,
         custom_host::CustomHost,
         forward_headers::ForwardHeaders,
@@ -25,7 +25,7 @@ use crate::{
         parameters::Parameters,
         recovery::{self, Recovery},
         retry::Retry,
-        strict::Strict,
+        strict::StrictCompliance,
         timeout::RequestTimeout,
     },
     ingress::route::Route,
@@ -38,16 +38,16 @@ use crate::{
 pub struct Config {
     pub root: Node,
     /// Fields of a request's JSON that its conditions ask about.
-    pub params: Vec<String>,
+    pub condition_params: Vec<String>,
     /// One target, one attempt, nothing changed: as good as no config.
     pub is_plain: bool,
-    sizes: Sizes,
+    sizes: ConfigSizes,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let root = Node { path: "config".into(), weight: 1.0, ..Node::default() };
-        Self { root, params: Vec::new(), is_plain: true, sizes: Sizes::default() }
+        Self { root, condition_params: Vec::new(), is_plain: true, sizes: ConfigSizes::default() }
     }
 }
 
@@ -70,20 +70,20 @@ pub struct Node {
     pub features: Features,
     pub strategy: Strategy,
     pub targets: Vec<Self>,
-    pub within: Within,
+    pub subtree: SubtreeFlags,
     weight: f64,
 }
 
 /// What is so of a node itself or somewhere below it: found once, when it is read.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Within {
+pub struct SubtreeFlags {
     pub has_breaker: bool,
 }
 
 /// What a target inherits from those around it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Features {
-    pub cache: Cache,
+    pub cache: CachePolicy,
     pub circuit_breaker: CircuitBreaker,
     pub custom_host: CustomHost,
     pub forward_headers: ForwardHeaders,
@@ -92,7 +92,7 @@ pub struct Features {
     pub recovery: Recovery,
     pub request_timeout: RequestTimeout,
     pub retry: Retry,
-    pub strict: Strict,
+    pub strict: StrictCompliance,
 }
 
 impl Features {
@@ -123,86 +123,90 @@ impl Features {
     }
 
     /// What was inherited is there once more.
-    fn held(&self) -> usize {
+    fn estimated_bytes(&self) -> usize {
         let Self { circuit_breaker, custom_host, forward_headers, parameters, retry, .. } = self;
-        circuit_breaker.held() + custom_host.held() + forward_headers.held() + parameters.held() + retry.held()
+        circuit_breaker.heap_bytes()
+            + custom_host.heap_bytes()
+            + forward_headers.heap_bytes()
+            + parameters.heap_bytes()
+            + retry.heap_bytes()
     }
 
     /// Whether answers to this request are looked into: they are kept, held or gone on from. Those must not come compressed.
-    pub fn read(&self, route: Route<'_>, method: &str) -> bool {
+    pub fn reads_response(&self, route: Route<'_>, method: &str) -> bool {
         let Self { cache, recovery, .. } = self;
-        let is_wanted = *cache != Cache::default() || recovery.mode() != recovery::Mode::Off;
-        is_wanted && cache::asks(route.operation, method, route.path)
+        let is_wanted = *cache != CachePolicy::default() || recovery.mode() != recovery::Mode::Off;
+        is_wanted && cache::has_no_side_effects(route.operation, method, route.path)
     }
 
     /// Whether the one attempt at a target is all there is to it.
     fn is_plain(&self) -> bool {
         let Self { cache, circuit_breaker, parameters, recovery, retry, .. } = self;
-        *cache == Cache::default()
+        *cache == CachePolicy::default()
             && circuit_breaker.policy().is_none()
             && parameters.is_none()
             && recovery.mode() == recovery::Mode::Off
-            && !retry.is_said()
+            && !retry.is_configured()
     }
 }
 
 /// How many targets a config may have.
 #[derive(Debug, Clone, Copy)]
 pub struct TargetLimits {
-    pub root: usize,
+    pub max_root: usize,
     /// At the root of a conditional strategy.
-    pub conditional: usize,
+    pub max_conditional: usize,
     /// Below each target of the root.
-    pub nested: usize,
+    pub max_nested: usize,
 }
 
 impl Default for TargetLimits {
     fn default() -> Self {
-        Self { root: 100, conditional: 1000, nested: 50 }
+        Self { max_root: 100, max_conditional: 1000, max_nested: 50 }
     }
 }
 
 /// Parts of conditions that a config may have for each target that a conditional strategy may have.
-const PARTS: usize = 16;
+const CONDITION_PARTS_PER_TARGET: usize = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Sizes {
-    root: usize,
+struct ConfigSizes {
+    root_targets: usize,
     is_conditional: bool,
     /// The most below one target of the root, and which that is.
-    nested: (usize, usize),
+    largest_nested: (usize, usize),
     /// Parts of conditions, in all.
-    parts: usize,
+    condition_parts: usize,
 }
 
-impl Sizes {
-    fn of(root: &Node) -> Self {
-        let below = root.targets.iter().map(Node::count_below).enumerate().map(|(index, count)| (count, index));
+impl ConfigSizes {
+    fn measure(root: &Node) -> Self {
+        let below = root.targets.iter().map(Node::count_descendants).enumerate().map(|(index, count)| (count, index));
         Self {
-            root: root.targets.len(),
+            root_targets: root.targets.len(),
             is_conditional: matches!(root.strategy, Strategy::Conditional(_)),
-            nested: below.max().unwrap_or_default(),
-            parts: root.sum(&Node::parts),
+            largest_nested: below.max().unwrap_or_default(),
+            condition_parts: root.sum_subtree(&Node::count_condition_parts),
         }
     }
 
     /// What is more than is allowed.
-    fn excess(self, root: &Node, limits: TargetLimits) -> Vec<Problem> {
-        let Self { root: own, is_conditional, nested: (nested, index), parts } = self;
-        let most = if is_conditional { limits.conditional } else { limits.root };
+    fn find_excess(self, root: &Node, limits: TargetLimits) -> Vec<Problem> {
+        let Self { root_targets: own, is_conditional, largest_nested: (nested, index), condition_parts: parts } = self;
+        let most = if is_conditional { limits.max_conditional } else { limits.max_root };
         let mut problems = Vec::new();
         if own > most {
             problems.push(Problem::new("$.targets", format!("must hold at most {most} targets, not {own}")));
         }
-        if nested > limits.nested {
-            let message = format!("must hold at most {} targets below it, not {nested}", limits.nested);
+        if nested > limits.max_nested {
+            let message = format!("must hold at most {} targets below it, not {nested}", limits.max_nested);
             problems.push(Problem::new(format!("$.targets[{index}]"), message));
         }
-        let most = limits.conditional.saturating_mul(PARTS);
+        let most = limits.max_conditional.saturating_mul(CONDITION_PARTS_PER_TARGET);
         if parts > most {
-            let path = root.richest().path.replacen("config", "$", 1) + ".strategy.conditions";
+            let path = root.node_with_most_condition_parts().path.replacen("config", "$", 1) + ".strategy.conditions";
             let message = format!(
-                "all conditions of a config may have {most} queries, operators and values in lists, not {parts}: {PARTS} for each target that a conditional strategy may have"
+                "all conditions of a config may have {most} queries, operators and values in lists, not {parts}: {CONDITION_PARTS_PER_TARGET} for each target that a conditional strategy may have"
             );
             problems.push(Problem::new(path, message));
         }
@@ -212,91 +216,102 @@ impl Sizes {
 
 impl Config {
     /// Parses and compiles a config; every problem at once.
-    pub fn parse(json: &[u8], unknown: Unknown) -> Result<Self, Vec<Problem>> {
-        Self::within(None, json, unknown)
+    pub fn parse(json: &[u8], unknown: Strictness) -> Result<Self, Vec<Problem>> {
+        Self::parse_with_limits(None, json, unknown)
     }
 
     /// The same; where there are limits, what is more than they allow is told with everything else that is wrong.
-    pub fn within(limits: Option<TargetLimits>, json: &[u8], unknown: Unknown) -> Result<Self, Vec<Problem>> {
+    pub fn parse_with_limits(
+        limits: Option<TargetLimits>,
+        json: &[u8],
+        unknown: Strictness,
+    ) -> Result<Self, Vec<Problem>> {
         let value: Value = serde_json::from_slice(json)
             .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {error}"))])?;
-        let mut reading = Reading::new(unknown);
-        let mut root = Draft::read(&value, "config".to_owned(), &mut reading);
+        let mut reading = ConfigReader::new(unknown);
+        let mut root = ConfigDraft::parse_node(&value, "config".to_owned(), &mut reading);
         if root.passthrough {
-            refuse_beside_passthrough(&value, &mut reading);
+            reject_passthrough_conflicts(&value, &mut reading);
         }
-        if reading.tells() && value.as_object().is_some_and(|config| config.keys().all(|key| IDLE.contains(&&**key))) {
-            reading.refuse("says nothing of what becomes of a request: needs a provider, targets or a feature");
+        if reading.should_lint()
+            && value.as_object().is_some_and(|config| config.keys().all(|key| INERT_KEYS.contains(&&**key)))
+        {
+            reading.report_problem("says nothing of what becomes of a request: needs a provider, targets or a feature");
         }
-        let sizes = Sizes::of(&root);
-        let excess = limits.map(|limits| sizes.excess(&root, limits)).unwrap_or_default();
-        let params = match reading.end() {
+        let sizes = ConfigSizes::measure(&root);
+        let excess = limits.map(|limits| sizes.find_excess(&root, limits)).unwrap_or_default();
+        let params = match reading.finish() {
             Ok(params) if excess.is_empty() => params,
             read => return Err(read.err().into_iter().flatten().chain(excess).collect()),
         };
-        root.bequeath();
+        root.propagate_features();
         let is_plain =
             root.targets.is_empty() && !root.passthrough && root.deployments.is_empty() && root.features.is_plain();
-        Ok(Self { root, params, is_plain, sizes })
+        Ok(Self { root, condition_params: params, is_plain, sizes })
     }
 
     /// Refuses more than is allowed here.
-    pub fn check(&self, limits: TargetLimits) -> Result<(), Vec<Problem>> {
-        let problems = self.sizes.excess(&self.root, limits);
+    pub fn check_limits(&self, limits: TargetLimits) -> Result<(), Vec<Problem>> {
+        let problems = self.sizes.find_excess(&self.root, limits);
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
     /// About so many bytes it holds, but for its texts.
-    pub fn held(&self) -> usize {
-        size_of::<Self>() + self.root.sum(&Node::held)
+    pub fn estimated_bytes(&self) -> usize {
+        size_of::<Self>() + self.root.sum_subtree(&Node::estimated_bytes)
     }
 }
 
 /// Keys that do nothing by themselves.
-const IDLE: [&str; 3] = ["name", "on_status_codes", "weight"];
+const INERT_KEYS: [&str; 3] = ["name", "on_status_codes", "weight"];
 
-fn refuse_beside_passthrough(value: &Value, reading: &mut Reading) {
+fn reject_passthrough_conflicts(value: &Value, reading: &mut ConfigReader) {
     for key in ["targets", "strategy", "override_params", "overrideParams"] {
         if value.get(key).is_some() {
-            reading.within(key, |reading| reading.refuse("must not stand beside `passthrough`"));
+            reading.within_key(key, |reading| reading.report_problem("must not stand beside `passthrough`"));
         }
     }
 }
 
 impl Node {
     /// Hands down what those below do not say themselves.
-    fn bequeath(&mut self) {
+    fn propagate_features(&mut self) {
         for target in &mut self.targets {
             target.features.inherit(&self.features);
-            target.bequeath();
+            target.propagate_features();
         }
-        let is_below = self.targets.iter().any(|target| target.within.has_breaker);
-        self.within = Within { has_breaker: is_below || self.features.circuit_breaker.policy().is_some() };
+        let is_below = self.targets.iter().any(|target| target.subtree.has_breaker);
+        self.subtree = SubtreeFlags { has_breaker: is_below || self.features.circuit_breaker.policy().is_some() };
     }
 
     /// Of it and all below it.
-    fn sum(&self, of: &impl Fn(&Self) -> usize) -> usize {
-        of(self) + self.targets.iter().map(|target| target.sum(of)).sum::<usize>()
+    fn sum_subtree(&self, of: &impl Fn(&Self) -> usize) -> usize {
+        of(self) + self.targets.iter().map(|target| target.sum_subtree(of)).sum::<usize>()
     }
 
-    fn parts(&self) -> usize {
-        if let Strategy::Conditional(conditional) = &self.strategy { conditional.parts() } else { 0 }
+    fn count_condition_parts(&self) -> usize {
+        if let Strategy::Conditional(conditional) = &self.strategy { conditional.part_count() } else { 0 }
     }
 
     /// The one whose conditions have the most parts, of it and all below it.
-    fn richest(&self) -> &Self {
-        let below = self.targets.iter().map(Self::richest).max_by_key(|node| node.parts());
-        below.filter(|below| below.parts() > self.parts()).unwrap_or(self)
+    fn node_with_most_condition_parts(&self) -> &Self {
+        let below = self
+            .targets
+            .iter()
+            .map(Self::node_with_most_condition_parts)
+            .max_by_key(|node| node.count_condition_parts());
+        below.filter(|below| below.count_condition_parts() > self.count_condition_parts()).unwrap_or(self)
     }
 
     /// Without those below it.
-    fn held(&self) -> usize {
-        let conditions = if let Strategy::Conditional(conditional) = &self.strategy { conditional.held() } else { 0 };
-        size_of::<Self>() + self.path.len() + conditions + self.features.held()
+    fn estimated_bytes(&self) -> usize {
+        let conditions =
+            if let Strategy::Conditional(conditional) = &self.strategy { conditional.estimated_bytes() } else { 0 };
+        size_of::<Self>() + self.path.len() + conditions + self.features.estimated_bytes()
     }
 
-    fn count_below(&self) -> usize {
-        self.targets.iter().map(|target| 1 + target.count_below()).sum()
+    fn count_descendants(&self) -> usize {
+        self.targets.iter().map(|target| 1 + target.count_descendants()).sum()
     }
 }
 
@@ -307,29 +322,32 @@ mod tests {
     use super::*;
 
     fn parse(value: &Value) -> Config {
-        Config::parse(value.to_string().as_bytes(), Unknown::Refused).unwrap_or_else(|problems| panic!("{problems:?}"))
+        Config::parse(value.to_string().as_bytes(), Strictness::Strict)
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
     }
 
     fn problems(value: &Value) -> Vec<String> {
-        let problems = Config::parse(value.to_string().as_bytes(), Unknown::Refused).unwrap_err();
+        let problems = Config::parse(value.to_string().as_bytes(), Strictness::Strict).unwrap_err();
         problems.into_iter().map(|problem| format!("{} {}", problem.path, problem.message)).collect()
     }
 
-    fn paths(value: &Value) -> Vec<String> {
+    fn problem_paths(value: &Value) -> Vec<String> {
         problems(value).iter().map(|problem| problem.split(' ').next().unwrap().to_owned()).collect()
     }
 
     #[test]
-    fn reads_one_provider() {
-        let config = Config::parse(br#"{"provider":"openai","api_key":"sk-1","other":1}"#, Unknown::Ignored).unwrap();
+    fn parses_a_single_provider() {
+        let config =
+            Config::parse(br#"{"provider":"openai","api_key":"sk-1","other":1}"#, Strictness::Lenient).unwrap();
         assert_eq!(config.root.provider.as_deref(), Some("openai"));
         assert_eq!(config.root.api_key, Some(Secret::new("sk-1")));
         assert!(config.is_plain && !parse(&json!({"provider": "openai", "retry": {"attempts": 1}})).is_plain);
     }
 
     #[test]
-    fn tells_every_problem_with_its_path_in_any_nesting() {
-        let found = paths(&json!({"provider": 3, "odd": 1, "strategy": {"mode": "fallback", "x": 1}, "targets": [
+    fn reports_every_problem_with_its_path_at_any_depth() {
+        let found =
+            problem_paths(&json!({"provider": 3, "odd": 1, "strategy": {"mode": "fallback", "x": 1}, "targets": [
             {"provider": "openai", "retry": {"attempts": 9}},
             {"strategy": {"mode": "best"}, "targets": [{"weight": -1}, {"drop_params": ["a["]}]}]}));
         assert_eq!(
@@ -347,33 +365,33 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_object() {
-        assert_eq!(Config::parse(b"[]", Unknown::Ignored).unwrap_err()[0].path, "$");
-        assert_eq!(Config::parse(b"{", Unknown::Ignored).unwrap_err()[0].path, "$");
+    fn rejects_json_that_is_not_an_object() {
+        assert_eq!(Config::parse(b"[]", Strictness::Lenient).unwrap_err()[0].path, "$");
+        assert_eq!(Config::parse(b"{", Strictness::Lenient).unwrap_err()[0].path, "$");
     }
 
     #[test]
-    fn camel_case_and_unknown_keys_are_for_inline_configs() {
+    fn inline_configs_accept_camel_case_and_unknown_keys() {
         let text = br#"{"strategy":{"mode":"fallback","onStatusCodes":[429]},"targets":[{"provider":"openai","requestTimeout":5,
             "overrideParams":{"maxTokens":1}, "apiKey":"k"}],"note":1}"#;
-        let config = Config::parse(text, Unknown::Ignored).unwrap();
-        assert!(matches!(&config.root.strategy, Strategy::Fallback(fallback) if fallback.statuses == [429]));
-        assert_eq!(config.root.targets[0].features.parameters.applied(b"{}").unwrap().unwrap(), br#"{"maxTokens":1}"#);
-        assert_eq!(Config::parse(text, Unknown::Refused).unwrap_err().len(), 5);
+        let config = Config::parse(text, Strictness::Lenient).unwrap();
+        assert!(matches!(&config.root.strategy, Strategy::Fallback(fallback) if fallback.failure_statuses == [429]));
+        assert_eq!(config.root.targets[0].features.parameters.apply(b"{}").unwrap().unwrap(), br#"{"maxTokens":1}"#);
+        assert_eq!(Config::parse(text, Strictness::Strict).unwrap_err().len(), 5);
     }
 
     #[test]
-    fn each_target_knows_its_place_and_what_it_inherits() {
+    fn each_target_has_its_path_and_inherited_features() {
         let config = parse(&json!({"strategy": {"mode": "fallback"}, "retry": {"attempts": 2}, "targets": [
             {"provider": "a"},
             {"strategy": {"mode": "single"}, "retry": {"attempts": 1}, "targets": [{"provider": "b"}]}]}));
         let deep = &config.root.targets[1].targets[0];
         assert_eq!(&*deep.path, "config.targets[1].targets[0]");
-        assert_eq!((config.root.targets[0].features.retry.attempts(), deep.features.retry.attempts()), (2, 1));
+        assert_eq!((config.root.targets[0].features.retry.max_retries(), deep.features.retry.max_retries()), (2, 1));
     }
 
     #[test]
-    fn a_breaker_is_inherited_from_the_strategy() {
+    fn a_circuit_breaker_is_inherited_from_the_strategy() {
         let breaker = |threshold| json!({"failure_threshold": threshold, "cooldown_interval": 30_000});
         let config = parse(&json!({"strategy": {"mode": "fallback", "cb_config": breaker(1)}, "targets": [
             {"provider": "a"}, {"provider": "b", "cb_config": breaker(2)}]}));
@@ -382,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_do_nothing_is_told_to_who_saves_it_and_to_nobody_else() {
+    fn settings_without_effect_are_rejected_only_when_saving() {
         let group = |strategy: Value| json!({"strategy": strategy, "targets": [{"provider": "mock", "name": "a"}]});
         let sticky = json!({"hash_fields": ["metadata.user"]});
         let conditions = json!([{"query": {"metadata.a": 1}, "then": "a"}]);
@@ -402,64 +420,69 @@ mod tests {
                 "$.targets[0].passthrough",
             ),
         ] {
-            let found = Config::parse(config.to_string().as_bytes(), Unknown::Told).unwrap_err();
+            let found = Config::parse(config.to_string().as_bytes(), Strictness::StrictWithLints).unwrap_err();
             assert_eq!(found.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");
-            for unknown in [Unknown::Refused, Unknown::Ignored] {
+            for unknown in [Strictness::Strict, Strictness::Lenient] {
                 assert!(Config::parse(config.to_string().as_bytes(), unknown).is_ok(), "{config}");
             }
         }
         let whole = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
         for config in [whole, json!({"retry": {"attempts": 0}}), json!({"provider": "@mine", "virtual_key": "mine"})] {
-            assert!(Config::parse(config.to_string().as_bytes(), Unknown::Told).is_ok(), "{config}");
+            assert!(Config::parse(config.to_string().as_bytes(), Strictness::StrictWithLints).is_ok(), "{config}");
         }
     }
 
     #[test]
-    fn a_strategy_needs_what_it_chooses_from() {
-        assert_eq!(paths(&json!({"strategy": {"mode": "fallback"}})), ["$.strategy"]);
-        assert_eq!(paths(&json!({"strategy": {"mode": "fallback"}, "targets": []})), ["$.targets", "$.strategy"]);
-        assert_eq!(paths(&json!({"targets": [{"provider": "a"}, {"provider": "b"}]})), ["$"]);
+    fn a_strategy_requires_its_targets_and_conditions() {
+        assert_eq!(problem_paths(&json!({"strategy": {"mode": "fallback"}})), ["$.strategy"]);
         assert_eq!(
-            paths(&json!({"strategy": {"mode": "loadbalance"}, "targets": [{"provider": "a", "weight": 0}]})),
+            problem_paths(&json!({"strategy": {"mode": "fallback"}, "targets": []})),
+            ["$.targets", "$.strategy"]
+        );
+        assert_eq!(problem_paths(&json!({"targets": [{"provider": "a"}, {"provider": "b"}]})), ["$"]);
+        assert_eq!(
+            problem_paths(&json!({"strategy": {"mode": "loadbalance"}, "targets": [{"provider": "a", "weight": 0}]})),
             ["$.targets"]
         );
         let conditional = json!({"strategy": {"mode": "conditional", "conditions": [{"query": {}, "then": "x"}], "default": "y"},
             "targets": [{"name": "z", "provider": "a"}]});
-        assert_eq!(paths(&conditional), ["$.strategy.conditions[0].then", "$.strategy.default"]);
+        assert_eq!(problem_paths(&conditional), ["$.strategy.conditions[0].then", "$.strategy.default"]);
     }
 
     #[test]
-    fn passthrough_stands_alone_at_the_root_and_among_targets_beside_what_a_target_has() {
+    fn passthrough_stands_alone_at_the_root_and_keeps_target_features_among_targets() {
         let alone =
             json!({"passthrough": true, "strategy": {"mode": "single"}, "override_params": {}, "targets": [{}]});
-        assert_eq!(paths(&alone), ["$.targets", "$.strategy", "$.override_params"]);
-        assert_eq!(paths(&json!({"passthrough": true, "provider": "openai"})), ["$"]);
+        assert_eq!(problem_paths(&alone), ["$.targets", "$.strategy", "$.override_params"]);
+        assert_eq!(problem_paths(&json!({"passthrough": true, "provider": "openai"})), ["$"]);
         let target = json!({"passthrough": true, "override_params": {"n": 1}, "weight": 2});
         assert!(parse(&json!({"strategy": {"mode": "loadbalance"}, "targets": [target]})).root.targets[0].passthrough);
     }
 
     #[test]
-    fn what_is_not_there_yet_is_refused_not_ignored() {
+    fn unavailable_features_are_rejected_not_ignored() {
         for value in [json!({"input_guardrails": []}), json!({"prompt_id": "p"})] {
             assert!(problems(&value)[0].ends_with("is not available in this version"), "{value}");
-            assert!(Config::parse(value.to_string().as_bytes(), Unknown::Ignored).is_err());
+            assert!(Config::parse(value.to_string().as_bytes(), Strictness::Lenient).is_err());
         }
     }
 
     #[test]
-    fn too_many_parts_of_conditions_are_refused_where_most_of_them_stand() {
-        let limits = TargetLimits { conditional: 2, ..TargetLimits::default() };
+    fn too_many_condition_parts_are_rejected_at_the_node_with_the_most() {
+        let limits = TargetLimits { max_conditional: 2, ..TargetLimits::default() };
         let asking = |values: usize| {
             let query = json!({"params.m": {"$in": vec!["x"; values]}});
             json!({"name": "n", "provider": "a", "strategy": {"mode": "conditional", "default": "n",
                 "conditions": [{"query": query, "then": "n"}]}, "targets": [{"name": "n", "provider": "a"}]})
         };
         let group = |most: usize| json!({"strategy": {"mode": "fallback"}, "targets": [asking(1), asking(most)]});
-        assert_eq!(parse(&group(27)).check(limits), Ok(()));
-        let refused = parse(&group(28)).check(limits).unwrap_err();
+        assert_eq!(parse(&group(27)).check_limits(limits), Ok(()));
+        let refused = parse(&group(28)).check_limits(limits).unwrap_err();
         assert_eq!(refused[0].path, "$.targets[1].strategy.conditions");
         assert!(refused[0].message.contains("32") && refused[0].message.contains("33"), "{refused:?}");
-        assert!(Config::within(Some(limits), group(28).to_string().as_bytes(), Unknown::Ignored).is_err());
+        assert!(
+            Config::parse_with_limits(Some(limits), group(28).to_string().as_bytes(), Strictness::Lenient).is_err()
+        );
     }
 
     #[test]
@@ -474,28 +497,29 @@ mod tests {
         };
         let at = |index: usize| format!("$.strategy.conditions[{index}].query.params.m.$regex");
         let large = config(vec!["^a".to_owned(), r"\w{20}".to_owned(), "b$".to_owned()]);
-        assert_eq!(paths(&large), [at(1)]);
-        assert!(Config::parse(large.to_string().as_bytes(), Unknown::Ignored).is_err());
-        let many = paths(&config((0..400).map(|number| format!(r"\w+\pL{number}")).collect()));
+        assert_eq!(problem_paths(&large), [at(1)]);
+        assert!(Config::parse(large.to_string().as_bytes(), Strictness::Lenient).is_err());
+        let many = problem_paths(&config((0..400).map(|number| format!(r"\w+\pL{number}")).collect()));
         assert_eq!(many.len(), 1, "{many:?}");
     }
 
     #[test]
-    fn limits_are_told_with_everything_else_that_is_wrong() {
-        let limits = TargetLimits { root: 1, ..TargetLimits::default() };
+    fn limits_are_reported_with_all_other_problems() {
+        let limits = TargetLimits { max_root: 1, ..TargetLimits::default() };
         let config =
             json!({"odd": 1, "strategy": {"mode": "fallback"}, "targets": [{"provider": "a"}, {"provider": 3}]});
-        let found = Config::within(Some(limits), config.to_string().as_bytes(), Unknown::Refused).unwrap_err();
+        let found =
+            Config::parse_with_limits(Some(limits), config.to_string().as_bytes(), Strictness::Strict).unwrap_err();
         let paths: Vec<_> = found.iter().map(|problem| problem.path.as_str()).collect();
         assert_eq!(paths, ["$.odd", "$.targets[1].provider", "$.targets"]);
     }
 
     #[test]
-    fn more_targets_than_allowed_are_refused_where_they_stand() {
-        let limits = TargetLimits { root: 2, conditional: 3, nested: 1 };
+    fn too_many_targets_are_rejected_at_their_path() {
+        let limits = TargetLimits { max_root: 2, max_conditional: 3, max_nested: 1 };
         let many = |count: usize| vec![json!({"provider": "a", "name": "n"}); count];
         let group = |mode: &str, count| json!({"strategy": {"mode": mode, "default": "n"}, "targets": many(count)});
-        let refused = |value: &Value| parse(value).check(limits).err().map(|found| found[0].path.clone());
+        let refused = |value: &Value| parse(value).check_limits(limits).err().map(|found| found[0].path.clone());
         assert_eq!(
             (refused(&group("fallback", 2)), refused(&group("fallback", 3)).as_deref()),
             (None, Some("$.targets"))

@@ -3,10 +3,10 @@
 use penstock_llm::catalog::{self, Form};
 use serde_json::{Map, Value, json};
 
-use crate::config::config_parser::FIELDS;
+use crate::config::config_parser::CONFIG_KEYS;
 
 /// What several keys share.
-const SHARED: &str = r##"{
+const SHARED_DEFS: &str = r##"{
     "text": {"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"},
     "lines": {"type": "string", "pattern": "^[^\\x00-\\x09\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]+$"},
     "document": {"type": ["object", "string"], "pattern": "^\\s*\\{[\\s\\S]*\\}\\s*$", "description": "JSON, or that as a text"},
@@ -38,7 +38,7 @@ const SHARED: &str = r##"{
 }"##;
 
 /// What keys ask of each other.
-const RULES: &str = r#"[
+const KEY_CONSTRAINTS: &str = r#"[
     {"if": {"required": ["targets"], "properties": {"targets": {"type": "array", "minItems": 2}}}, "then": {"required": ["strategy"]}},
     {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"enum": ["fallback", "loadbalance", "conditional"]}}}}},
         "then": {"required": ["targets"]}},
@@ -51,18 +51,19 @@ const RULES: &str = r#"[
 ]"#;
 
 /// What the outermost config may not have beside `passthrough`.
-const ALONE: &str = r#"{
+const ROOT_PASSTHROUGH_CONSTRAINT: &str = r#"{
     "if": {"required": ["passthrough"], "properties": {"passthrough": {"const": true}}},
     "then": {"not": {"anyOf": [{"required": ["targets"]}, {"required": ["strategy"]}, {"required": ["override_params"]}]}}
 }"#;
 
 /// What does nothing by itself.
-const IDLE: &str = r#"{"not": {"propertyNames": {"enum": ["name", "on_status_codes", "weight"]}}}"#;
+const ROOT_EFFECT_CONSTRAINT: &str = r#"{"not": {"propertyNames": {"enum": ["name", "on_status_codes", "weight"]}}}"#;
 
 /// The schema of a saved config.
-pub fn schema() -> Value {
+pub fn config_schema() -> Value {
     let read = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
-    let mut properties: Map<_, _> = FIELDS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
+    let mut properties: Map<_, _> =
+        CONFIG_KEYS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
     for provider in catalog::all() {
         for option in provider.options() {
             for name in [option.key.to_owned(), option.header.replace('-', "_")] {
@@ -78,18 +79,18 @@ pub fn schema() -> Value {
             }
         }
     }
-    let mut shared = read(SHARED);
+    let mut shared = read(SHARED_DEFS);
     let known: Vec<_> = catalog::all().map(catalog::Provider::slug).collect();
     shared["provider"] =
         json!({"anyOf": [{"enum": known}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,
-        "allOf": read(RULES)});
+        "allOf": read(KEY_CONSTRAINTS)});
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Config",
         "description": "A routing config of Penstock",
         "$ref": "#/$defs/config",
-        "allOf": [read(ALONE), read(IDLE)],
+        "allOf": [read(ROOT_PASSTHROUGH_CONSTRAINT), read(ROOT_EFFECT_CONSTRAINT)],
         "$defs": shared,
     })
 }
@@ -97,10 +98,10 @@ pub fn schema() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Unknown};
+    use crate::config::{Config, Strictness};
 
     /// Every object of the schema beside where its keys stand, as a config that has only that.
-    fn keys(schema: &Value, properties: &Value) -> Vec<String> {
+    fn property_names(schema: &Value, properties: &Value) -> Vec<String> {
         let all = properties["properties"].as_object().or_else(|| {
             let name = properties["$ref"].as_str()?.strip_prefix("#/$defs/")?;
             schema["$defs"][name]["properties"].as_object()
@@ -109,16 +110,17 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_the_schema_is_known_to_the_parser() {
-        let schema = schema();
+    fn parser_accepts_every_key_of_the_schema() {
+        let schema = config_schema();
         assert!(schema["allOf"][0].is_object() && schema["$defs"]["config"]["allOf"].is_array());
         assert!(schema["$defs"]["config"]["properties"].as_object().unwrap().values().all(Value::is_object));
         for (key, value) in schema["$defs"]["config"]["properties"].as_object().unwrap() {
-            let inner = keys(&schema, value);
+            let inner = property_names(&schema, value);
             let inner = if key == "targets" { Vec::new() } else { inner };
             let nested = inner.into_iter().map(|inner| json!({key: {inner: null}}));
             for config in nested.chain([json!({key: null})]) {
-                let problems = Config::parse(config.to_string().as_bytes(), Unknown::Refused).err().unwrap_or_default();
+                let problems =
+                    Config::parse(config.to_string().as_bytes(), Strictness::Strict).err().unwrap_or_default();
                 assert!(
                     problems.iter().all(|problem| problem.message != "is not a known key"),
                     "{config}: {problems:?}"
@@ -128,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn references_lead_somewhere() {
-        let schema = schema();
+    fn schema_references_resolve() {
+        let schema = config_schema();
         let text = schema.to_string();
         for reference in text.split("\"#/$defs/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
             assert!(schema["$defs"][reference].is_object(), "{reference}");

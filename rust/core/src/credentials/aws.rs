@@ -10,15 +10,19 @@ use penstock_llm::{
     xml,
 };
 
-use super::{Issued, Payload, sigv4};
+use super::{IssuedCredential, PayloadDigest, sigv4};
 use crate::credentials::token_endpoint;
-use crate::upstream::{Base, Upstream};
+use crate::upstream::{BaseUrl, Upstream};
 
 /// As whom the role of a web identity is taken on.
-const SESSION_NAME: &str = "penstock";
+const WEB_IDENTITY_SESSION_NAME: &str = "penstock";
 
 /// The keys of a role, for who has these.
-pub async fn keys(upstream: &Upstream, role: &Role, with: &Keys) -> Result<(Issued, Duration), String> {
+pub async fn assume_role(
+    upstream: &Upstream,
+    role: &Role,
+    with: &Keys,
+) -> Result<(IssuedCredential, Duration), String> {
     let mut fields = vec![
         ("Action", "AssumeRole"),
         ("Version", "2011-06-15"),
@@ -26,63 +30,66 @@ pub async fn keys(upstream: &Upstream, role: &Role, with: &Keys) -> Result<(Issu
         ("RoleSessionName", role.session_name.as_str()),
     ];
     fields.extend(role.external_id.as_deref().map(|id| ("ExternalId", id)));
-    let form = token_endpoint::form(&fields);
+    let form = token_endpoint::encode_form(&fields);
     let Keys { id, secret, token: session } = with;
     let with = AmazonKeys { service: "sts", region: &role.region, id, secret, token: session.as_deref() };
-    let signed = |base: &Base| {
-        let mut head = unsigned(base);
+    let signed = |base: &BaseUrl| {
+        let mut head = build_partial_head(base);
         head.extend_from_slice(b"\r\n");
-        sigv4::sign(
+        sigv4::sign_head(
             &with,
             &mut head,
-            (&base.origin.authority(), Some(&Payload::of(form.as_bytes()))),
+            (&base.origin.authority(), Some(&PayloadDigest::compute(form.as_bytes()))),
             SystemTime::now(),
         )?;
         // The last fields are still to come.
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)
     };
-    exchange(token_endpoint::post(upstream, &role.endpoint, &form, signed).await?)
+    parse_sts_response(token_endpoint::post_form(upstream, &role.endpoint, &form, signed).await?)
 }
 
 /// The keys of a role, for whom somebody else vouches with a token.
-pub async fn keys_for_identity(
+pub async fn assume_role_with_web_identity(
     upstream: &Upstream,
     (role, endpoint): (&str, &str),
     identity: &str,
-) -> Result<(Issued, Duration), String> {
-    let form = token_endpoint::form(&[
+) -> Result<(IssuedCredential, Duration), String> {
+    let form = token_endpoint::encode_form(&[
         ("Action", "AssumeRoleWithWebIdentity"),
         ("Version", "2011-06-15"),
         ("RoleArn", role),
-        ("RoleSessionName", SESSION_NAME),
+        ("RoleSessionName", WEB_IDENTITY_SESSION_NAME),
         ("WebIdentityToken", identity),
     ]);
-    exchange(token_endpoint::post(upstream, endpoint, &form, |base| Ok(unsigned(base))).await?)
+    parse_sts_response(token_endpoint::post_form(upstream, endpoint, &form, |base| Ok(build_partial_head(base))).await?)
 }
 
 /// A head that lacks its last fields.
-fn unsigned(base: &Base) -> Vec<u8> {
+fn build_partial_head(base: &BaseUrl) -> Vec<u8> {
     let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
     format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", base.origin.authority()).into_bytes()
 }
 
-fn exchange((status, answer): (u16, bytes::Bytes)) -> Result<(Issued, Duration), String> {
+fn parse_sts_response((status, answer): (u16, bytes::Bytes)) -> Result<(IssuedCredential, Duration), String> {
     let answer = String::from_utf8_lossy(&answer);
     if status >= 300 {
         let words = xml::text(&answer, "Message").unwrap_or_default();
-        return Err(format!("the role was not given ({status}): {}", token_endpoint::plain(&words)));
+        return Err(format!("the role was not given ({status}): {}", token_endpoint::sanitise_message(&words)));
     }
-    given(&answer, SystemTime::now()).ok_or_else(|| "the role was given without keys".to_owned())
+    parse_keys(&answer, SystemTime::now()).ok_or_else(|| "the role was given without keys".to_owned())
 }
 
 /// The keys of an answer, and how long they are good.
-fn given(answer: &str, now: SystemTime) -> Option<(Issued, Duration)> {
+fn parse_keys(answer: &str, now: SystemTime) -> Option<(IssuedCredential, Duration)> {
     let text = |name| xml::text(answer, name).map(Cow::into_owned);
     let expires = humantime::parse_rfc3339(&xml::text(answer, "Expiration")?).ok()?;
     let life = expires.duration_since(now).ok()?;
-    let keys =
-        Issued::Keys { id: text("AccessKeyId")?, secret: text("SecretAccessKey")?, token: text("SessionToken")? };
+    let keys = IssuedCredential::AccessKeys {
+        id: text("AccessKeyId")?,
+        secret: text("SecretAccessKey")?,
+        token: text("SessionToken")?,
+    };
     Some((keys, life))
 }
 
@@ -93,13 +100,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_of_a_role_are_read_with_their_end() {
+    fn parses_role_keys_with_their_expiry() {
         let answer = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA1</AccessKeyId>\
             <SecretAccessKey>a/b+c=</SecretAccessKey><SessionToken>tok==</SessionToken>\
             <Expiration>1970-01-01T01:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>";
-        let (Issued::Keys { id, secret, token }, life) = given(answer, UNIX_EPOCH).unwrap() else { panic!("keys") };
+        let (IssuedCredential::AccessKeys { id, secret, token }, life) = parse_keys(answer, UNIX_EPOCH).unwrap() else {
+            panic!("keys")
+        };
         assert_eq!((id.as_str(), secret.as_str(), token.as_str()), ("ASIA1", "a/b+c=", "tok=="));
         assert_eq!(life, Duration::from_hours(1));
-        assert!(given(answer, UNIX_EPOCH + Duration::from_hours(2)).is_none(), "what is over is none");
+        assert!(parse_keys(answer, UNIX_EPOCH + Duration::from_hours(2)).is_none(), "what is over is none");
     }
 }

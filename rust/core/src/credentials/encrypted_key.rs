@@ -9,34 +9,38 @@ use pkcs8::{
     pkcs5::{EncryptionScheme, pbes2::Kdf},
 };
 
-use super::{Issued, Wallet};
+use super::{CredentialCache, IssuedCredential};
 
 /// So long an opened key is kept.
-const LIFE: Duration = Duration::from_hours(24);
+const CACHE_LIFETIME: Duration = Duration::from_hours(24);
 /// Whoever sends a key says how much work its passphrase takes; a million is about a third of a second.
-const MOST_ROUNDS: u32 = 1_000_000;
-const BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
-const END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
+const MAX_PBKDF2_ROUNDS: u32 = 1_000_000;
+const PEM_BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
+const PEM_END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
 
 /// Opens a key, one at a time.
-pub async fn opened(wallet: &Wallet, pem: String, passphrase: String) -> Result<(Issued, Duration), String> {
-    let turn = Arc::clone(&wallet.opening).lock_owned().await;
+pub async fn decrypt_key(
+    wallet: &CredentialCache,
+    pem: String,
+    passphrase: String,
+) -> Result<(IssuedCredential, Duration), String> {
+    let turn = Arc::clone(&wallet.decryption_lock).lock_owned().await;
     let work = move || {
-        let key = open(&pem, &passphrase);
+        let key = decrypt_pem(&pem, &passphrase);
         drop(turn);
         key
     };
     // Opening neither panics nor is cancelled, unless the process ends.
     let key = tokio::task::spawn_blocking(work).await.map_err(|_| "the gateway is shutting down")??;
-    Ok((Issued::Key(Box::new(key)), LIFE))
+    Ok((IssuedCredential::PrivateKey(Box::new(key)), CACHE_LIFETIME))
 }
 
 /// An error says what is wrong, and nothing of the key.
-fn open(pem: &str, passphrase: &str) -> Result<RsaKeyPair, String> {
+fn decrypt_pem(pem: &str, passphrase: &str) -> Result<RsaKeyPair, String> {
     let unreadable = "it is no sealed key of PKCS #8 in PEM";
     // A header holds no line ends: they may be written as `\n`.
     let text = pem.replace("\\n", "\n");
-    let inside = text.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).ok_or(unreadable)?.0;
+    let inside = text.split_once(PEM_BEGIN).and_then(|(_, rest)| rest.split_once(PEM_END)).ok_or(unreadable)?.0;
     let letters: String = inside.split_ascii_whitespace().collect();
     let der = BASE64_STANDARD.decode(letters).map_err(|_| unreadable)?;
     let sealed = EncryptedPrivateKeyInfoRef::try_from(&*der).map_err(|_| unreadable)?;
@@ -44,8 +48,8 @@ fn open(pem: &str, passphrase: &str) -> Result<RsaKeyPair, String> {
         return Err("it is sealed in another way than PBES2".into());
     };
     match &scheme.kdf {
-        Kdf::Pbkdf2(kdf) if kdf.iteration_count <= MOST_ROUNDS => (),
-        Kdf::Pbkdf2(_) => return Err(format!("its passphrase takes more than {MOST_ROUNDS} rounds of PBKDF2")),
+        Kdf::Pbkdf2(kdf) if kdf.iteration_count <= MAX_PBKDF2_ROUNDS => (),
+        Kdf::Pbkdf2(_) => return Err(format!("its passphrase takes more than {MAX_PBKDF2_ROUNDS} rounds of PBKDF2")),
         _ => return Err("its passphrase is to be taken in another way than by PBKDF2".into()),
     }
     let key = sealed.decrypt(passphrase).map_err(|_| "its passphrase is another one")?;
@@ -68,53 +72,53 @@ mod tests {
     use super::*;
 
     /// A key of its own, and the same sealed.
-    fn sealed(rounds: u32) -> (KeyPair, String) {
+    fn encrypted_key(rounds: u32) -> (KeyPair, String) {
         let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
         let der = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der<'_>>::as_der(&key).unwrap();
         let scheme = Parameters::generate_pbkdf2_sha256_aes256cbc(rounds, &[7; 16], [9; 16]).unwrap();
         let info = PrivateKeyInfoRef::try_from(der.as_ref()).unwrap();
         let sealed = info.encrypt_with_params(scheme, "open sesame").unwrap();
-        (key, format!("{BEGIN}\\n{}\\n{END}\\nOCI_API_KEY", BASE64_STANDARD.encode(sealed.as_bytes())))
+        (key, format!("{PEM_BEGIN}\\n{}\\n{PEM_END}\\nOCI_API_KEY", BASE64_STANDARD.encode(sealed.as_bytes())))
     }
 
     #[test]
-    fn the_right_passphrase_opens_a_key_and_no_other() {
-        let (key, pem) = sealed(10);
-        let opened = open(&pem, "open sesame").unwrap();
+    fn decrypts_key_only_with_the_right_passphrase() {
+        let (key, pem) = encrypted_key(10);
+        let opened = decrypt_pem(&pem, "open sesame").unwrap();
         assert_eq!(opened.public_key().as_ref(), key.public_key().as_ref());
-        assert_eq!(open(&pem.replace("\\n", "\n"), "open sesame").map(|_| ()), Ok(()));
-        let message = open(&pem, "s3cret").unwrap_err();
+        assert_eq!(decrypt_pem(&pem.replace("\\n", "\n"), "open sesame").map(|_| ()), Ok(()));
+        let message = decrypt_pem(&pem, "s3cret").unwrap_err();
         assert!(message.contains("passphrase") && !message.contains("s3cret"), "{message}");
     }
 
     #[test]
-    fn what_is_none_or_takes_too_much_work_is_refused() {
-        let message = |pem: &str| open(pem, "p").unwrap_err();
+    fn rejects_invalid_keys_and_costly_key_derivation() {
+        let message = |pem: &str| decrypt_pem(pem, "p").unwrap_err();
         assert!(message("s3cret").contains("no sealed key"));
-        assert!(message(&format!("{BEGIN}\nAAAA\n{END}")).contains("no sealed key"));
-        let (_, pem) = sealed(10);
+        assert!(message(&format!("{PEM_BEGIN}\nAAAA\n{PEM_END}")).contains("no sealed key"));
+        let (_, pem) = encrypted_key(10);
         let der = BASE64_STANDARD.decode(pem.split("\\n").nth(1).unwrap()).unwrap();
         let mut sealed = EncryptedPrivateKeyInfoRef::try_from(&*der).unwrap();
-        let costly = Parameters::generate_pbkdf2_sha256_aes256cbc(MOST_ROUNDS + 1, &[7; 16], [9; 16]).unwrap();
+        let costly = Parameters::generate_pbkdf2_sha256_aes256cbc(MAX_PBKDF2_ROUNDS + 1, &[7; 16], [9; 16]).unwrap();
         let large = Parameters::generate_scrypt_aes256cbc(ScryptParams::RECOMMENDED, &[7; 16], [9; 16]).unwrap();
         for (scheme, says) in [(costly, "1000000 rounds"), (large, "another way than by PBKDF2")] {
             sealed.encryption_algorithm = EncryptionScheme::Pbes2(scheme);
             let der = sealed.to_der().unwrap();
-            let told = message(&format!("{BEGIN}\n{}\n{END}", BASE64_STANDARD.encode(der)));
+            let told = message(&format!("{PEM_BEGIN}\n{}\n{PEM_END}", BASE64_STANDARD.encode(der)));
             assert!(told.contains(says), "{told}");
         }
     }
 
     #[tokio::test]
-    async fn keys_are_opened_one_at_a_time() {
-        let wallet = Wallet::default();
-        let (_, pem) = sealed(10);
-        let turn = Arc::clone(&wallet.opening).lock_owned().await;
-        let waiting = opened(&wallet, pem, "open sesame".into());
+    async fn decrypts_one_key_at_a_time() {
+        let wallet = CredentialCache::default();
+        let (_, pem) = encrypted_key(10);
+        let turn = Arc::clone(&wallet.decryption_lock).lock_owned().await;
+        let waiting = decrypt_key(&wallet, pem, "open sesame".into());
         tokio::pin!(waiting);
         let soon = tokio::time::timeout(Duration::from_millis(20), &mut waiting).await;
         assert!(soon.is_err(), "somebody else has the turn");
         drop(turn);
-        assert!(matches!(waiting.await, Ok((Issued::Key(_), LIFE))));
+        assert!(matches!(waiting.await, Ok((IssuedCredential::PrivateKey(_), CACHE_LIFETIME))));
     }
 }

@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
-use super::Issued;
+use super::IssuedCredential;
 use crate::credentials::token_endpoint;
 use crate::upstream::Upstream;
 
 /// With what an application shows that it is who it says.
 #[derive(Clone, Copy)]
-pub enum Proof<'p> {
+pub enum ClientCredential<'p> {
     Secret(&'p str),
     /// A token of somebody whom the application's tenant trusts.
-    Vouched(&'p str),
+    Assertion(&'p str),
 }
 
-const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+const ASSERTION_TYPE_JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-pub async fn token(
+pub async fn fetch_token(
     upstream: &Upstream,
     (authority, tenant): (&str, &str),
-    (client, proof): (&str, Proof<'_>),
+    (client, proof): (&str, ClientCredential<'_>),
     scope: &str,
-) -> Result<(Issued, Duration), String> {
+) -> Result<(IssuedCredential, Duration), String> {
     let url = format!("{}/{tenant}/oauth2/v2.0/token", authority.trim_end_matches('/'));
     let mut fields = vec![("grant_type", "client_credentials"), ("client_id", client)];
     match proof {
-        Proof::Secret(secret) => fields.push(("client_secret", secret)),
-        Proof::Vouched(token) => {
-            fields.extend([("client_assertion_type", ASSERTION), ("client_assertion", token)]);
+        ClientCredential::Secret(secret) => fields.push(("client_secret", secret)),
+        ClientCredential::Assertion(token) => {
+            fields.extend([("client_assertion_type", ASSERTION_TYPE_JWT_BEARER), ("client_assertion", token)]);
         }
     }
     fields.push(("scope", scope));
-    token_endpoint::ask(upstream, &url, &token_endpoint::form(&fields)).await
+    token_endpoint::request_token(upstream, &url, &token_endpoint::encode_form(&fields)).await
 }

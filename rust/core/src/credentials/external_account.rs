@@ -7,54 +7,58 @@ use penstock_llm::catalog::{ExternalAccount, Source};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Issued;
+use super::IssuedCredential;
 use crate::credentials::{aws_instance, token_endpoint};
 use crate::{
-    process::settings::Identity,
-    upstream::{Base, Upstream},
+    process::settings::WorkloadIdentity,
+    upstream::{BaseUrl, Upstream},
 };
 
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
-const WANTED: &str = "urn:ietf:params:oauth:token-type:access_token";
+const ACCESS_TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:access_token";
 /// Where service accounts' own tokens are given.
-const GIVERS: &str = "https://iamcredentials.googleapis.com/";
+const IAM_CREDENTIALS_URL: &str = "https://iamcredentials.googleapis.com/";
 
-pub async fn token(
+pub async fn fetch_token(
     upstream: &Upstream,
-    own: &Identity,
+    own: &WorkloadIdentity,
     account: &ExternalAccount,
-) -> Result<(Issued, Duration), String> {
-    let vouched = vouched(upstream, own, account).await?;
+) -> Result<(IssuedCredential, Duration), String> {
+    let vouched = read_subject_token(upstream, own, account).await?;
     // What vouches for the machine, and what comes of it, goes to nobody but who its operator trusts.
     let is_machines = matches!(account.source, Source::File(_));
     let exchange = if is_machines { &own.google_sts_url } else { &account.exchange };
-    let form = token_endpoint::form(&[
+    let form = token_endpoint::encode_form(&[
         ("grant_type", GRANT_TYPE),
         ("audience", &account.audience),
         ("scope", account.scope),
-        ("requested_token_type", WANTED),
+        ("requested_token_type", ACCESS_TOKEN_TYPE),
         ("subject_token_type", &account.token_type),
         ("subject_token", &vouched),
     ]);
-    let given = token_endpoint::ask(upstream, exchange, &form).await?;
+    let given = token_endpoint::request_token(upstream, exchange, &form).await?;
     let Some((url, life)) = &account.impersonation else { return Ok(given) };
-    let (Issued::Token(federated), _) = given else { return Err("what was given is no token".into()) };
+    let (IssuedCredential::Token(federated), _) = given else { return Err("what was given is no token".into()) };
     if !is_machines {
-        return of_account(upstream, url, (&federated, account.scope, *life)).await;
+        return impersonate_service_account(upstream, url, (&federated, account.scope, *life)).await;
     }
     let path = url
-        .strip_prefix(GIVERS)
-        .ok_or_else(|| format!("`service_account_impersonation_url` must begin with {GIVERS}"))?;
+        .strip_prefix(IAM_CREDENTIALS_URL)
+        .ok_or_else(|| format!("`service_account_impersonation_url` must begin with {IAM_CREDENTIALS_URL}"))?;
     let url = format!("{}/{path}", own.google_iam_url.trim_end_matches('/'));
-    of_account(upstream, &url, (&federated, account.scope, *life)).await
+    impersonate_service_account(upstream, &url, (&federated, account.scope, *life)).await
 }
 
 /// The token of somebody else's.
-async fn vouched(upstream: &Upstream, own: &Identity, account: &ExternalAccount) -> Result<String, String> {
+async fn read_subject_token(
+    upstream: &Upstream,
+    own: &WorkloadIdentity,
+    account: &ExternalAccount,
+) -> Result<String, String> {
     let said = match &account.source {
         Source::File(path) => match &own.google_token_file {
             // Whoever stores a provider may not have any file of the machine's sent to somebody.
-            Some(file) if file.as_os_str() == path.as_str() => aws_instance::read(file).await?,
+            Some(file) if file.as_os_str() == path.as_str() => aws_instance::read_file(file).await?,
             Some(_) => {
                 return Err("the file of `credential_source` is not the one of identity.google_token_file".into());
             }
@@ -65,14 +69,14 @@ async fn vouched(upstream: &Upstream, own: &Identity, account: &ExternalAccount)
             if !query.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
                 return Err("the url of `credential_source` has a query that cannot be asked for".into());
             }
-            let head = |base: &Base| {
-                let mut head = first_line("GET", base, query);
+            let head = |base: &BaseUrl| {
+                let mut head = build_request_head("GET", base, query);
                 for (name, text) in fields {
                     head.extend([name, ": ", text, "\r\n"]);
                 }
                 Ok(head.into_bytes())
             };
-            let (status, body) = token_endpoint::send(upstream, address, ("", ""), head).await?;
+            let (status, body) = token_endpoint::send_request(upstream, address, ("", ""), head).await?;
             if status != 200 {
                 return Err(format!("{address} answered {status}"));
             }
@@ -89,38 +93,39 @@ async fn vouched(upstream: &Upstream, own: &Identity, account: &ExternalAccount)
 }
 
 /// A service account's own token, for one that may ask for it.
-async fn of_account(
+async fn impersonate_service_account(
     upstream: &Upstream,
     url: &str,
     (federated, scope, life): (&str, &str, u64),
-) -> Result<(Issued, Duration), String> {
+) -> Result<(IssuedCredential, Duration), String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Told {
+    struct ImpersonationResponse {
         access_token: String,
         expire_time: String,
     }
     let asked = json!({"scope": [scope], "lifetime": format!("{life}s")}).to_string();
-    let head =
-        |base: &Base| Ok(format!("{}authorization: Bearer {federated}\r\n", first_line("POST", base, "")).into_bytes());
-    let (status, body) = token_endpoint::send(upstream, url, ("application/json", &asked), head).await?;
+    let head = |base: &BaseUrl| {
+        Ok(format!("{}authorization: Bearer {federated}\r\n", build_request_head("POST", base, "")).into_bytes())
+    };
+    let (status, body) = token_endpoint::send_request(upstream, url, ("application/json", &asked), head).await?;
     if status != 200 {
         let told: Value = serde_json::from_slice(&body).unwrap_or_default();
         let words = told["error"]["message"].as_str().unwrap_or_default();
-        return Err(format!("{url} answered {status}: {}", token_endpoint::plain(words)));
+        return Err(format!("{url} answered {status}: {}", token_endpoint::sanitise_message(words)));
     }
-    let told: Told = serde_json::from_slice(&body).map_err(|_| format!("{url} gave no token"))?;
+    let told: ImpersonationResponse = serde_json::from_slice(&body).map_err(|_| format!("{url} gave no token"))?;
     if told.access_token.is_empty() || !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!("{url} gave a token that no header can carry"));
     }
     let ends =
         humantime::parse_rfc3339(told.expire_time.trim()).map_err(|_| format!("{url} gave a token without an end"))?;
     let life = ends.duration_since(SystemTime::now()).map_err(|_| format!("{url} gave a token that is over"))?;
-    Ok((Issued::Token(told.access_token), life))
+    Ok((IssuedCredential::Token(told.access_token), life))
 }
 
 /// The beginning of a request's head.
-fn first_line(method: &str, base: &Base, query: &str) -> String {
+fn build_request_head(method: &str, base: &BaseUrl, query: &str) -> String {
     let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
     format!("{method} {path}{query} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n", base.origin.authority())
 }

@@ -11,17 +11,17 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Issued;
+use super::IssuedCredential;
 use crate::credentials::token_endpoint;
 use crate::upstream::Upstream;
 
 /// How long a token is asked for; nobody gets a longer one.
-const LIFE: u64 = 3600;
+const TOKEN_LIFETIME_SECONDS: u64 = 3600;
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 
 /// What of a key file is needed.
 #[derive(Deserialize)]
-struct KeyFile {
+struct ServiceAccountKeyFile {
     client_email: String,
     private_key: String,
     #[serde(default)]
@@ -34,30 +34,34 @@ fn endpoint() -> String {
     "https://oauth2.googleapis.com/token".to_owned()
 }
 
-pub async fn token(upstream: &Upstream, key_file: &str, scope: &str) -> Result<(Issued, Duration), String> {
+pub async fn fetch_token(
+    upstream: &Upstream,
+    key_file: &str,
+    scope: &str,
+) -> Result<(IssuedCredential, Duration), String> {
     // Its text is secret: an error of the reader's own would quote it.
-    let file: KeyFile = serde_json::from_str(key_file).map_err(
+    let file: ServiceAccountKeyFile = serde_json::from_str(key_file).map_err(
         |_| "vertex_service_account_json must be the key file: `client_email`, `private_key` and `token_uri`",
     )?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let statement = statement(&file, scope, now)?;
-    token_endpoint::ask(
+    let statement = sign_jwt(&file, scope, now)?;
+    token_endpoint::request_token(
         upstream,
         &file.token_uri,
-        &token_endpoint::form(&[("grant_type", GRANT_TYPE), ("assertion", &statement)]),
+        &token_endpoint::encode_form(&[("grant_type", GRANT_TYPE), ("assertion", &statement)]),
     )
     .await
 }
 
 /// A JSON web token that says who asks for what.
-fn statement(file: &KeyFile, scope: &str, now: u64) -> Result<String, String> {
+fn sign_jwt(file: &ServiceAccountKeyFile, scope: &str, now: u64) -> Result<String, String> {
     let unusable = "the private key of vertex_service_account_json cannot be used: it must be PKCS #8 in PEM";
     let key = PrivatePkcs8KeyDer::from_pem_slice(file.private_key.as_bytes()).map_err(|_| unusable)?;
     let key = RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()).map_err(|_| unusable)?;
     let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(&json!({"alg": "RS256", "typ": "JWT", "kid": file.private_key_id}));
     let claims = part(&json!({"iss": file.client_email, "scope": scope, "aud": file.token_uri, "iat": now,
-        "exp": now + LIFE}));
+        "exp": now + TOKEN_LIFETIME_SECONDS}));
     let said = format!("{head}.{claims}");
     let mut signature = vec![0; key.public_modulus_len()];
     key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), said.as_bytes(), &mut signature).map_err(|_| unusable)?;
@@ -69,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_none_is_named_and_not_shown() {
-        let file = KeyFile {
+    fn rejects_invalid_private_key_without_revealing_it() {
+        let file = ServiceAccountKeyFile {
             client_email: "a@b".into(),
             private_key: "s3cret".into(),
             private_key_id: String::new(),
             token_uri: endpoint(),
         };
-        let message = statement(&file, "scope", 0).unwrap_err();
+        let message = sign_jwt(&file, "scope", 0).unwrap_err();
         assert!(message.contains("private key") && !message.contains("s3cret"), "{message}");
     }
 }

@@ -5,74 +5,90 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use penstock_llm::catalog::{Federated, Voucher};
 use serde::Deserialize;
 
-use super::{Issued, entra};
+use super::{IssuedCredential, entra};
 use crate::credentials::{aws_instance, token_endpoint};
 use crate::{
-    process::settings::Identity,
-    upstream::{Service, Upstream},
+    process::settings::WorkloadIdentity,
+    upstream::{MetadataService, Upstream},
 };
 
 /// What a token of the machine's must be for to vouch for an application.
-const EXCHANGE: &str = "api://AzureADTokenExchange";
+const TOKEN_EXCHANGE_RESOURCE: &str = "api://AzureADTokenExchange";
 /// Where virtual machines are told, below the address of their metadata, and the version of that.
-const OF_MACHINES: (&str, &str) = ("/metadata/identity/oauth2/token", "2018-02-01");
+const VM_TOKEN_PATH_AND_API_VERSION: (&str, &str) = ("/metadata/identity/oauth2/token", "2018-02-01");
 /// The version of services that run containers and apps.
-const OF_APPS: &str = "2019-08-01";
+const APP_SERVICE_API_VERSION: &str = "2019-08-01";
 
 /// A token of the machine's own identity, or of the one of several that is named.
-pub async fn token(own: &Identity, resource: &str, client: Option<&str>) -> Result<(Issued, Duration), String> {
-    let found = asked(own, resource, client).await.and_then(|answer| given(&answer));
+pub async fn fetch_managed_token(
+    own: &WorkloadIdentity,
+    resource: &str,
+    client: Option<&str>,
+) -> Result<(IssuedCredential, Duration), String> {
+    let found = request_token(own, resource, client).await.and_then(|answer| parse_token(&answer));
     found.map_err(|message| format!("this machine's own identity: {message}"))
 }
 
 /// A token of an application for which the machine vouches. Who does not say where leaves it to the machine's platform.
-pub async fn token_for(upstream: &Upstream, own: &Identity, asked: &Federated) -> Result<(Issued, Duration), String> {
+pub async fn fetch_federated_token(
+    upstream: &Upstream,
+    own: &WorkloadIdentity,
+    asked: &Federated,
+) -> Result<(IssuedCredential, Duration), String> {
     let lacks = |setting: &str, option: &str| format!("neither identity.{setting} nor {option} is set");
     let tenant = asked.tenant.as_ref().or(own.azure_tenant_id.as_ref());
     let tenant = tenant.ok_or_else(|| lacks("azure_tenant_id", "azure_workload_tenant_id"))?;
     let client = asked.client.as_ref().or(own.azure_client_id.as_ref());
     let client = client.ok_or_else(|| lacks("azure_client_id", "azure_workload_client_id"))?;
-    let vouched = vouched(own, &asked.voucher).await?;
+    let vouched = fetch_client_assertion(own, &asked.voucher).await?;
     // What vouches for the machine goes to nobody but who its operator trusts.
-    entra::token(upstream, (&own.azure_authority_host, tenant), (client, entra::Proof::Vouched(&vouched)), &asked.scope)
-        .await
+    entra::fetch_token(
+        upstream,
+        (&own.azure_authority_host, tenant),
+        (client, entra::ClientCredential::Assertion(&vouched)),
+        &asked.scope,
+    )
+    .await
 }
 
-async fn vouched(own: &Identity, voucher: &Voucher) -> Result<String, String> {
+async fn fetch_client_assertion(own: &WorkloadIdentity, voucher: &Voucher) -> Result<String, String> {
     match (&own.azure_federated_token_file, voucher) {
-        (Some(file), _) => aws_instance::read(file).await,
+        (Some(file), _) => aws_instance::read_file(file).await,
         (None, Voucher::Workload) => Err("identity.azure_federated_token_file is not set".into()),
-        (None, Voucher::Any { managed }) => match token(own, EXCHANGE, managed.as_deref()).await? {
-            (Issued::Token(token), _) => Ok(token),
-            _ => Err("what was given is no token".into()),
-        },
+        (None, Voucher::Any { managed }) => {
+            match fetch_managed_token(own, TOKEN_EXCHANGE_RESOURCE, managed.as_deref()).await? {
+                (IssuedCredential::Token(token), _) => Ok(token),
+                _ => Err("what was given is no token".into()),
+            }
+        }
     }
 }
 
-async fn asked(own: &Identity, resource: &str, client: Option<&str>) -> Result<bytes::Bytes, String> {
+async fn request_token(own: &WorkloadIdentity, resource: &str, client: Option<&str>) -> Result<bytes::Bytes, String> {
     let (url, word) = match &own.azure_identity_url {
         Some(url) => (url, own.azure_identity_header.as_ref()),
         None => (&own.azure_metadata_url, None),
     };
-    let service = Service::parse(url)?;
-    let (below, version) = if own.azure_identity_url.is_some() { ("", OF_APPS) } else { OF_MACHINES };
+    let service = MetadataService::parse(url)?;
+    let (below, version) =
+        if own.azure_identity_url.is_some() { ("", APP_SERVICE_API_VERSION) } else { VM_TOKEN_PATH_AND_API_VERSION };
     let mut fields = vec![("api-version", version), ("resource", resource)];
     fields.extend(client.map(|client| ("client_id", client)));
-    let path = format!("{}{below}?{}", service.path, token_endpoint::form(&fields));
+    let path = format!("{}{below}?{}", service.path, token_endpoint::encode_form(&fields));
     let word = word.map_or(("metadata", "true"), |word| ("x-identity-header", word.expose()));
-    aws_instance::told(service.ask("GET", &path, &[word]).await?)
+    aws_instance::require_ok(service.send_request("GET", &path, &[word]).await?)
 }
 
-fn given(json: &[u8]) -> Result<(Issued, Duration), String> {
+fn parse_token(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
     #[derive(Deserialize)]
-    struct Told {
+    struct TokenResponse {
         access_token: String,
         #[serde(default)]
         expires_in: Option<serde_json::Value>,
         #[serde(default)]
         expires_on: Option<serde_json::Value>,
     }
-    let told: Told = serde_json::from_slice(json).map_err(|_| "it gave no token")?;
+    let told: TokenResponse = serde_json::from_slice(json).map_err(|_| "it gave no token")?;
     // Some write numbers as text, and some say only when it ends.
     let number = |value: &serde_json::Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -81,7 +97,7 @@ fn given(json: &[u8]) -> Result<(Issued, Duration), String> {
     if told.access_token.is_empty() || !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("it gave a token that no header can carry".into());
     }
-    Ok((Issued::Token(told.access_token), Duration::from_secs(life)))
+    Ok((IssuedCredential::Token(told.access_token), Duration::from_secs(life)))
 }
 
 #[cfg(test)]
@@ -89,8 +105,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_in_one_way_or_another_when_it_ends() {
-        let life = |json: &str| given(json.as_bytes()).map(|(_, life)| life.as_secs());
+    fn accepts_lifetime_or_expiry_time_of_a_token() {
+        let life = |json: &str| parse_token(json.as_bytes()).map(|(_, life)| life.as_secs());
         assert_eq!(life(r#"{"access_token":"t","expires_in":"3599"}"#), Ok(3599));
         let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 1000;
         let told = life(&format!(r#"{{"access_token":"t","expires_on":"{soon}"}}"#)).unwrap();

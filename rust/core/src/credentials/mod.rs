@@ -24,9 +24,9 @@ use penstock_llm::{
     operation::Operation,
 };
 
-pub use crate::credentials::aws_instance::check;
-pub use crate::credentials::credential_cache::Wallet;
-pub use crate::credentials::payload_hash::Payload;
+pub use crate::credentials::aws_instance::check_identity_urls;
+pub use crate::credentials::credential_cache::CredentialCache;
+pub use crate::credentials::payload_hash::PayloadDigest;
 
 use crate::{
     error::{Error, Result},
@@ -36,118 +36,136 @@ use crate::{
 };
 
 /// Longest wait for a credential to be fetched.
-const PATIENCE: Duration = Duration::from_secs(10);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What was fetched.
-pub enum Issued {
+pub enum IssuedCredential {
     Token(String),
-    Keys {
+    AccessKeys {
         id: String,
         secret: String,
         token: String,
     },
-    Key(Box<RsaKeyPair>),
+    PrivateKey(Box<RsaKeyPair>),
     /// No credential, but what is told to who has one: a model's name.
-    Name(String),
+    ModelName(String),
 }
 
 /// What a target's requests carry, where that must be fetched; kept until shortly before it expires.
-pub async fn fetch(gateway: &Gateway, target: &Target<'_>, grant: &Grant) -> Result<Arc<Issued>> {
-    let work = gateway.shared.wallet.find(grant, || issue(gateway, grant));
-    let patience = PATIENCE.min(target.timeout);
+pub async fn fetch_credential(gateway: &Gateway, target: &Target<'_>, grant: &Grant) -> Result<Arc<IssuedCredential>> {
+    let work = gateway.shared.credential_cache.get_or_fetch(grant, || issue_credential(gateway, grant));
+    let patience = FETCH_TIMEOUT.min(target.timeout);
     let found = tokio::time::timeout(patience, work).await.unwrap_or_else(|_| Err("it takes too long".into()));
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
 }
 
 /// Without what is secret.
-impl std::fmt::Debug for Issued {
+impl std::fmt::Debug for IssuedCredential {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::Token(_) => "Token",
-            Self::Keys { .. } => "Keys",
-            Self::Key(_) => "Key",
-            Self::Name(_) => "Name",
+            Self::AccessKeys { .. } => "Keys",
+            Self::PrivateKey(_) => "Key",
+            Self::ModelName(_) => "Name",
         })
     }
 }
 
-async fn issue(gateway: &Gateway, grant: &Grant) -> std::result::Result<(Issued, Duration), String> {
+async fn issue_credential(
+    gateway: &Gateway,
+    grant: &Grant,
+) -> std::result::Result<(IssuedCredential, Duration), String> {
     match grant {
-        Grant::ServiceAccount { key_file, scope } => google::token(&gateway.upstream, key_file, scope).await,
+        Grant::ServiceAccount { key_file, scope } => google::fetch_token(&gateway.upstream, key_file, scope).await,
         Grant::ExternalAccount(account) => {
-            external_account::token(&gateway.upstream, &gateway.settings.identity, account).await
+            external_account::fetch_token(&gateway.upstream, &gateway.settings.identity, account).await
         }
         Grant::Application { authority, tenant, client, secret, scope } => {
-            entra::token(&gateway.upstream, (authority, tenant), (client, entra::Proof::Secret(secret)), scope).await
+            entra::fetch_token(
+                &gateway.upstream,
+                (authority, tenant),
+                (client, entra::ClientCredential::Secret(secret)),
+                scope,
+            )
+            .await
         }
         Grant::Managed { resource, client } => {
-            managed_identity::token(&gateway.settings.identity, resource, client.as_deref()).await
+            managed_identity::fetch_managed_token(&gateway.settings.identity, resource, client.as_deref()).await
         }
         Grant::Federated(asked) => {
-            managed_identity::token_for(&gateway.upstream, &gateway.settings.identity, asked).await
+            managed_identity::fetch_federated_token(&gateway.upstream, &gateway.settings.identity, asked).await
         }
-        Grant::Role(role) => aws::keys(&gateway.upstream, role, &taking(gateway, role).await?).await,
-        Grant::Machine(asked) => aws_instance::keys(&gateway.upstream, &gateway.settings.identity, asked).await,
+        Grant::Role(role) => {
+            aws::assume_role(&gateway.upstream, role, &resolve_source_keys(gateway, role).await?).await
+        }
+        Grant::Machine(asked) => {
+            aws_instance::fetch_machine_keys(&gateway.upstream, &gateway.settings.identity, asked).await
+        }
         Grant::SealedKey { pem, passphrase } => {
-            encrypted_key::opened(&gateway.shared.wallet, pem.clone(), passphrase.clone()).await
+            encrypted_key::decrypt_key(&gateway.shared.credential_cache, pem.clone(), passphrase.clone()).await
         }
     }
 }
 
 /// The keys of who takes a role on.
-async fn taking(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, String> {
+async fn resolve_source_keys(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, String> {
     if let Some(keys) = &role.keys {
         return Ok(keys.clone());
     }
     let (region, endpoint) = (role.region.clone(), role.endpoint.clone());
     let own = Grant::Machine(Machine { region, endpoint, service: "sts" });
-    let found = gateway.shared.wallet.find(&own, || Box::pin(issue(gateway, &own))).await?;
+    let found =
+        gateway.shared.credential_cache.get_or_fetch(&own, || Box::pin(issue_credential(gateway, &own))).await?;
     match &*found {
-        Issued::Keys { id, secret, token } => {
+        IssuedCredential::AccessKeys { id, secret, token } => {
             Ok(Keys { id: id.clone(), secret: secret.clone(), token: Some(token.clone()) })
         }
-        Issued::Token(_) | Issued::Key(_) | Issued::Name(_) => Err("what was given are no keys".into()),
+        IssuedCredential::Token(_) | IssuedCredential::PrivateKey(_) | IssuedCredential::ModelName(_) => {
+            Err("what was given are no keys".into())
+        }
     }
 }
 
 /// A body, and what a signature says of it: objects are signed without, all else must be here before any of it is sent.
-pub async fn payload(target: &Target<'_>, operation: Operation, body: Body) -> Result<(Body, Payload)> {
+pub async fn prepare_payload(target: &Target<'_>, operation: Operation, body: Body) -> Result<(Body, PayloadDigest)> {
     if target.provider.storage(operation).is_some() {
-        return Ok((body, Payload::of(b"")));
+        return Ok((body, PayloadDigest::compute(b"")));
     }
     let bytes = body.collect().await?;
-    let payload = Payload::read(&bytes).await?;
-    Ok((Body::Whole(bytes), payload))
+    let payload = PayloadDigest::compute_async(&bytes).await?;
+    Ok((Body::Complete(bytes), payload))
 }
 
 /// Signs a rendered head with the body that goes with it, where the target's requests are signed.
-pub fn sign(
+pub fn sign_head(
     target: &Target<'_>,
     operation: Operation,
-    issued: Option<&Issued>,
-    (head, payload): (&mut Vec<u8>, &Payload),
+    issued: Option<&IssuedCredential>,
+    (head, payload): (&mut Vec<u8>, &PayloadDigest),
 ) -> Result<()> {
     let provider = target.provider;
-    let lacks = |message| Error::OptionInvalid { provider: provider.slug(), message };
+    let lacks = |message| Error::ProviderOptionInvalid { provider: provider.slug(), message };
     let with = match (target.grant.as_deref(), issued) {
-        (Some(grant), Some(Issued::Keys { id, secret, token })) => grant
+        (Some(grant), Some(IssuedCredential::AccessKeys { id, secret, token })) => grant
             .signs()
             .map(|(service, region)| Signature::Amazon(AmazonKeys { service, region, id, secret, token: Some(token) })),
-        (Some(_), Some(Issued::Key(_))) | (None, _) => provider.signature(&target.options).map_err(lacks)?,
+        (Some(_), Some(IssuedCredential::PrivateKey(_))) | (None, _) => {
+            provider.signature(&target.options).map_err(lacks)?
+        }
         (Some(_), _) => None,
     };
-    let (authority, now) = (target.base.origin.authority(), SystemTime::now());
+    let (authority, now) = (target.base_url.origin.authority(), SystemTime::now());
     match with {
         None => Ok(()),
         Some(Signature::Amazon(keys)) => {
             let storage = provider.storage(operation);
             let keys = AmazonKeys { service: storage.unwrap_or(keys.service), ..keys };
             let payload = storage.is_none().then_some(payload);
-            sigv4::sign(&keys, head, (&authority, payload), now).map_err(lacks)
+            sigv4::sign_head(&keys, head, (&authority, payload), now).map_err(lacks)
         }
         Some(Signature::Oracle(key)) => {
-            let opened = if let Some(Issued::Key(opened)) = issued { Some(&**opened) } else { None };
-            oracle::sign(&key, opened, head, (&authority, payload, now)).map_err(lacks)
+            let opened = if let Some(IssuedCredential::PrivateKey(opened)) = issued { Some(&**opened) } else { None };
+            oracle::sign_head(&key, opened, head, (&authority, payload, now)).map_err(lacks)
         }
     }
 }

@@ -10,23 +10,23 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use penstock_llm::catalog::OracleKey;
 use rustls::pki_types::{PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 
-use super::Payload;
+use super::PayloadDigest;
 
 /// Adds the fields of the signature to a head; `opened` is the key where it was sealed. An error says why there can be none.
-pub fn sign(
+pub fn sign_head(
     with: &OracleKey<'_>,
     opened: Option<&RsaKeyPair>,
     head: &mut Vec<u8>,
-    (authority, payload, now): (&str, &Payload, SystemTime),
+    (authority, payload, now): (&str, &PayloadDigest, SystemTime),
 ) -> Result<(), String> {
-    let plain = if opened.is_some() { None } else { key(with.private_key) };
+    let plain = if opened.is_some() { None } else { parse_private_key(with.private_key) };
     let key = opened.or(plain.as_ref()).ok_or("oracle_private_key must be an RSA key in PEM")?;
     let text = std::str::from_utf8(head).map_err(|error| error.to_string())?;
     let mut words = text.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let kind = text.lines().find_map(|line| line.strip_prefix("content-type: "));
     let mut signed = vec![
-        ("date", fixdate(now)),
+        ("date", format_http_date(now)),
         ("(request-target)", format!("{} {target}", method.to_ascii_lowercase())),
         ("host", authority.to_owned()),
     ];
@@ -63,7 +63,7 @@ pub fn sign(
 }
 
 /// A header holds no line ends: they may be written as `\n`.
-fn key(pem: &str) -> Option<RsaKeyPair> {
+fn parse_private_key(pem: &str) -> Option<RsaKeyPair> {
     let pem = pem.replace("\\n", "\n");
     if let Ok(key) = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()) {
         return RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()).ok();
@@ -73,7 +73,7 @@ fn key(pem: &str) -> Option<RsaKeyPair> {
 }
 
 /// As HTTP writes dates: `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn fixdate(now: SystemTime) -> String {
+fn format_http_date(now: SystemTime) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let days = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400;
@@ -95,20 +95,20 @@ mod tests {
 
     use super::*;
 
-    const MOMENT: Duration = Duration::from_secs(784_111_777);
+    const SIGNED_AT: Duration = Duration::from_secs(784_111_777);
 
-    fn signed(key: &KeyPair, line: &str, body: &[u8]) -> String {
+    fn sign_request(key: &KeyPair, line: &str, body: &[u8]) -> String {
         let der = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der<'_>>::as_der(key).unwrap();
         let lines = BASE64_STANDARD.encode(der.as_ref());
         let pem = format!("-----BEGIN PRIVATE KEY-----\\n{lines}\\n-----END PRIVATE KEY-----");
         let with =
             OracleKey { tenancy: "t", user: "u", fingerprint: "aa:bb", compartment: Some("c-1"), private_key: &pem };
         let mut head = format!("{line} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n\r\n").into_bytes();
-        sign(&with, None, &mut head, ("h", &Payload::of(body), UNIX_EPOCH + MOMENT)).unwrap();
+        sign_head(&with, None, &mut head, ("h", &PayloadDigest::compute(body), UNIX_EPOCH + SIGNED_AT)).unwrap();
         String::from_utf8(head).unwrap()
     }
 
-    fn verify(key: &KeyPair, head: &str, said: &str) {
+    fn verify_signature(key: &KeyPair, head: &str, said: &str) {
         let (_, rest) = head.split_once("signature=\"").unwrap();
         let signature = BASE64_STANDARD.decode(rest.split('"').next().unwrap()).unwrap();
         let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, key.public_key());
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_what_is_sent() {
+    fn signature_covers_the_sent_fields() {
         let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
-        let head = signed(&key, "POST /20231130/actions/v1/chat/completions", b"{}");
+        let head = sign_request(&key, "POST /20231130/actions/v1/chat/completions", b"{}");
         assert!(head.contains("\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\n") && head.ends_with("\r\n\r\n"), "{head}");
         assert!(head.contains("keyId=\"t/u/aa:bb\"") && head.contains("\r\ncompartmentid: c-1\r\n"), "{head}");
         let digest = "RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o=";
-        verify(
+        verify_signature(
             &key,
             &head,
             &format!(
@@ -130,15 +130,15 @@ mod tests {
                  host: h\ncontent-length: 2\ncontent-type: application/json\nx-content-sha256: {digest}"
             ),
         );
-        let head = signed(&key, "GET /models", b"");
-        verify(&key, &head, "date: Sun, 06 Nov 1994 08:49:37 GMT\n(request-target): get /models\nhost: h");
+        let head = sign_request(&key, "GET /models", b"");
+        verify_signature(&key, &head, "date: Sun, 06 Nov 1994 08:49:37 GMT\n(request-target): get /models\nhost: h");
     }
 
     #[test]
-    fn a_key_that_is_none_is_named_and_not_shown() {
+    fn rejects_invalid_private_key_without_revealing_it() {
         let with = OracleKey { tenancy: "t", user: "u", fingerprint: "f", compartment: None, private_key: "s3cret" };
         let mut head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
-        let message = sign(&with, None, &mut head, ("h", &Payload::of(b""), UNIX_EPOCH)).unwrap_err();
+        let message = sign_head(&with, None, &mut head, ("h", &PayloadDigest::compute(b""), UNIX_EPOCH)).unwrap_err();
         assert!(message.contains("oracle_private_key") && !message.contains("s3cret"), "{message}");
     }
 }

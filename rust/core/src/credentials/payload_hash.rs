@@ -6,34 +6,34 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 
 /// Digests of bodies up to this size take far less than a millisecond.
-const DIGESTED_HERE: usize = 128 * 1024;
+const MAX_INLINE_DIGEST_BYTES: usize = 128 * 1024;
 
 /// Length and SHA-256 of a body.
 #[derive(Debug)]
-pub struct Payload {
+pub struct PayloadDigest {
     pub length: usize,
     pub digest: [u8; 32],
 }
 
-impl Payload {
-    pub fn of(body: &[u8]) -> Self {
+impl PayloadDigest {
+    pub fn compute(body: &[u8]) -> Self {
         let mut taken = [0; 32];
         taken.copy_from_slice(digest(&SHA256, body).as_ref());
         Self { length: body.len(), digest: taken }
     }
 
     /// The same; a large body is read elsewhere: here others wait.
-    pub async fn read(body: &Bytes) -> Result<Self> {
-        if body.len() <= DIGESTED_HERE {
-            return Ok(Self::of(body));
+    pub async fn compute_async(body: &Bytes) -> Result<Self> {
+        if body.len() <= MAX_INLINE_DIGEST_BYTES {
+            return Ok(Self::compute(body));
         }
         let body = body.clone();
         // Reading neither panics nor is cancelled, unless the process ends.
-        tokio::task::spawn_blocking(move || Self::of(&body)).await.map_err(|_| Error::Draining)
+        tokio::task::spawn_blocking(move || Self::compute(&body)).await.map_err(|_| Error::Draining)
     }
 
     /// The digest as signatures of Amazon's say it.
-    pub fn hex(&self) -> String {
+    pub fn to_hex(&self) -> String {
         format!("{:x}", Bytes::copy_from_slice(&self.digest))
     }
 }
@@ -44,11 +44,11 @@ mod tests {
 
     /// FIPS 180-4's own examples: the empty message, and a million times "a".
     #[tokio::test]
-    async fn small_and_large_bodies_have_the_published_digests() {
-        let empty = Payload::read(&Bytes::new()).await.unwrap();
-        assert_eq!(empty.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-        let million = Payload::read(&Bytes::from(vec![b'a'; 1_000_000])).await.unwrap();
-        assert_eq!(million.hex(), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    async fn digests_small_and_large_bodies_as_published() {
+        let empty = PayloadDigest::compute_async(&Bytes::new()).await.unwrap();
+        assert_eq!(empty.to_hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        let million = PayloadDigest::compute_async(&Bytes::from(vec![b'a'; 1_000_000])).await.unwrap();
+        assert_eq!(million.to_hex(), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
         assert_eq!((empty.length, million.length), (0, 1_000_000));
     }
 }

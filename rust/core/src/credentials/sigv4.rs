@@ -12,14 +12,14 @@ use aws_sigv4::{
 };
 use penstock_llm::catalog::AmazonKeys;
 
-use super::Payload;
+use super::PayloadDigest;
 
 /// Adds the fields of the signature to a head. Without a body it is signed that nobody read it, as who keeps objects
 /// takes it. An error says why there can be none.
-pub fn sign(
+pub fn sign_head(
     with: &AmazonKeys<'_>,
     head: &mut Vec<u8>,
-    (authority, payload): (&str, Option<&Payload>),
+    (authority, payload): (&str, Option<&PayloadDigest>),
     now: SystemTime,
 ) -> Result<(), String> {
     let credentials =
@@ -30,7 +30,7 @@ pub fn sign(
         .region(with.region)
         .name(with.service)
         .time(now)
-        .settings(settings(payload.is_some()))
+        .settings(signing_settings(payload.is_some()))
         .build()
         .map_err(|error| error.to_string())?
         .into();
@@ -39,7 +39,7 @@ pub fn sign(
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let uri = format!("https://{authority}{target}");
-    let digested = |payload: &Payload| SignableBody::Precomputed(payload.hex());
+    let digested = |payload: &PayloadDigest| SignableBody::Precomputed(payload.to_hex());
     let body = payload.map_or(SignableBody::UnsignedPayload, digested);
     // Who keeps objects wants its own fields among what is signed.
     let own = |field: &(&str, &str)| keeps_objects && field.0.starts_with("x-amz-");
@@ -57,7 +57,7 @@ pub fn sign(
 }
 
 /// Who keeps objects takes paths as they are, and is told how the body was signed.
-fn settings(is_read: bool) -> SigningSettings {
+fn signing_settings(is_read: bool) -> SigningSettings {
     let mut settings = SigningSettings::default();
     if !is_read {
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
@@ -74,24 +74,24 @@ mod tests {
     use super::*;
 
     /// The keys and the moment of the published test suite: 2015-08-30T12:36:00Z.
-    const SUITE: AmazonKeys<'_> = AmazonKeys {
+    const TEST_SUITE_KEYS: AmazonKeys<'_> = AmazonKeys {
         service: "service",
         region: "us-east-1",
         id: "AKIDEXAMPLE",
         secret: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
         token: None,
     };
-    const MOMENT: u64 = 1_440_938_160;
+    const SIGNED_AT_SECONDS: u64 = 1_440_938_160;
 
-    fn signed(with: &AmazonKeys<'_>, line: &str, body: &[u8]) -> String {
+    fn sign_request_line(with: &AmazonKeys<'_>, line: &str, body: &[u8]) -> String {
         let mut head = format!("{line} HTTP/1.1\r\nhost: example.amazonaws.com\r\n\r\n").into_bytes();
-        let now = UNIX_EPOCH + Duration::from_secs(MOMENT);
-        sign(with, &mut head, ("example.amazonaws.com", Some(&Payload::of(body))), now).unwrap();
+        let now = UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS);
+        sign_head(with, &mut head, ("example.amazonaws.com", Some(&PayloadDigest::compute(body))), now).unwrap();
         String::from_utf8(head).unwrap()
     }
 
     #[test]
-    fn the_published_vectors_are_signed_as_published() {
+    fn matches_the_published_test_vectors() {
         for (line, signature) in [
             ("GET /", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
             ("POST /", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
@@ -102,7 +102,7 @@ mod tests {
                 "371d3713e185cc334048618a97f809c9ffe339c62934c032af5a0e595648fcac",
             ),
         ] {
-            let head = signed(&SUITE, line, b"");
+            let head = sign_request_line(&TEST_SUITE_KEYS, line, b"");
             let expected = format!(
                 "authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
                  SignedHeaders=host;x-amz-date, Signature={signature}\r\n"
@@ -113,40 +113,51 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_a_session_is_sent_and_signed_and_the_secret_is_neither() {
+    fn sends_and_signs_session_token_but_never_the_secret() {
         let token = "6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267";
-        let head = signed(&AmazonKeys { token: Some(token), ..SUITE }, "GET /", b"");
+        let head = sign_request_line(&AmazonKeys { token: Some(token), ..TEST_SUITE_KEYS }, "GET /", b"");
         assert!(head.contains(&format!("x-amz-security-token: {token}\r\n")), "{head}");
         assert!(
             head.contains("Signature=07ec1639c89043aa0e3e2de82b96708f198cceab042d4a97044c66dd9f74e7f8\r\n"),
             "{head}"
         );
-        let head = signed(&AmazonKeys { token: Some("session"), ..SUITE }, "POST /model/a%3Ab/converse", b"{}");
+        let head = sign_request_line(
+            &AmazonKeys { token: Some("session"), ..TEST_SUITE_KEYS },
+            "POST /model/a%3Ab/converse",
+            b"{}",
+        );
         assert!(head.contains("x-amz-security-token: session\r\n"), "{head}");
-        assert!(head.contains("SignedHeaders=host;x-amz-date;x-amz-security-token,") && !head.contains(SUITE.secret));
+        assert!(
+            head.contains("SignedHeaders=host;x-amz-date;x-amz-security-token,")
+                && !head.contains(TEST_SUITE_KEYS.secret)
+        );
     }
 
     #[test]
-    fn a_body_that_nobody_read_is_said_to_be_none_of_the_signature() {
+    fn declares_an_unread_body_as_unsigned() {
         let mut head = b"PUT /b/a%3Ab HTTP/1.1\r\nhost: s3\r\n\r\n".to_vec();
-        sign(&SUITE, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(MOMENT)).unwrap();
+        sign_head(&TEST_SUITE_KEYS, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS))
+            .unwrap();
         let head = String::from_utf8(head).unwrap();
         assert!(head.contains("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\n"), "{head}");
         assert!(head.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date,"), "{head}");
     }
 
     #[test]
-    fn what_is_said_of_an_object_is_signed_with_it() {
+    fn signs_the_metadata_fields_of_an_object() {
         let mut head = b"PUT /b/a HTTP/1.1\r\nhost: s3\r\nx-amz-meta-purpose: batch\r\nx-other: 1\r\n\r\n".to_vec();
-        sign(&SUITE, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(MOMENT)).unwrap();
+        sign_head(&TEST_SUITE_KEYS, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS))
+            .unwrap();
         let head = String::from_utf8(head).unwrap();
         assert!(head.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-meta-purpose,"), "{head}");
         assert_eq!(head.matches("x-amz-meta-purpose:").count(), 1, "{head}");
     }
 
     #[test]
-    fn another_body_or_another_path_has_another_signature() {
-        let signature = |line, body: &[u8]| signed(&SUITE, line, body).split("Signature=").last().unwrap().to_owned();
+    fn signature_depends_on_body_and_path() {
+        let signature = |line, body: &[u8]| {
+            sign_request_line(&TEST_SUITE_KEYS, line, body).split("Signature=").last().unwrap().to_owned()
+        };
         let one = signature("POST /a", b"1");
         assert!(one != signature("POST /a", b"2") && one != signature("POST /b", b"1"));
     }

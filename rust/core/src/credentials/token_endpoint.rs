@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Issued;
+use super::IssuedCredential;
 use crate::{
     ingress::body::Body,
-    upstream::{Base, Outgoing, Shape, Upstream, collect},
+    upstream::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, collect},
 };
 
 /// No answer of theirs is longer.
-const MOST: usize = 256 * 1024;
+const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 /// As long as one lives whose endpoint does not say so.
-const LIFE: u64 = 3600;
+const DEFAULT_LIFETIME_SECONDS: u64 = 3600;
 
 #[derive(Deserialize)]
-struct Told {
+struct TokenResponse {
     #[serde(default)]
     access_token: String,
     #[serde(default)]
@@ -28,63 +28,67 @@ struct Told {
 }
 
 /// Sends a form and reads a token.
-pub async fn ask(upstream: &Upstream, url: &str, form: &str) -> Result<(Issued, Duration), String> {
-    let head = |base: &Base| {
+pub async fn request_token(upstream: &Upstream, url: &str, form: &str) -> Result<(IssuedCredential, Duration), String> {
+    let head = |base: &BaseUrl| {
         let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
         format!("POST {path} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n", base.origin.authority())
     };
-    let (status, body) = post(upstream, url, form, |base| Ok(head(base).into_bytes())).await?;
-    let told: Told = serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status} and no JSON"))?;
+    let (status, body) = post_form(upstream, url, form, |base| Ok(head(base).into_bytes())).await?;
+    let told: TokenResponse =
+        serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status} and no JSON"))?;
     if status >= 300 || told.access_token.is_empty() {
         let words = told.error_description.or(told.error).unwrap_or_default();
-        return Err(format!("{url} answered {status}: {}", plain(&words)));
+        return Err(format!("{url} answered {status}: {}", sanitise_message(&words)));
     }
     // Some write the number as text.
-    let life = told.expires_in.and_then(|life| life.as_u64().or_else(|| life.as_str()?.parse().ok())).unwrap_or(LIFE);
+    let life = told
+        .expires_in
+        .and_then(|life| life.as_u64().or_else(|| life.as_str()?.parse().ok()))
+        .unwrap_or(DEFAULT_LIFETIME_SECONDS);
     if !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!("{url} gave a token that no header can carry"));
     }
-    Ok((Issued::Token(told.access_token), Duration::from_secs(life)))
+    Ok((IssuedCredential::Token(told.access_token), Duration::from_secs(life)))
 }
 
 /// Sends a form under a head that lacks its last fields, and reads all of the answer.
-pub async fn post(
+pub async fn post_form(
     upstream: &Upstream,
     url: &str,
     form: &str,
-    head: impl FnOnce(&Base) -> Result<Vec<u8>, String>,
+    head: impl FnOnce(&BaseUrl) -> Result<Vec<u8>, String>,
 ) -> Result<(u16, bytes::Bytes), String> {
-    send(upstream, url, ("application/x-www-form-urlencoded", form), head).await
+    send_request(upstream, url, ("application/x-www-form-urlencoded", form), head).await
 }
 
 /// Likewise with a body of another kind.
-pub async fn send(
+pub async fn send_request(
     upstream: &Upstream,
     url: &str,
     (kind, content): (&str, &str),
-    head: impl FnOnce(&Base) -> Result<Vec<u8>, String>,
+    head: impl FnOnce(&BaseUrl) -> Result<Vec<u8>, String>,
 ) -> Result<(u16, bytes::Bytes), String> {
-    let base = Base::parse(url).map_err(|message| format!("`{url}` {message}"))?;
+    let base = BaseUrl::parse(url).map_err(|message| format!("`{url}` {message}"))?;
     let mut head = head(&base)?;
     if !kind.is_empty() {
         head.extend_from_slice(format!("content-type: {kind}\r\ncontent-length: {}\r\n", content.len()).as_bytes());
     }
     head.extend_from_slice(b"\r\n");
-    let body = if kind.is_empty() { Body::empty() } else { Body::Whole(content.to_owned().into()) };
-    let outgoing = Outgoing { head, body, shape: Shape::default(), replayable: true };
+    let body = if kind.is_empty() { Body::empty() } else { Body::Complete(content.to_owned().into()) };
+    let outgoing = OutgoingRequest { head, body, body_framing: BodyFraming::default(), is_replayable: true };
     let failed = |error: crate::error::Error| format!("{url} could not be asked: {}", error.message());
     let mut incoming = upstream.send(&base.origin, outgoing).await.map_err(failed)?;
-    let body = collect(&mut incoming.body, MOST).await.map_err(failed)?;
+    let body = collect(&mut incoming.body, MAX_RESPONSE_BYTES).await.map_err(failed)?;
     Ok((incoming.head.status, body.ok_or_else(|| format!("{url} answers too much"))?))
 }
 
 /// Words of somebody else's in a message of ours: short, and on one line.
-pub fn plain(words: &str) -> String {
+pub fn sanitise_message(words: &str) -> String {
     words.chars().take(300).map(|one| if one.is_control() { ' ' } else { one }).collect()
 }
 
 /// Fields of a form.
-pub fn form(fields: &[(&str, &str)]) -> String {
+pub fn encode_form(fields: &[(&str, &str)]) -> String {
     let mut form = url::form_urlencoded::Serializer::new(String::new());
     form.extend_pairs(fields);
     form.finish()

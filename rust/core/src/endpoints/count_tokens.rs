@@ -8,67 +8,67 @@ use penstock_llm::{
 };
 
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     error::{Error, Result},
     ingress::body::Body,
-    process::coarse_timer::Grace,
+    process::coarse_timer::CoarseTimer,
     resolve::{target::Target, target_resolver::Call},
-    response::delivery::Served,
-    upstream::Incoming,
+    response::delivery::UpstreamResponse,
+    upstream::IncomingResponse,
 };
 
 /// What a provider does not offer is refused, but for what is done for it here.
-pub fn refuse_unserved(operation: Operation, target: &Target<'_>) -> Result<()> {
+pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> {
     if target.provider.serves(operation) || operation.counts_tokens() {
         return Ok(());
     }
-    Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() })
+    Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() })
 }
 
 /// Whether nobody else can say it. For models that a provider counts in another dialect there is a wire.
-pub fn is_ours(call: &Call<'_>, target: &Target<'_>) -> bool {
+pub fn should_count_locally(call: &Call<'_>, target: &Target<'_>) -> bool {
     let operation = call.route.operation;
-    operation.counts_tokens() && !target.passthrough && !target.provider.offers_itself(operation)
+    operation.counts_tokens() && !target.is_passthrough && !target.provider.offers_itself(operation)
 }
 
 /// The request, where it may be refused as one to count and answered all the same: not every model counts.
-pub fn kept(call: &Call<'_>, target: &Target<'_>, body: &Body) -> Option<Bytes> {
+pub fn retain_for_local_count(call: &Call<'_>, target: &Target<'_>, body: &Body) -> Option<Bytes> {
     let may_be_refused = call.route.operation.counts_tokens() && !target.provider.counts_with_every_model();
     match body {
-        Body::Whole(body) if may_be_refused && !target.passthrough => Some(body.clone()),
+        Body::Complete(body) if may_be_refused && !target.is_passthrough => Some(body.clone()),
         _ => None,
     }
 }
 
 /// Whether that happened.
-pub fn is_refused(incoming: &Incoming) -> bool {
+pub fn is_count_rejected(incoming: &IncomingResponse) -> bool {
     incoming.head.status == 400
 }
 
 /// Counted here, which is named: its provider did not count it.
-pub async fn estimate(
+pub async fn count_after_rejection(
     call: &Call<'_>,
     body: Bytes,
-    refused: Served,
-    (facts, grace): (&mut Facts, &Grace),
-) -> Result<Served> {
+    refused: UpstreamResponse,
+    (facts, grace): (&mut RequestLog, &CoarseTimer),
+) -> Result<UpstreamResponse> {
     refused.discard().await;
-    let served = answer(call, Body::Whole(body), &facts.model, grace).await?;
-    if facts.unsaid.is_none() {
-        (facts.lost, facts.unsaid) = (Lost::default(), Some(Unsaid::default()));
+    let served = count_locally(call, Body::Complete(body), &facts.model, grace).await?;
+    if facts.dropped_fields.is_none() {
+        (facts.dropped_params, facts.dropped_fields) = (Lost::default(), Some(Unsaid::default()));
     }
-    facts.lost.add(call.route.operation.id());
+    facts.dropped_params.add(call.route.operation.id());
     Ok(served)
 }
 
 /// Roughly, in the vocabulary of the model where that is known.
-pub async fn answer(call: &Call<'_>, body: Body, model: &str, grace: &Grace) -> Result<Served> {
+pub async fn count_locally(call: &Call<'_>, body: Body, model: &str, grace: &CoarseTimer) -> Result<UpstreamResponse> {
     let body = body.collect().await?;
-    let (dialect, encoding) = (call.dialect(), tokens::encoding_for(model));
+    let (dialect, encoding) = (call.client_api_format(), tokens::encoding_for(model));
     // The first of an encoding unpacks its vocabulary. Counting neither panics nor is cancelled, unless the process ends.
     let counting = tokio::task::spawn_blocking(move || tokens::count_request(dialect, encoding, &body));
     let count = counting.await.map_err(|_| Error::Draining)?;
-    let count = count.map_err(|Refusal { path, message }| Error::Uncountable { path, message })?;
+    let count = count.map_err(|Refusal { path, message }| Error::TokensUncountable { path, message })?;
     let told = translation::counted(call.route.operation, count as u64);
-    Ok(Served::ours(told.into(), dialect, grace))
+    Ok(UpstreamResponse::from_gateway(told.into(), dialect, grace))
 }

@@ -8,38 +8,40 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::Reading,
-    ingress::headers::{Headers, PREFIX, control_name},
+    config::ConfigReader,
+    ingress::headers::{CONTROL_PREFIX, Headers, split_control_name},
 };
 
-const DEFAULT_AGE: u64 = 604_800;
+const DEFAULT_MAX_AGE_SECONDS: u64 = 604_800;
 /// Seconds.
-const AGES: std::ops::RangeInclusive<u64> = 60..=7_776_000;
+const MAX_AGE_RANGE_SECONDS: std::ops::RangeInclusive<u64> = 60..=7_776_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cache(Option<Duration>);
+pub struct CachePolicy(Option<Duration>);
 
-impl Cache {
+impl CachePolicy {
     /// From a config: `{"mode": "simple", "max_age": seconds}`, or the mode alone.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         if value.is_string() {
-            mode(value, reading);
-            return Self(Some(Duration::from_secs(DEFAULT_AGE)));
+            check_mode(value, reading);
+            return Self(Some(Duration::from_secs(DEFAULT_MAX_AGE_SECONDS)));
         }
-        let (mut has_mode, mut age) = (false, DEFAULT_AGE);
-        reading.keys(value, |reading, key, value| {
+        let (mut has_mode, mut age) = (false, DEFAULT_MAX_AGE_SECONDS);
+        reading.read_keys(value, |reading, key, value| {
             match key {
                 "mode" => {
                     has_mode = true;
-                    mode(value, reading);
+                    check_mode(value, reading);
                 }
-                "max_age" => age = reading.whole(value, &AGES).unwrap_or(DEFAULT_AGE),
+                "max_age" => {
+                    age = reading.read_integer(value, &MAX_AGE_RANGE_SECONDS).unwrap_or(DEFAULT_MAX_AGE_SECONDS)
+                }
                 _ => return false,
             }
             true
         });
         if !has_mode && value.is_object() {
-            reading.refuse("needs `mode`: `simple`");
+            reading.report_problem("needs `mode`: `simple`");
         }
         Self(Some(Duration::from_secs(age)))
     }
@@ -50,22 +52,22 @@ impl Cache {
 
     /// How long an answer to this operation may be kept, if at all: to one that asks for something. Where something is made,
     /// whoever asks again wants another one.
-    pub fn age(&self, operation: Operation, method: &str, path: &str) -> Option<Duration> {
-        self.0.filter(|_| asks(operation, method, path))
+    pub fn max_age(&self, operation: Operation, method: &str, path: &str) -> Option<Duration> {
+        self.0.filter(|_| has_no_side_effects(operation, method, path))
     }
 }
 
 /// Whether a request asks for something, and makes nothing.
-pub fn asks(operation: Operation, method: &str, path: &str) -> bool {
+pub fn has_no_side_effects(operation: Operation, method: &str, path: &str) -> bool {
     let is_question = match operation {
-        Operation::Proxy => is_question(path),
+        Operation::Proxy => is_inference_path(path),
         operation => operation.is_question(),
     };
     is_question && method == "POST"
 }
 
 /// How paths end, after which answers are told and nothing is made. All else may make something.
-const QUESTIONS: [&str; 36] = [
+const INFERENCE_PATH_ENDINGS: [&str; 36] = [
     "answer",
     "batchEmbedContents",
     "chat",
@@ -105,23 +107,24 @@ const QUESTIONS: [&str; 36] = [
 ];
 
 /// Whether what is sent to a path that is passed on is a question: by how it ends, unless it is below something that was made.
-fn is_question(path: &str) -> bool {
+fn is_inference_path(path: &str) -> bool {
     let mut parts = path.trim_end_matches('/').split('/');
     let last = parts.next_back().unwrap_or_default();
     let last = last.rsplit(':').next().unwrap_or_default();
-    QUESTIONS.contains(&last) && !parts.any(|part| matches!(part, "threads" | "conversations" | "containers"))
+    INFERENCE_PATH_ENDINGS.contains(&last)
+        && !parts.any(|part| matches!(part, "threads" | "conversations" | "containers"))
 }
 
-fn mode(value: &Value, reading: &mut Reading) {
+fn check_mode(value: &Value, reading: &mut ConfigReader) {
     match value.as_str() {
         Some("simple") => (),
-        Some("semantic") => reading.refuse("`semantic` is not available in this version: `simple` is"),
-        _ => reading.expected("`simple`", value),
+        Some("semantic") => reading.report_problem("`semantic` is not available in this version: `simple` is"),
+        _ => reading.report_expected("`simple`", value),
     }
 }
 
 /// Fields that say neither what is asked nor who asks: clients, and what stands between them and here, write them anew each time.
-const INCIDENTAL: [&str; 50] = [
+const IGNORED_HEADERS: [&str; 50] = [
     "accept",
     "accept-encoding",
     "accept-language",
@@ -175,20 +178,20 @@ const INCIDENTAL: [&str; 50] = [
 ];
 
 /// How others of them begin.
-const INCIDENTAL_FAMILIES: [&str; 6] = ["cf-", "x-b3-", "x-datadog-", "x-envoy-", "x-fastly-", "x-stainless-"];
+const IGNORED_HEADER_PREFIXES: [&str; 6] = ["cf-", "x-b3-", "x-datadog-", "x-envoy-", "x-fastly-", "x-stainless-"];
 
 /// How those of these begin that say who asks all the same.
-const TELLING: [&str; 2] = ["cf-access-", "cf-aig-"];
+const IDENTITY_HEADER_PREFIXES: [&str; 2] = ["cf-access-", "cf-aig-"];
 
 /// Whether a field says neither what is asked nor who asks.
-pub fn is_incidental(name: &[u8]) -> bool {
+pub fn is_ignored_header(name: &[u8]) -> bool {
     let begins = |families: &[&str]| families.iter().any(|family| name.starts_with(family.as_bytes()));
-    INCIDENTAL.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
-        || begins(&INCIDENTAL_FAMILIES) && !begins(&TELLING)
+    IGNORED_HEADERS.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
+        || begins(&IGNORED_HEADER_PREFIXES) && !begins(&IDENTITY_HEADER_PREFIXES)
 }
 
 /// What of a value stays the same from one sending to the next: of a signed request the id of the key that signed it.
-fn lasting<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
+fn stable_value<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
     let id = || {
         let signed = std::str::from_utf8(value).ok()?.strip_prefix("AWS4-HMAC-SHA256 ")?;
         let (_, scope) = signed.split_once("Credential=")?;
@@ -198,7 +201,7 @@ fn lasting<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
 }
 
 /// Control fields that do not change an answer either.
-fn is_aside(rest: &[u8]) -> bool {
+fn is_ignored_control_header(rest: &[u8]) -> bool {
     matches!(
         rest,
         b"trace-id"
@@ -224,18 +227,18 @@ pub enum Partition<'p> {
 
 /// What an answer is found by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Key([u8; 32]);
+pub struct CacheKey([u8; 32]);
 
 /// In hexadecimal.
-impl fmt::Display for Key {
+impl fmt::Display for CacheKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
     }
 }
 
-impl Key {
+impl CacheKey {
     /// `parts`: who asks whom for what, the body last.
-    pub fn of(partition: Partition<'_>, parts: &[&[u8]]) -> Self {
+    pub fn compute(partition: Partition<'_>, parts: &[&[u8]]) -> Self {
         let mut digest = Sha256::new();
         let mut add = |part: &[u8]| {
             // With its length, so that no two lists of parts read the same.
@@ -245,12 +248,12 @@ impl Key {
         match partition {
             Partition::Namespace(name) => [b"namespace", name.as_bytes()].into_iter().for_each(&mut add),
             Partition::Headers(headers, aliases) => {
-                let said = headers.iter().filter(|(name, _)| !is_incidental(name)).filter_map(|(name, value)| {
+                let said = headers.iter().filter(|(name, _)| !is_ignored_header(name)).filter_map(|(name, value)| {
                     // An alias says the same as the name.
-                    match control_name(name, aliases) {
-                        Some((_, rest)) if is_aside(rest) => None,
-                        Some((_, rest)) => Some((PREFIX, rest, value)),
-                        None => Some((&b""[..], name, lasting(name, value))),
+                    match split_control_name(name, aliases) {
+                        Some((_, rest)) if is_ignored_control_header(rest) => None,
+                        Some((_, rest)) => Some((CONTROL_PREFIX, rest, value)),
+                        None => Some((&b""[..], name, stable_value(name, value))),
                     }
                 });
                 let mut said: Vec<_> = said.collect();
@@ -273,33 +276,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
-    fn cache(value: &Value) -> Result<Cache, Vec<crate::error::Problem>> {
-        let mut reading = Reading::new(Unknown::Refused);
-        let cache = Cache::parse(value, &mut reading);
-        reading.end().map(|_| cache)
+    fn parse_cache(value: &Value) -> Result<CachePolicy, Vec<crate::error::Problem>> {
+        let mut reading = ConfigReader::new(Strictness::Strict);
+        let cache = CachePolicy::parse(value, &mut reading);
+        reading.finish().map(|_| cache)
     }
 
-    fn seconds(cache: Cache) -> Option<u64> {
-        cache.age(Operation::ChatComplete, "POST", "/chat/completions").map(|age| age.as_secs())
+    fn max_age_seconds(cache: CachePolicy) -> Option<u64> {
+        cache.max_age(Operation::ChatComplete, "POST", "/chat/completions").map(|age| age.as_secs())
     }
 
     #[test]
-    fn an_age_is_in_seconds_and_has_a_default() {
-        assert_eq!(seconds(cache(&json!("simple")).unwrap()), Some(604_800));
-        assert_eq!(seconds(cache(&json!({"mode": "simple", "max_age": 60})).unwrap()), Some(60));
+    fn parses_max_age_in_seconds_with_a_default() {
+        assert_eq!(max_age_seconds(parse_cache(&json!("simple")).unwrap()), Some(604_800));
+        assert_eq!(max_age_seconds(parse_cache(&json!({"mode": "simple", "max_age": 60})).unwrap()), Some(60));
         for odd in
             [json!("semantic"), json!({}), json!({"mode": "simple", "max_age": 59}), json!(true), json!({"mode": 1})]
         {
-            assert_eq!(cache(&odd).unwrap_err().len(), 1, "{odd}");
+            assert_eq!(parse_cache(&odd).unwrap_err().len(), 1, "{odd}");
         }
     }
 
     #[test]
-    fn only_questions_are_kept() {
-        let cache = cache(&json!("simple")).unwrap();
-        let kept = |operation, method, path| cache.age(operation, method, path).is_some();
+    fn caches_only_requests_without_side_effects() {
+        let cache = parse_cache(&json!("simple")).unwrap();
+        let kept = |operation, method, path| cache.max_age(operation, method, path).is_some();
         for path in ["/chat/completions", "/v2/chat", "/models/m:generateContent", "/some/inference", "/responses/"] {
             assert!(kept(Operation::Proxy, "POST", path), "{path}");
         }
@@ -333,64 +336,64 @@ mod tests {
         );
     }
 
-    fn key(fields: &[(&str, &str)], body: &[u8]) -> Key {
+    fn cache_key(fields: &[(&str, &str)], body: &[u8]) -> CacheKey {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-        Key::of(Partition::Headers(&headers, &["x-portkey-".to_owned()]), &[b"openai", body])
+        CacheKey::compute(Partition::Headers(&headers, &["x-portkey-".to_owned()]), &[b"openai", body])
     }
 
     #[test]
-    fn what_a_request_says_keeps_its_answers_apart() {
-        let plain = key(&[("authorization", "Bearer a")], b"{}");
+    fn request_headers_separate_cached_responses() {
+        let plain = cache_key(&[("authorization", "Bearer a")], b"{}");
         assert_eq!(
             plain,
-            key(&[("authorization", "Bearer a"), ("x-gateway-trace-id", "t"), ("traceparent", "x")], b"{}")
+            cache_key(&[("authorization", "Bearer a"), ("x-gateway-trace-id", "t"), ("traceparent", "x")], b"{}")
         );
-        assert_ne!(plain, key(&[("authorization", "Bearer b")], b"{}"));
-        assert_ne!(plain, key(&[("authorization", "Bearer a"), ("x-gateway-metadata", "{}")], b"{}"));
-        assert_ne!(plain, key(&[("authorization", "Bearer a")], b"{ }"));
-        assert_eq!(key(&[("x-portkey-metadata", "{}")], b""), key(&[("x-gateway-metadata", "{}")], b""));
+        assert_ne!(plain, cache_key(&[("authorization", "Bearer b")], b"{}"));
+        assert_ne!(plain, cache_key(&[("authorization", "Bearer a"), ("x-gateway-metadata", "{}")], b"{}"));
+        assert_ne!(plain, cache_key(&[("authorization", "Bearer a")], b"{ }"));
+        assert_eq!(cache_key(&[("x-portkey-metadata", "{}")], b""), cache_key(&[("x-gateway-metadata", "{}")], b""));
     }
 
     #[test]
-    fn what_is_written_anew_each_time_makes_no_other_question() {
-        assert!(INCIDENTAL.is_sorted());
-        let plain = key(&[("authorization", "Bearer a")], b"{}");
+    fn key_ignores_headers_that_change_per_request() {
+        assert!(IGNORED_HEADERS.is_sorted());
+        let plain = cache_key(&[("authorization", "Bearer a")], b"{}");
         let families = ["cf-ray", "cf-connecting-ip", "x-b3-traceid", "x-datadog-trace-id", "x-envoy-attempt-count"];
-        for name in INCIDENTAL.into_iter().chain(families) {
-            assert_eq!(plain, key(&[("authorization", "Bearer a"), (name, "one")], b"{}"), "{name}");
+        for name in IGNORED_HEADERS.into_iter().chain(families) {
+            assert_eq!(plain, cache_key(&[("authorization", "Bearer a"), (name, "one")], b"{}"), "{name}");
         }
         for name in ["cookie", "cf-access-jwt-assertion", "x-forwarded-user", "x-amz-security-token", "anthropic-beta"]
         {
-            assert_ne!(plain, key(&[("authorization", "Bearer a"), (name, "one")], b"{}"), "{name}");
+            assert_ne!(plain, cache_key(&[("authorization", "Bearer a"), (name, "one")], b"{}"), "{name}");
         }
     }
 
     #[test]
-    fn who_signs_is_told_from_others_by_the_key_and_not_by_the_signature() {
+    fn signed_requests_are_keyed_by_access_key_id() {
         let signed = |id: &str, date: &str, signature: &str| {
             let value = format!(
                 "AWS4-HMAC-SHA256 Credential={id}/{date}/eu-west-1/bedrock/aws4_request, SignedHeaders=host, Signature={signature}"
             );
-            key(&[("authorization", &value), ("x-amz-date", date)], b"{}")
+            cache_key(&[("authorization", &value), ("x-amz-date", date)], b"{}")
         };
         assert_eq!(signed("one", "20261121", "aa"), signed("one", "20261122", "bb"));
         assert_ne!(signed("one", "20261121", "aa"), signed("two", "20261121", "aa"));
-        let odd = |value: &str| key(&[("authorization", value)], b"{}");
+        let odd = |value: &str| cache_key(&[("authorization", value)], b"{}");
         assert_ne!(odd("AWS4-HMAC-SHA256 Credential=/a"), odd("AWS4-HMAC-SHA256 Credential=/b"));
     }
 
     #[test]
-    fn fields_may_come_in_any_order_but_those_of_one_name() {
+    fn header_order_matters_only_within_one_name() {
         let (a, b) = (("authorization", "Bearer a"), ("x-gateway-metadata", "{}"));
-        assert_eq!(key(&[a, b], b""), key(&[b, a], b""));
+        assert_eq!(cache_key(&[a, b], b""), cache_key(&[b, a], b""));
         let (one, two) = (("anthropic-beta", "one"), ("anthropic-beta", "two"));
-        assert_ne!(key(&[one, two], b""), key(&[two, one], b""));
+        assert_ne!(cache_key(&[one, two], b""), cache_key(&[two, one], b""));
     }
 
     #[test]
-    fn no_two_questions_read_the_same() {
-        let of = |parts: &[&[u8]]| Key::of(Partition::Namespace("n"), parts);
+    fn different_parts_never_share_a_key() {
+        let of = |parts: &[&[u8]]| CacheKey::compute(Partition::Namespace("n"), parts);
         assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
-        assert_ne!(of(&[b"a"]), Key::of(Partition::Namespace("m"), &[b"a"]));
+        assert_ne!(of(&[b"a"]), CacheKey::compute(Partition::Namespace("m"), &[b"a"]));
     }
 }

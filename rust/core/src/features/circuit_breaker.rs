@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::Reading;
+use crate::config::ConfigReader;
 
 /// Beyond this a status is the provider's failure where the config lists none.
-const FAILURE: u16 = 500;
-const LEAST_COOLDOWN: u64 = 30_000;
+const FAILURE_STATUS_THRESHOLD: u16 = 500;
+const MIN_COOLDOWN_MS: u64 = 30_000;
 /// A share of fewer requests than this says nothing, unless the config says it does.
-const MINIMUM: u64 = 10;
+const DEFAULT_MINIMUM_REQUESTS: u64 = 10;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    threshold: u64,
-    percentage: Option<f64>,
-    minimum: u64,
+    failure_threshold: u64,
+    failure_percentage: Option<f64>,
+    minimum_requests: u64,
     cooldown: Duration,
-    statuses: Vec<u16>,
+    failure_statuses: Vec<u16>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,31 +26,39 @@ pub struct CircuitBreaker(Option<Box<Policy>>);
 
 impl CircuitBreaker {
     /// From a config: an object with `failure_threshold` and `cooldown_interval`.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let (mut threshold, mut cooldown) = (None, None);
-        let (mut percentage, mut minimum, mut statuses) = (None, MINIMUM, Vec::new());
-        reading.keys(value, |reading, key, value| {
+        let (mut percentage, mut minimum, mut statuses) = (None, DEFAULT_MINIMUM_REQUESTS, Vec::new());
+        reading.read_keys(value, |reading, key, value| {
             match key {
-                "failure_threshold" => threshold = reading.whole(value, &(1..=u64::MAX)).or(Some(1)),
-                "failure_threshold_percentage" => percentage = percent(value, reading),
-                "minimum_requests" => minimum = reading.whole(value, &(0..=u64::MAX)).unwrap_or(MINIMUM),
-                "cooldown_interval" => {
-                    cooldown = reading.whole(value, &(LEAST_COOLDOWN..=u64::MAX)).or(Some(LEAST_COOLDOWN));
+                "failure_threshold" => threshold = reading.read_integer(value, &(1..=u64::MAX)).or(Some(1)),
+                "failure_threshold_percentage" => percentage = parse_percentage(value, reading),
+                "minimum_requests" => {
+                    minimum = reading.read_integer(value, &(0..=u64::MAX)).unwrap_or(DEFAULT_MINIMUM_REQUESTS)
                 }
-                "failure_status_codes" => statuses = reading.statuses(value),
+                "cooldown_interval" => {
+                    cooldown = reading.read_integer(value, &(MIN_COOLDOWN_MS..=u64::MAX)).or(Some(MIN_COOLDOWN_MS));
+                }
+                "failure_status_codes" => statuses = reading.read_statuses(value),
                 _ => return false,
             }
             true
         });
         if value.is_object() && threshold.is_none() {
-            reading.refuse("needs `failure_threshold`, a whole number, at least 1");
+            reading.report_problem("needs `failure_threshold`, a whole number, at least 1");
         }
         if value.is_object() && cooldown.is_none() {
-            reading.refuse("needs `cooldown_interval`, milliseconds, at least 30000");
+            reading.report_problem("needs `cooldown_interval`, milliseconds, at least 30000");
         }
-        let cooldown = Duration::from_millis(cooldown.unwrap_or(LEAST_COOLDOWN));
+        let cooldown = Duration::from_millis(cooldown.unwrap_or(MIN_COOLDOWN_MS));
         let threshold = threshold.unwrap_or(1);
-        Self(Some(Box::new(Policy { threshold, percentage, minimum, cooldown, statuses })))
+        Self(Some(Box::new(Policy {
+            failure_threshold: threshold,
+            failure_percentage: percentage,
+            minimum_requests: minimum,
+            cooldown,
+            failure_statuses: statuses,
+        })))
     }
 
     pub fn inherit(&mut self, parent: &Self) {
@@ -60,8 +68,8 @@ impl CircuitBreaker {
     }
 
     /// Bytes beside its own.
-    pub fn held(&self) -> usize {
-        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.statuses[..]))
+    pub fn heap_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.failure_statuses[..]))
     }
 
     pub fn policy(&self) -> Option<&Policy> {
@@ -69,10 +77,10 @@ impl CircuitBreaker {
     }
 }
 
-fn percent(value: &Value, reading: &mut Reading) -> Option<f64> {
+fn parse_percentage(value: &Value, reading: &mut ConfigReader) -> Option<f64> {
     let found = value.as_f64().filter(|number| *number > 0.0 && *number <= 100.0);
     if found.is_none() {
-        reading.expected("a number above 0, at most 100", value);
+        reading.report_expected("a number above 0, at most 100", value);
     }
     found
 }
@@ -85,8 +93,8 @@ impl Policy {
 
     /// Whether a status counts against its target; no status at all does.
     pub fn is_failure(&self, status: Option<u16>) -> bool {
-        status.is_none_or(|status| match &self.statuses[..] {
-            [] => status > FAILURE,
+        status.is_none_or(|status| match &self.failure_statuses[..] {
+            [] => status > FAILURE_STATUS_THRESHOLD,
             listed => listed.contains(&status),
         })
     }
@@ -113,7 +121,7 @@ impl Verdict {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Count {
+struct WindowCounts {
     requests: u64,
     failures: u64,
 }
@@ -122,95 +130,95 @@ struct Count {
 #[derive(Debug, Default)]
 pub struct Breaker {
     /// Of this cooldown interval and of the one before: what is older is forgotten.
-    now: Count,
-    before: Count,
-    began: Duration,
-    opened: Option<Duration>,
+    current: WindowCounts,
+    previous: WindowCounts,
+    window_start: Duration,
+    opened_at: Option<Duration>,
     /// Since when one request tries.
-    probing: Option<Duration>,
+    probe_started_at: Option<Duration>,
 }
 
 impl Breaker {
     pub fn verdict(&self, policy: &Policy, now: Duration) -> Verdict {
-        let Some(opened) = self.opened else { return Verdict::Closed };
+        let Some(opened) = self.opened_at else { return Verdict::Closed };
         let is_due = now.saturating_sub(opened) >= policy.cooldown;
         // A probe that never ended does not keep the target away for ever.
-        let is_free = self.probing.is_none_or(|since| now.saturating_sub(since) >= policy.cooldown);
+        let is_free = self.probe_started_at.is_none_or(|since| now.saturating_sub(since) >= policy.cooldown);
         if is_due && is_free { Verdict::HalfOpen } else { Verdict::Open }
     }
 
     /// A request goes this way: where the breaker is half open it is the one that tries.
-    pub fn begin(&mut self, policy: &Policy, now: Duration) -> bool {
+    pub fn start_request(&mut self, policy: &Policy, now: Duration) -> bool {
         let is_probe = self.verdict(policy, now) == Verdict::HalfOpen;
         if is_probe {
-            self.probing = Some(now);
+            self.probe_started_at = Some(now);
         }
         is_probe
     }
 
     /// How it ended; says whether the breaker opened with it.
-    pub fn end(&mut self, policy: &Policy, now: Duration, is_probe: bool, failed: bool) -> bool {
+    pub fn record_result(&mut self, policy: &Policy, now: Duration, is_probe: bool, failed: bool) -> bool {
         if is_probe {
-            self.probing = None;
-            self.opened = failed.then_some(now);
-            (self.now, self.before, self.began) = (Count::default(), Count::default(), now);
+            self.probe_started_at = None;
+            self.opened_at = failed.then_some(now);
+            (self.current, self.previous, self.window_start) = (WindowCounts::default(), WindowCounts::default(), now);
             return failed;
         }
-        if self.opened.is_some() {
+        if self.opened_at.is_some() {
             return false;
         }
-        self.turn(policy.cooldown, now);
-        self.now.requests += 1;
-        self.now.failures += u64::from(failed);
-        if failed && self.is_too_much(policy) {
-            self.opened = Some(now);
+        self.rotate_window(policy.cooldown, now);
+        self.current.requests += 1;
+        self.current.failures += u64::from(failed);
+        if failed && self.exceeds_threshold(policy) {
+            self.opened_at = Some(now);
         }
-        self.opened.is_some()
+        self.opened_at.is_some()
     }
 
     /// The one that tried left without an end.
-    pub fn forget(&mut self) {
-        self.probing = None;
+    pub fn discard_probe(&mut self) {
+        self.probe_started_at = None;
     }
 
     /// What others saw of the same target.
-    pub fn add(&mut self, cooldown: Duration, now: Duration, requests: u64, failures: u64) {
-        self.turn(cooldown, now);
-        self.now.requests = self.now.requests.saturating_add(requests);
-        self.now.failures = self.now.failures.saturating_add(failures);
+    pub fn add_remote_counts(&mut self, cooldown: Duration, now: Duration, requests: u64, failures: u64) {
+        self.rotate_window(cooldown, now);
+        self.current.requests = self.current.requests.saturating_add(requests);
+        self.current.failures = self.current.failures.saturating_add(failures);
     }
 
     /// Others closed it off, at this time.
     pub fn open(&mut self, at: Duration) {
-        (self.opened, self.probing) = (Some(at), None);
+        (self.opened_at, self.probe_started_at) = (Some(at), None);
     }
 
     /// Another one's request tried and succeeded.
     pub fn close(&mut self, now: Duration) {
-        *self = Self { began: now, ..Self::default() };
+        *self = Self { window_start: now, ..Self::default() };
     }
 
     /// Since when nobody goes this way.
-    pub fn opened(&self) -> Option<Duration> {
-        self.opened
+    pub fn opened_at(&self) -> Option<Duration> {
+        self.opened_at
     }
 
-    fn turn(&mut self, cooldown: Duration, now: Duration) {
-        let age = now.saturating_sub(self.began);
+    fn rotate_window(&mut self, cooldown: Duration, now: Duration) {
+        let age = now.saturating_sub(self.window_start);
         if age >= cooldown {
-            self.before = if age < cooldown.saturating_mul(2) { self.now } else { Count::default() };
-            self.now = Count::default();
-            self.began = now;
+            self.previous = if age < cooldown.saturating_mul(2) { self.current } else { WindowCounts::default() };
+            self.current = WindowCounts::default();
+            self.window_start = now;
         }
     }
 
-    fn is_too_much(&self, policy: &Policy) -> bool {
-        let failures = self.now.failures + self.before.failures;
-        let requests = self.now.requests + self.before.requests;
-        let is_share = policy.percentage.is_some_and(|percentage| {
-            requests >= policy.minimum.max(1) && failures as f64 * 100.0 > percentage * requests as f64
+    fn exceeds_threshold(&self, policy: &Policy) -> bool {
+        let failures = self.current.failures + self.previous.failures;
+        let requests = self.current.requests + self.previous.requests;
+        let is_share = policy.failure_percentage.is_some_and(|percentage| {
+            requests >= policy.minimum_requests.max(1) && failures as f64 * 100.0 > percentage * requests as f64
         });
-        failures > policy.threshold || is_share
+        failures > policy.failure_threshold || is_share
     }
 }
 
@@ -219,97 +227,98 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
-    fn policy(more: &Value) -> Policy {
+    fn parse_policy(more: &Value) -> Policy {
         let mut value = json!({"failure_threshold": 2, "cooldown_interval": 30_000});
         value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let mut reading = Reading::new(Unknown::Refused);
+        let mut reading = ConfigReader::new(Strictness::Strict);
         let CircuitBreaker(policy) = CircuitBreaker::parse(&value, &mut reading);
-        reading.end().unwrap();
+        reading.finish().unwrap();
         *policy.unwrap()
     }
 
     /// Opens with the first failure.
-    fn touchy() -> Value {
+    fn open_on_first_failure() -> Value {
         json!({"failure_threshold_percentage": 1, "minimum_requests": 1})
     }
 
-    const fn at(seconds: u64) -> Duration {
+    const fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn fail(breaker: &mut Breaker, policy: &Policy, now: Duration) -> bool {
-        let is_probe = breaker.begin(policy, now);
-        breaker.end(policy, now, is_probe, true)
+    fn fail_request(breaker: &mut Breaker, policy: &Policy, now: Duration) -> bool {
+        let is_probe = breaker.start_request(policy, now);
+        breaker.record_result(policy, now, is_probe, true)
     }
 
     #[test]
-    fn opens_after_more_failures_than_that_and_closes_when_one_request_succeeds() {
-        let (policy, mut breaker) = (policy(&json!({})), Breaker::default());
-        assert!(!fail(&mut breaker, &policy, at(0)) && !fail(&mut breaker, &policy, at(1)));
-        assert!(fail(&mut breaker, &policy, at(2)));
-        assert_eq!(breaker.verdict(&policy, at(31)), Verdict::Open);
-        assert_eq!(breaker.verdict(&policy, at(32)), Verdict::HalfOpen);
-        assert!(breaker.begin(&policy, at(32)));
+    fn opens_above_failure_threshold_and_closes_after_successful_probe() {
+        let (policy, mut breaker) = (parse_policy(&json!({})), Breaker::default());
+        assert!(!fail_request(&mut breaker, &policy, seconds(0)) && !fail_request(&mut breaker, &policy, seconds(1)));
+        assert!(fail_request(&mut breaker, &policy, seconds(2)));
+        assert_eq!(breaker.verdict(&policy, seconds(31)), Verdict::Open);
+        assert_eq!(breaker.verdict(&policy, seconds(32)), Verdict::HalfOpen);
+        assert!(breaker.start_request(&policy, seconds(32)));
         // One tries, the others still go elsewhere.
-        assert_eq!(breaker.verdict(&policy, at(32)), Verdict::Open);
-        assert!(!breaker.begin(&policy, at(33)));
-        breaker.end(&policy, at(33), true, false);
-        assert_eq!(breaker.verdict(&policy, at(33)), Verdict::Closed);
-        assert!(!fail(&mut breaker, &policy, at(34)));
+        assert_eq!(breaker.verdict(&policy, seconds(32)), Verdict::Open);
+        assert!(!breaker.start_request(&policy, seconds(33)));
+        breaker.record_result(&policy, seconds(33), true, false);
+        assert_eq!(breaker.verdict(&policy, seconds(33)), Verdict::Closed);
+        assert!(!fail_request(&mut breaker, &policy, seconds(34)));
     }
 
     #[test]
-    fn a_request_that_tries_and_fails_opens_it_for_as_long_again() {
-        let (policy, mut breaker) = (policy(&touchy()), Breaker::default());
-        fail(&mut breaker, &policy, at(0));
-        assert!(breaker.begin(&policy, at(30)));
-        breaker.end(&policy, at(40), true, true);
-        assert_eq!(breaker.verdict(&policy, at(69)), Verdict::Open);
-        assert_eq!(breaker.verdict(&policy, at(70)), Verdict::HalfOpen);
+    fn failed_probe_opens_for_another_cooldown() {
+        let (policy, mut breaker) = (parse_policy(&open_on_first_failure()), Breaker::default());
+        fail_request(&mut breaker, &policy, seconds(0));
+        assert!(breaker.start_request(&policy, seconds(30)));
+        breaker.record_result(&policy, seconds(40), true, true);
+        assert_eq!(breaker.verdict(&policy, seconds(69)), Verdict::Open);
+        assert_eq!(breaker.verdict(&policy, seconds(70)), Verdict::HalfOpen);
     }
 
     #[test]
-    fn one_that_tried_and_left_makes_room_for_the_next() {
-        let (policy, mut breaker) = (policy(&touchy()), Breaker::default());
-        fail(&mut breaker, &policy, at(0));
-        assert!(breaker.begin(&policy, at(30)));
-        breaker.forget();
-        assert_eq!(breaker.verdict(&policy, at(30)), Verdict::HalfOpen);
+    fn discarded_probe_allows_another() {
+        let (policy, mut breaker) = (parse_policy(&open_on_first_failure()), Breaker::default());
+        fail_request(&mut breaker, &policy, seconds(0));
+        assert!(breaker.start_request(&policy, seconds(30)));
+        breaker.discard_probe();
+        assert_eq!(breaker.verdict(&policy, seconds(30)), Verdict::HalfOpen);
     }
 
     #[test]
-    fn a_share_of_failures_counts_once_there_are_enough_requests() {
-        let policy =
-            policy(&json!({"failure_threshold": 1000, "failure_threshold_percentage": 50, "minimum_requests": 4}));
+    fn failure_percentage_applies_after_minimum_requests() {
+        let policy = parse_policy(
+            &json!({"failure_threshold": 1000, "failure_threshold_percentage": 50, "minimum_requests": 4}),
+        );
         let mut breaker = Breaker::default();
-        assert!(!fail(&mut breaker, &policy, at(0)) && !fail(&mut breaker, &policy, at(0)));
-        breaker.end(&policy, at(0), false, false);
-        assert!(fail(&mut breaker, &policy, at(0)));
+        assert!(!fail_request(&mut breaker, &policy, seconds(0)) && !fail_request(&mut breaker, &policy, seconds(0)));
+        breaker.record_result(&policy, seconds(0), false, false);
+        assert!(fail_request(&mut breaker, &policy, seconds(0)));
     }
 
     #[test]
-    fn failures_of_long_ago_are_forgotten() {
-        let (policy, mut breaker) = (policy(&json!({})), Breaker::default());
+    fn old_failures_expire() {
+        let (policy, mut breaker) = (parse_policy(&json!({})), Breaker::default());
         for minutes in 0..20 {
-            assert!(!fail(&mut breaker, &policy, at(minutes * 61)));
+            assert!(!fail_request(&mut breaker, &policy, seconds(minutes * 61)));
         }
     }
 
     #[test]
-    fn what_counts_as_a_failure_can_be_listed() {
-        let usual = policy(&json!({}));
+    fn failure_statuses_are_configurable() {
+        let usual = parse_policy(&json!({}));
         assert!(usual.is_failure(None) && usual.is_failure(Some(501)) && usual.is_failure(Some(503)));
         assert!(!usual.is_failure(Some(500)) && !usual.is_failure(Some(429)));
-        let listed = policy(&json!({"failure_status_codes": [401]}));
+        let listed = parse_policy(&json!({"failure_status_codes": [401]}));
         assert!(listed.is_failure(None) && listed.is_failure(Some(401)) && !listed.is_failure(Some(503)));
     }
 
     #[test]
-    fn every_problem_is_told_at_once() {
-        let mut reading = Reading::new(Unknown::Refused);
+    fn reports_all_problems_at_once() {
+        let mut reading = ConfigReader::new(Strictness::Strict);
         CircuitBreaker::parse(&json!({"cooldown_interval": 1000, "minimum_requests": -1, "x": 1}), &mut reading);
-        assert_eq!(reading.end().unwrap_err().len(), 4);
+        assert_eq!(reading.finish().unwrap_err().len(), 4);
     }
 }

@@ -3,19 +3,19 @@
 use serde_json::Value;
 
 use crate::{
-    config::Reading,
+    config::ConfigReader,
     error::{Error, Result},
-    upstream::Base,
+    upstream::BaseUrl,
 };
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct CustomHost(Option<Base>);
+pub struct CustomHost(Option<BaseUrl>);
 
 impl CustomHost {
     /// From a config: an http or https URL.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
-        let url = reading.text(value);
-        Self(url.and_then(|url| Base::parse(&url).map_err(|message| reading.refuse(message)).ok()))
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
+        let url = reading.read_string(value);
+        Self(url.and_then(|url| BaseUrl::parse(&url).map_err(|message| reading.report_problem(message)).ok()))
     }
 
     pub fn inherit(&mut self, parent: &Self) {
@@ -25,15 +25,15 @@ impl CustomHost {
     }
 
     /// About so many bytes beside its own.
-    pub fn held(&self) -> usize {
-        self.0.as_ref().map_or(0, |base| size_of::<Base>() + base.prefix.len())
+    pub fn heap_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |base| size_of::<BaseUrl>() + base.prefix.len())
     }
 
     /// What holds for one request.
-    pub fn resolve(&self, header: Option<&str>) -> Result<Option<Base>> {
+    pub fn resolve(&self, header: Option<&str>) -> Result<Option<BaseUrl>> {
         match header {
             None => Ok(self.0.clone()),
-            Some(url) => Base::parse(url).map(Some).map_err(|message| Error::HostRefused { message }),
+            Some(url) => BaseUrl::parse(url).map(Some).map_err(|message| Error::CustomHostInvalid { message }),
         }
     }
 }
@@ -43,12 +43,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
     #[test]
-    fn the_header_wins_over_the_config() {
-        let config = CustomHost::parse(&json!("https://a.example/v1"), &mut Reading::new(Unknown::Refused));
-        assert_eq!(config.resolve(Some("https://b.example")).unwrap(), Base::parse("https://b.example").ok());
-        assert_eq!(config.resolve(None).unwrap(), Base::parse("https://a.example/v1").ok());
+    fn header_overrides_config() {
+        let config = CustomHost::parse(&json!("https://a.example/v1"), &mut ConfigReader::new(Strictness::Strict));
+        assert_eq!(config.resolve(Some("https://b.example")).unwrap(), BaseUrl::parse("https://b.example").ok());
+        assert_eq!(config.resolve(None).unwrap(), BaseUrl::parse("https://a.example/v1").ok());
     }
 }

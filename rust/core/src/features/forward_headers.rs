@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    config::Reading,
+    config::ConfigReader,
     error::{Error, Result},
     ingress::headers,
 };
@@ -12,14 +12,14 @@ use crate::{
 pub struct ForwardHeaders(Option<Vec<String>>);
 
 /// The header that lists them; it must not list itself.
-const SELF: &str = "x-gateway-forward-headers";
+const FORWARD_HEADERS_HEADER: &str = "x-gateway-forward-headers";
 
 impl ForwardHeaders {
     /// From a config: an array of header names.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
-        let names = reading.items(value, "an array of header names", Reading::text);
-        Self::checked(names).unwrap_or_else(|message| {
-            reading.refuse(message);
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
+        let names = reading.read_items(value, "an array of header names", ConfigReader::read_string);
+        Self::from_names(names).unwrap_or_else(|message| {
+            reading.report_problem(message);
             Self::default()
         })
     }
@@ -33,7 +33,7 @@ impl ForwardHeaders {
     /// What holds for one request; the header is a comma-separated list, or an array in JSON.
     pub fn resolve(&self, header: Option<&str>) -> Result<Self> {
         let Some(header) = header else { return Ok(self.clone()) };
-        let refused = |message| Error::HeaderInvalid { name: SELF, message };
+        let refused = |message| Error::HeaderInvalid { name: FORWARD_HEADERS_HEADER, message };
         let names: Vec<String> = if header.starts_with('[') {
             serde_json::from_str(header).map_err(|_| {
                 refused("must be names of headers with commas between them, or an array of strings".into())
@@ -41,11 +41,11 @@ impl ForwardHeaders {
         } else {
             header.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
         };
-        Self::checked(names).map_err(refused)
+        Self::from_names(names).map_err(refused)
     }
 
     /// Bytes beside its own.
-    pub fn held(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         self.0.iter().flatten().map(|name| size_of::<String>() + name.len()).sum()
     }
 
@@ -57,7 +57,7 @@ impl ForwardHeaders {
         self.0.iter().flatten().any(|listed| listed.as_bytes() == name)
     }
 
-    fn checked(names: Vec<String>) -> std::result::Result<Self, String> {
+    fn from_names(names: Vec<String>) -> std::result::Result<Self, String> {
         let names: Vec<_> = names.into_iter().map(|name| name.to_ascii_lowercase()).collect();
         if names.iter().any(|name| name.ends_with("-forward-headers") && name.starts_with("x-")) {
             return Err("must not list itself".into());
@@ -74,22 +74,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
-    fn is_refused(value: &Value) -> bool {
-        let mut reading = Reading::new(Unknown::Refused);
+    fn is_rejected(value: &Value) -> bool {
+        let mut reading = ConfigReader::new(Strictness::Strict);
         ForwardHeaders::parse(value, &mut reading);
-        reading.end().is_err()
+        reading.finish().is_err()
     }
 
     #[test]
-    fn lists_in_any_case() {
+    fn parses_names_in_any_case() {
         let listed = ForwardHeaders::default().resolve(Some("X-Team , x-user")).unwrap();
         assert!(listed.contains(b"x-team") && listed.contains(b"x-user"));
     }
 
     #[test]
-    fn lists_as_json_too() {
+    fn parses_json_array() {
         let listed = ForwardHeaders::default().resolve(Some(r#"["X-Team", "x-user"]"#)).unwrap();
         assert_eq!(listed.names(), ["x-team", "x-user"]);
         for odd in ["[", "[1]", r#"["x-a","#, r#"["x-forward-headers"]"#] {
@@ -98,17 +98,17 @@ mod tests {
     }
 
     #[test]
-    fn must_not_list_itself() {
-        assert!(ForwardHeaders::default().resolve(Some(SELF)).is_err());
-        assert!(is_refused(&json!(["x-a", SELF])));
+    fn rejects_the_forward_headers_header_itself() {
+        assert!(ForwardHeaders::default().resolve(Some(FORWARD_HEADERS_HEADER)).is_err());
+        assert!(is_rejected(&json!(["x-a", FORWARD_HEADERS_HEADER])));
         assert!(ForwardHeaders::default().resolve(Some("x-portkey-forward-headers")).is_err());
     }
 
     #[test]
-    fn must_not_list_what_opens_a_clouds_metadata() {
+    fn rejects_cloud_metadata_headers() {
         for name in ["Metadata-Flavor", "x-aws-ec2-metadata-token"] {
             assert!(ForwardHeaders::default().resolve(Some(name)).is_err(), "{name}");
-            assert!(is_refused(&json!([name])), "{name}");
+            assert!(is_rejected(&json!([name])), "{name}");
         }
     }
 }

@@ -1,21 +1,21 @@
 //! What a config changes of a request's JSON: defaults, then what it sets, then what it drops. A target's own words win over those around it.
 
 use penstock_llm::{
-    api_format::PeekError,
-    json::edit::{self, Field, Path},
+    api_format::ScanError,
+    json::edit::{self, FieldPath, JsonField},
 };
 use serde_json::Value;
 
-use crate::config::Reading;
+use crate::config::ConfigReader;
 
 /// The steps of a path take about so many bytes.
-const DROPPED: usize = 128;
+const ESTIMATED_PATH_BYTES: usize = 128;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Changes {
-    defaults: Vec<Field>,
-    overrides: Vec<Field>,
-    drops: Vec<Path>,
+    defaults: Vec<JsonField>,
+    overrides: Vec<JsonField>,
+    drops: Vec<FieldPath>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -23,19 +23,19 @@ pub struct Parameters(Option<Box<Changes>>);
 
 impl Parameters {
     /// Fields that are set where the caller did not.
-    pub fn set_defaults(&mut self, value: &Value, reading: &mut Reading) {
-        self.0.get_or_insert_default().defaults = fields(value, reading);
+    pub fn set_defaults(&mut self, value: &Value, reading: &mut ConfigReader) {
+        self.0.get_or_insert_default().defaults = parse_fields(value, reading);
     }
 
     /// Fields that are set.
-    pub fn set_overrides(&mut self, value: &Value, reading: &mut Reading) {
-        self.0.get_or_insert_default().overrides = fields(value, reading);
+    pub fn set_overrides(&mut self, value: &Value, reading: &mut ConfigReader) {
+        self.0.get_or_insert_default().overrides = parse_fields(value, reading);
     }
 
     /// Paths of what is dropped.
-    pub fn set_drops(&mut self, value: &Value, reading: &mut Reading) {
-        self.0.get_or_insert_default().drops = reading.items(value, "an array of paths", |reading, item| {
-            Path::parse(&reading.text(item)?).map_err(|message| reading.refuse(message)).ok()
+    pub fn set_drops(&mut self, value: &Value, reading: &mut ConfigReader) {
+        self.0.get_or_insert_default().drops = reading.read_items(value, "an array of paths", |reading, item| {
+            FieldPath::parse(&reading.read_string(item)?).map_err(|message| reading.report_problem(message)).ok()
         });
     }
 
@@ -44,8 +44,8 @@ impl Parameters {
         let Some(parent) = &parent.0 else { return };
         let own = self.0.get_or_insert_default();
         let Changes { defaults, overrides, drops } = &**parent;
-        merge(&mut own.defaults, defaults);
-        merge(&mut own.overrides, overrides);
+        merge_fields(&mut own.defaults, defaults);
+        merge_fields(&mut own.overrides, overrides);
         for path in drops {
             if !own.drops.contains(path) {
                 own.drops.push(path.clone());
@@ -54,11 +54,11 @@ impl Parameters {
     }
 
     /// Bytes beside its own.
-    pub fn held(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         let Some(Changes { defaults, overrides, drops }) = self.0.as_deref() else { return 0 };
-        let field = |(key, value): &Field| size_of::<Field>() + key.len() + value.len();
+        let field = |(key, value): &JsonField| size_of::<JsonField>() + key.len() + value.len();
         let fields: usize = defaults.iter().chain(overrides).map(field).sum();
-        size_of::<Changes>() + fields + drops.len() * (size_of::<Path>() + DROPPED)
+        size_of::<Changes>() + fields + drops.len() * (size_of::<FieldPath>() + ESTIMATED_PATH_BYTES)
     }
 
     pub fn is_none(&self) -> bool {
@@ -66,8 +66,8 @@ impl Parameters {
     }
 
     /// The model that is asked for whatever the caller wrote, where the config says one.
-    pub fn model(&self) -> Option<String> {
-        let of = |fields: &[Field]| {
+    pub fn model_override(&self) -> Option<String> {
+        let of = |fields: &[JsonField]| {
             let (_, value) = fields.iter().find(|(key, _)| key == "model")?;
             serde_json::from_slice(value).ok()
         };
@@ -75,34 +75,34 @@ impl Parameters {
     }
 
     /// Whether it sets or drops this field of a request, whatever the caller wrote.
-    pub fn decides(&self, field: &str) -> bool {
+    pub fn overrides_or_drops(&self, field: &str) -> bool {
         self.0.as_ref().is_some_and(|changes| {
             changes.overrides.iter().any(|(key, _)| key == field)
-                || changes.drops.iter().any(|path| path.begins_with(field))
+                || changes.drops.iter().any(|path| path.starts_with_field(field))
         })
     }
 
     /// The body with everything changed; `None` where nothing is to be.
-    pub fn applied(&self, body: &[u8]) -> Result<Option<Vec<u8>>, PeekError> {
+    pub fn apply(&self, body: &[u8]) -> Result<Option<Vec<u8>>, ScanError> {
         let Some(changes) = &self.0 else { return Ok(None) };
         let Changes { defaults, overrides, drops } = &**changes;
         let set = match (&defaults[..], &overrides[..]) {
             ([], []) => None,
-            (defaults, overrides) => Some(edit::set(body, defaults, overrides)?),
+            (defaults, overrides) => Some(edit::set_fields(body, defaults, overrides)?),
         };
         match drops[..] {
             [] => Ok(set),
-            _ => Ok(edit::remove(set.as_deref().unwrap_or(body), drops)?.or(set)),
+            _ => Ok(edit::remove_paths(set.as_deref().unwrap_or(body), drops)?.or(set)),
         }
     }
 }
 
-fn fields(value: &Value, reading: &mut Reading) -> Vec<Field> {
-    let object = reading.object(value);
-    object.into_iter().flatten().map(|(key, value)| edit::field(key, value)).collect()
+fn parse_fields(value: &Value, reading: &mut ConfigReader) -> Vec<JsonField> {
+    let object = reading.read_object(value);
+    object.into_iter().flatten().map(|(key, value)| edit::json_field(key, value)).collect()
 }
 
-fn merge(own: &mut Vec<Field>, parent: &[Field]) {
+fn merge_fields(own: &mut Vec<JsonField>, parent: &[JsonField]) {
     for (key, value) in parent {
         if !own.iter().any(|(known, _)| known == key) {
             own.push((key.clone(), value.clone()));
@@ -115,49 +115,49 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
-    fn parameters(defaults: &Value, overrides: &Value, drops: &Value) -> Parameters {
-        let mut reading = Reading::new(Unknown::Refused);
+    fn parse_parameters(defaults: &Value, overrides: &Value, drops: &Value) -> Parameters {
+        let mut reading = ConfigReader::new(Strictness::Strict);
         let mut parameters = Parameters::default();
         parameters.set_defaults(defaults, &mut reading);
         parameters.set_overrides(overrides, &mut reading);
         parameters.set_drops(drops, &mut reading);
-        reading.end().unwrap();
+        reading.finish().unwrap();
         parameters
     }
 
-    fn applied(parameters: &Parameters, body: &str) -> String {
+    fn apply_to(parameters: &Parameters, body: &str) -> String {
         parameters
-            .applied(body.as_bytes())
+            .apply(body.as_bytes())
             .unwrap()
             .map_or_else(|| "same".to_owned(), |changed| String::from_utf8(changed).unwrap())
     }
 
     #[test]
-    fn defaults_come_first_then_what_is_set_then_what_is_dropped() {
-        let all = parameters(&json!({"a": 1, "b": 1, "c": 1}), &json!({"b": 2, "d": 2}), &json!(["c", "d"]));
-        assert_eq!(applied(&all, r#"{"a": 0}"#), r#"{"a": 0,"b":2}"#);
-        assert_eq!(applied(&Parameters::default(), "{}"), "same");
-        assert_eq!(applied(&parameters(&json!({}), &json!({}), &json!(["x"])), "{}"), "same");
+    fn applies_defaults_then_overrides_then_drops() {
+        let all = parse_parameters(&json!({"a": 1, "b": 1, "c": 1}), &json!({"b": 2, "d": 2}), &json!(["c", "d"]));
+        assert_eq!(apply_to(&all, r#"{"a": 0}"#), r#"{"a": 0,"b":2}"#);
+        assert_eq!(apply_to(&Parameters::default(), "{}"), "same");
+        assert_eq!(apply_to(&parse_parameters(&json!({}), &json!({}), &json!(["x"])), "{}"), "same");
     }
 
     #[test]
-    fn the_nearer_word_wins_field_by_field_and_drops_add_up() {
-        let parent = parameters(&json!({"t": 1}), &json!({"model": "far", "n": 1}), &json!(["x"]));
-        let mut child = parameters(&json!({"t": 2}), &json!({"model": "near"}), &json!(["y"]));
+    fn nearer_field_wins_and_drops_accumulate() {
+        let parent = parse_parameters(&json!({"t": 1}), &json!({"model": "far", "n": 1}), &json!(["x"]));
+        let mut child = parse_parameters(&json!({"t": 2}), &json!({"model": "near"}), &json!(["y"]));
         child.inherit(&parent);
-        assert_eq!(applied(&child, r#"{"x":0,"y":0,"z":0}"#), r#"{"z":0,"t":2,"model":"near","n":1}"#);
-        assert_eq!(child.model().as_deref(), Some("near"));
+        assert_eq!(apply_to(&child, r#"{"x":0,"y":0,"z":0}"#), r#"{"z":0,"t":2,"model":"near","n":1}"#);
+        assert_eq!(child.model_override().as_deref(), Some("near"));
         let mut silent = Parameters::default();
         silent.inherit(&parent);
         assert_eq!(silent, parent);
     }
 
     #[test]
-    fn a_path_that_is_none_is_told_with_its_place() {
-        let mut reading = Reading::new(Unknown::Refused);
+    fn reports_an_invalid_path_with_its_position() {
+        let mut reading = ConfigReader::new(Strictness::Strict);
         Parameters::default().set_drops(&json!(["ok", "a["]), &mut reading);
-        assert_eq!(reading.end().unwrap_err()[0].path, "$[1]");
+        assert_eq!(reading.finish().unwrap_err()[0].path, "$[1]");
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::config::Reading;
+use crate::config::ConfigReader;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -16,18 +16,18 @@ pub enum Mode {
     Continue,
 }
 
-const MODES: &[(&str, Mode)] = &[("off", Mode::Off), ("hold", Mode::Hold), ("continue", Mode::Continue)];
+const MODE_NAMES: &[(&str, Mode)] = &[("off", Mode::Off), ("hold", Mode::Hold), ("continue", Mode::Continue)];
 const ALLOWED: &str = "`off`, `hold` or `continue`";
 
 impl Mode {
     pub fn name(self) -> &'static str {
-        MODES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+        MODE_NAMES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
     }
 
-    fn parse(value: &Value, reading: &mut Reading) -> Option<Self> {
-        let found = value.as_str().and_then(|text| MODES.iter().find(|(name, _)| *name == text));
+    fn parse(value: &Value, reading: &mut ConfigReader) -> Option<Self> {
+        let found = value.as_str().and_then(|text| MODE_NAMES.iter().find(|(name, _)| *name == text));
         if found.is_none() {
-            reading.expected(ALLOWED, value);
+            reading.report_expected(ALLOWED, value);
         }
         found.map(|(_, mode)| *mode)
     }
@@ -45,21 +45,21 @@ pub struct Recovery(Option<Policy>);
 
 impl Recovery {
     /// From a config: a mode, or an object with `mode`.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         if !value.is_object() {
             return Self(Mode::parse(value, reading).map(|mode| Policy { mode, prefill: None }));
         }
         let (mut mode, mut prefill) = (None, None);
-        reading.keys(value, |reading, key, value| {
+        reading.read_keys(value, |reading, key, value| {
             match key {
                 "mode" => mode = Mode::parse(value, reading).or(Some(Mode::Off)),
-                "prefill" => prefill = reading.boolean(value),
+                "prefill" => prefill = reading.read_boolean(value),
                 _ => return false,
             }
             true
         });
         if mode.is_none() {
-            reading.refuse(format!("needs `mode`: {ALLOWED}"));
+            reading.report_problem(format!("needs `mode`: {ALLOWED}"));
         }
         Self(mode.map(|mode| Policy { mode, prefill }))
     }
@@ -73,7 +73,7 @@ impl Recovery {
     }
 
     /// Why this target does not go on from the beginning of an answer, if so: what the config says, else what is known of the model.
-    pub fn refusal(self, known: Option<&'static str>) -> Option<&'static str> {
+    pub fn prefill_refusal(self, known: Option<&'static str>) -> Option<&'static str> {
         match self.0.and_then(|policy| policy.prefill) {
             Some(true) => None,
             Some(false) => Some("the config says that its model begins anew"),
@@ -87,46 +87,53 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
-    fn read(value: &Value) -> Result<Recovery, usize> {
-        let mut reading = Reading::new(Unknown::Refused);
+    fn parse_recovery(value: &Value) -> Result<Recovery, usize> {
+        let mut reading = ConfigReader::new(Strictness::Strict);
         let recovery = Recovery::parse(value, &mut reading);
-        reading.end().map(|_| recovery).map_err(|problems| problems.len())
+        reading.finish().map(|_| recovery).map_err(|problems| problems.len())
     }
 
     #[test]
-    fn a_mode_stands_alone_or_beside_what_is_known_of_the_target() {
-        for (name, mode) in MODES {
-            assert_eq!(read(&json!(name)), read(&json!({"mode": name})));
-            assert_eq!(read(&json!(name)).unwrap().mode(), *mode);
+    fn parses_a_mode_alone_or_in_an_object() {
+        for (name, mode) in MODE_NAMES {
+            assert_eq!(parse_recovery(&json!(name)), parse_recovery(&json!({"mode": name})));
+            assert_eq!(parse_recovery(&json!(name)).unwrap().mode(), *mode);
         }
         assert_eq!(Recovery::default().mode(), Mode::Off);
     }
 
     #[test]
-    fn what_a_config_says_of_prefill_wins() {
-        let said = |prefill: bool| read(&json!({"mode": "continue", "prefill": prefill})).unwrap();
+    fn configured_prefill_overrides_model_data() {
+        let said = |prefill: bool| parse_recovery(&json!({"mode": "continue", "prefill": prefill})).unwrap();
         let anew = Some("its model begins anew");
-        assert_eq!((said(true).refusal(anew), said(true).refusal(None)), (None, None));
-        assert!([anew, None].iter().all(|known| said(false).refusal(*known).unwrap().starts_with("the config says")));
-        assert_eq!((Recovery::default().refusal(anew), Recovery::default().refusal(None)), (anew, None));
+        assert_eq!((said(true).prefill_refusal(anew), said(true).prefill_refusal(None)), (None, None));
+        assert!(
+            [anew, None]
+                .iter()
+                .all(|known| said(false).prefill_refusal(*known).unwrap().starts_with("the config says"))
+        );
+        assert_eq!(
+            (Recovery::default().prefill_refusal(anew), Recovery::default().prefill_refusal(None)),
+            (anew, None)
+        );
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn rejects_invalid_values() {
         for value in [json!("restart"), json!(true), json!({}), json!({"mode": "no"}), json!({"prefill": true})] {
-            assert_eq!(read(&value), Err(1), "{value}");
+            assert_eq!(parse_recovery(&value), Err(1), "{value}");
         }
-        assert_eq!(read(&json!({"mode": "hold", "prefill": 1, "x": 2})), Err(2));
+        assert_eq!(parse_recovery(&json!({"mode": "hold", "prefill": 1, "x": 2})), Err(2));
     }
 
     #[test]
-    fn a_nearer_setting_takes_the_place_of_the_whole_other() {
-        let parent = read(&json!({"mode": "continue", "prefill": true})).unwrap();
-        let mut child = read(&json!("hold")).unwrap();
+    fn nearer_setting_replaces_the_inherited_one() {
+        let parent = parse_recovery(&json!({"mode": "continue", "prefill": true})).unwrap();
+        let mut child = parse_recovery(&json!("hold")).unwrap();
         child.inherit(&parent);
-        assert_eq!((child.mode(), child.refusal(Some("x"))), (Mode::Hold, Some("x")));
+        assert_eq!((child.mode(), child.prefill_refusal(Some("x"))), (Mode::Hold, Some("x")));
         let mut silent = Recovery::default();
         silent.inherit(&parent);
         assert_eq!(silent, parent);

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{config::Reading, ingress::headers::Headers};
+use crate::{config::ConfigReader, ingress::headers::Headers};
 
 /// Statuses after which a request is sent again where the config lists none.
-const STATUSES: [u16; 6] = [429, 500, 502, 503, 504, 529];
-const MOST_ATTEMPTS: u64 = 5;
+const DEFAULT_RETRY_STATUSES: [u16; 6] = [429, 500, 502, 503, 504, 529];
+const MAX_RETRIES: u64 = 5;
 /// Nobody waits longer than this between attempts, in all.
-const LONGEST: Duration = Duration::from_mins(1);
+const MAX_TOTAL_WAIT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Policy {
-    attempts: u32,
+    max_retries: u32,
     /// Empty: the usual ones.
-    statuses: Vec<u16>,
+    retry_statuses: Vec<u16>,
     /// Wait as long as a 429 says.
-    heeds: bool,
+    use_retry_after: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,24 +26,24 @@ pub struct Retry(Option<Box<Policy>>);
 
 impl Retry {
     /// From a config: an object with `attempts`.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let mut attempts = None;
-        let mut policy = Policy { attempts: 0, statuses: Vec::new(), heeds: false };
-        reading.keys(value, |reading, key, value| {
+        let mut policy = Policy { max_retries: 0, retry_statuses: Vec::new(), use_retry_after: false };
+        reading.read_keys(value, |reading, key, value| {
             match key {
-                "attempts" => attempts = reading.whole(value, &(0..=MOST_ATTEMPTS)).or(Some(0)),
-                "on_status_codes" => policy.statuses = reading.statuses(value),
+                "attempts" => attempts = reading.read_integer(value, &(0..=MAX_RETRIES)).or(Some(0)),
+                "on_status_codes" => policy.retry_statuses = reading.read_statuses(value),
                 // Both spellings are in use.
                 "use_retry_after_header" | "use_retry_after_headers" => {
-                    policy.heeds = reading.boolean(value).unwrap_or_default();
+                    policy.use_retry_after = reading.read_boolean(value).unwrap_or_default();
                 }
                 _ => return false,
             }
             true
         });
         match attempts {
-            Some(attempts) => policy.attempts = attempts as u32,
-            None if value.is_object() => reading.refuse("needs `attempts`, a whole number from 0 to 5"),
+            Some(attempts) => policy.max_retries = attempts as u32,
+            None if value.is_object() => reading.report_problem("needs `attempts`, a whole number from 0 to 5"),
             None => (),
         }
         Self(Some(Box::new(policy)))
@@ -56,38 +56,38 @@ impl Retry {
     }
 
     /// Bytes beside its own.
-    pub fn held(&self) -> usize {
-        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.statuses[..]))
+    pub fn heap_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.retry_statuses[..]))
     }
 
     /// Whether a config says anything of it, were it that there is to be none.
-    pub fn is_said(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         self.0.is_some()
     }
 
     /// Attempts besides the first.
-    pub fn attempts(&self) -> u32 {
-        self.0.as_ref().map_or(0, |policy| policy.attempts)
+    pub fn max_retries(&self) -> u32 {
+        self.0.as_ref().map_or(0, |policy| policy.max_retries)
     }
 
     /// Whether this is a status after which a request is sent again.
-    pub fn is_on(&self, status: u16) -> bool {
-        self.0.as_ref().is_some_and(|policy| match &policy.statuses[..] {
-            [] => STATUSES.contains(&status),
+    pub fn is_retryable_status(&self, status: u16) -> bool {
+        self.0.as_ref().is_some_and(|policy| match &policy.retry_statuses[..] {
+            [] => DEFAULT_RETRY_STATUSES.contains(&status),
             listed => listed.contains(&status),
         })
     }
 
     /// How long the answer to a request asks to wait, where that is heeded.
-    pub fn asked(&self, status: u16, headers: &Headers) -> Option<Duration> {
-        let heeds = self.0.as_ref().is_some_and(|policy| policy.heeds);
-        if heeds && status == 429 { retry_after(headers) } else { None }
+    pub fn requested_wait(&self, status: u16, headers: &Headers) -> Option<Duration> {
+        let heeds = self.0.as_ref().is_some_and(|policy| policy.use_retry_after);
+        if heeds && status == 429 { parse_retry_after(headers) } else { None }
     }
 }
 
 /// What a provider says of when to come again; the more exact field first.
-fn retry_after(headers: &Headers) -> Option<Duration> {
-    let number = |name: &str| headers.text(name)?.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
+fn parse_retry_after(headers: &Headers) -> Option<Duration> {
+    let number = |name: &str| headers.get_str(name)?.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
     let milliseconds = || number("retry-after-ms").or_else(|| number("x-ms-retry-after-ms")).map(|ms| ms / 1000.0);
     let seconds = milliseconds().or_else(|| number("retry-after"))?;
     // What no duration holds is longer than anybody waits.
@@ -96,27 +96,28 @@ fn retry_after(headers: &Headers) -> Option<Duration> {
 
 /// The waits between the attempts of one request.
 #[derive(Debug)]
-pub struct Waits {
-    base: Duration,
-    made: u32,
-    total: Duration,
+pub struct Backoff {
+    base_wait: Duration,
+    wait_count: u32,
+    total_wait: Duration,
 }
 
-impl Waits {
+impl Backoff {
     /// `base`: the longest first wait.
-    pub fn new(base: Duration) -> Self {
-        Self { base, made: 0, total: Duration::ZERO }
+    pub fn new(base_wait: Duration) -> Self {
+        Self { base_wait, wait_count: 0, total_wait: Duration::ZERO }
     }
 
     /// How long to wait now: as long as was asked, else up to twice as long as the last time, where in that span chance decides.
     /// `None` where it would be too long.
-    pub fn next(&mut self, asked: Option<Duration>, chance: f64) -> Option<Duration> {
-        let wait =
-            asked.unwrap_or_else(|| self.base.saturating_mul(1 << self.made.min(16)).min(LONGEST).mul_f64(chance));
-        self.made += 1;
-        self.total = self.total.saturating_add(wait);
-        let is_asked_too_long = asked.is_some_and(|asked| asked >= LONGEST);
-        (!is_asked_too_long && self.total <= LONGEST).then_some(wait)
+    pub fn next_wait(&mut self, asked: Option<Duration>, chance: f64) -> Option<Duration> {
+        let wait = asked.unwrap_or_else(|| {
+            self.base_wait.saturating_mul(1 << self.wait_count.min(16)).min(MAX_TOTAL_WAIT).mul_f64(chance)
+        });
+        self.wait_count += 1;
+        self.total_wait = self.total_wait.saturating_add(wait);
+        let is_asked_too_long = asked.is_some_and(|asked| asked >= MAX_TOTAL_WAIT);
+        (!is_asked_too_long && self.total_wait <= MAX_TOTAL_WAIT).then_some(wait)
     }
 }
 
@@ -125,84 +126,86 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
-    fn retry(value: &Value) -> Retry {
-        let mut reading = Reading::new(Unknown::Refused);
+    fn parse_retry(value: &Value) -> Retry {
+        let mut reading = ConfigReader::new(Strictness::Strict);
         let retry = Retry::parse(value, &mut reading);
-        reading.end().unwrap();
+        reading.finish().unwrap();
         retry
     }
 
-    fn headers(fields: &[(&str, &str)]) -> Headers {
+    fn build_headers(fields: &[(&str, &str)]) -> Headers {
         fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
     }
 
     #[test]
-    fn the_usual_statuses_are_retried_unless_others_are_listed() {
-        let usual = retry(&json!({"attempts": 2}));
-        assert!(STATUSES.into_iter().all(|status| usual.is_on(status)));
-        assert!(![200, 400, 401, 408, 501].into_iter().any(|status| usual.is_on(status)));
-        let listed = retry(&json!({"attempts": 2, "on_status_codes": [418]}));
-        assert!(listed.is_on(418) && !listed.is_on(429));
-        assert_eq!(Retry::default().attempts(), 0);
+    fn retries_default_statuses_unless_others_are_listed() {
+        let usual = parse_retry(&json!({"attempts": 2}));
+        assert!(DEFAULT_RETRY_STATUSES.into_iter().all(|status| usual.is_retryable_status(status)));
+        assert!(![200, 400, 401, 408, 501].into_iter().any(|status| usual.is_retryable_status(status)));
+        let listed = parse_retry(&json!({"attempts": 2, "on_status_codes": [418]}));
+        assert!(listed.is_retryable_status(418) && !listed.is_retryable_status(429));
+        assert_eq!(Retry::default().max_retries(), 0);
     }
 
     #[test]
-    fn more_than_five_attempts_or_none_at_all_are_refused() {
+    fn rejects_missing_or_too_many_attempts() {
         for value in [json!({"attempts": 6}), json!({}), json!({"attempts": "2"}), json!(3)] {
-            let mut reading = Reading::new(Unknown::Refused);
+            let mut reading = ConfigReader::new(Strictness::Strict);
             Retry::parse(&value, &mut reading);
-            assert_eq!(reading.end().unwrap_err().len(), 1, "{value}");
+            assert_eq!(reading.finish().unwrap_err().len(), 1, "{value}");
         }
     }
 
     #[test]
-    fn a_nearer_setting_takes_the_place_of_the_whole_other() {
-        let parent = retry(&json!({"attempts": 5, "on_status_codes": [418]}));
-        let mut child = retry(&json!({"attempts": 1}));
+    fn nearer_policy_replaces_the_inherited_one() {
+        let parent = parse_retry(&json!({"attempts": 5, "on_status_codes": [418]}));
+        let mut child = parse_retry(&json!({"attempts": 1}));
         child.inherit(&parent);
-        assert!(child.attempts() == 1 && child.is_on(429));
+        assert!(child.max_retries() == 1 && child.is_retryable_status(429));
         let mut silent = Retry::default();
         silent.inherit(&parent);
         assert_eq!(silent, parent);
     }
 
     #[test]
-    fn a_provider_is_heeded_where_that_is_wanted_and_the_exact_field_comes_first() {
-        let (heeding, deaf) =
-            (retry(&json!({"attempts": 1, "use_retry_after_headers": true})), retry(&json!({"attempts": 1})));
-        let all = headers(&[("retry-after", "3"), ("x-ms-retry-after-ms", "20"), ("retry-after-ms", "10")]);
-        assert_eq!(heeding.asked(429, &all), Some(Duration::from_millis(10)));
+    fn uses_retry_after_if_enabled_and_prefers_milliseconds() {
+        let (heeding, deaf) = (
+            parse_retry(&json!({"attempts": 1, "use_retry_after_headers": true})),
+            parse_retry(&json!({"attempts": 1})),
+        );
+        let all = build_headers(&[("retry-after", "3"), ("x-ms-retry-after-ms", "20"), ("retry-after-ms", "10")]);
+        assert_eq!(heeding.requested_wait(429, &all), Some(Duration::from_millis(10)));
         assert_eq!(
-            heeding.asked(429, &headers(&[("retry-after", "3"), ("x-ms-retry-after-ms", "20")])),
+            heeding.requested_wait(429, &build_headers(&[("retry-after", "3"), ("x-ms-retry-after-ms", "20")])),
             Some(Duration::from_millis(20))
         );
-        assert_eq!(heeding.asked(429, &headers(&[("retry-after", "3")])), Some(Duration::from_secs(3)));
-        assert_eq!(heeding.asked(429, &headers(&[("retry-after", "1e300")])), Some(Duration::MAX));
-        assert_eq!((heeding.asked(503, &all), deaf.asked(429, &all)), (None, None));
+        assert_eq!(heeding.requested_wait(429, &build_headers(&[("retry-after", "3")])), Some(Duration::from_secs(3)));
+        assert_eq!(heeding.requested_wait(429, &build_headers(&[("retry-after", "1e300")])), Some(Duration::MAX));
+        assert_eq!((heeding.requested_wait(503, &all), deaf.requested_wait(429, &all)), (None, None));
         for odd in ["-1", "soon", "NaN", ""] {
-            assert_eq!(heeding.asked(429, &headers(&[("retry-after", odd)])), None, "{odd}");
+            assert_eq!(heeding.requested_wait(429, &build_headers(&[("retry-after", odd)])), None, "{odd}");
         }
     }
 
     #[test]
-    fn waits_double_and_chance_decides_within_them() {
+    fn waits_double_with_jitter() {
         let base = Duration::from_secs(1);
-        let mut waits = Waits::new(base);
-        let longest: Vec<_> = (0..5).map(|_| waits.next(None, 1.0).unwrap().as_secs()).collect();
+        let mut waits = Backoff::new(base);
+        let longest: Vec<_> = (0..5).map(|_| waits.next_wait(None, 1.0).unwrap().as_secs()).collect();
         assert_eq!(longest, [1, 2, 4, 8, 16]);
-        let mut waits = Waits::new(base);
-        assert_eq!(waits.next(None, 0.25), Some(Duration::from_millis(250)));
-        assert_eq!(waits.next(None, 0.0), Some(Duration::ZERO));
+        let mut waits = Backoff::new(base);
+        assert_eq!(waits.next_wait(None, 0.25), Some(Duration::from_millis(250)));
+        assert_eq!(waits.next_wait(None, 0.0), Some(Duration::ZERO));
     }
 
     #[test]
-    fn nobody_waits_for_more_than_a_minute() {
+    fn total_wait_is_at_most_one_minute() {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(Waits::new(Duration::ZERO).next(seconds(60), 1.0), None);
-        let mut waits = Waits::new(Duration::ZERO);
-        assert_eq!(waits.next(seconds(40), 1.0), seconds(40));
-        assert_eq!(waits.next(seconds(21), 1.0), None);
+        assert_eq!(Backoff::new(Duration::ZERO).next_wait(seconds(60), 1.0), None);
+        let mut waits = Backoff::new(Duration::ZERO);
+        assert_eq!(waits.next_wait(seconds(40), 1.0), seconds(40));
+        assert_eq!(waits.next_wait(seconds(21), 1.0), None);
     }
 }

@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-use crate::config::Reading;
+use crate::config::ConfigReader;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Strict(Option<bool>);
+pub struct StrictCompliance(Option<bool>);
 
-impl Strict {
+impl StrictCompliance {
     /// From a config: true or false.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
-        Self(reading.boolean(value))
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
+        Self(reading.read_boolean(value))
     }
 
     pub fn inherit(&mut self, parent: &Self) {
@@ -28,16 +28,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_no_is_enough() {
-        let (silent, yes, no) = (Strict(None), Strict(Some(true)), Strict(Some(false)));
+    fn header_or_config_can_turn_it_off() {
+        let (silent, yes, no) = (StrictCompliance(None), StrictCompliance(Some(true)), StrictCompliance(Some(false)));
         assert!(silent.resolve(None) && yes.resolve(Some("true")) && silent.resolve(Some("true")));
         assert!(!no.resolve(None) && !no.resolve(Some("true")) && !yes.resolve(Some("false")));
     }
 
     #[test]
-    fn the_nearer_word_wins() {
-        let mut own = Strict(Some(true));
-        own.inherit(&Strict(Some(false)));
-        assert_eq!(own, Strict(Some(true)));
+    fn nearer_setting_wins() {
+        let mut own = StrictCompliance(Some(true));
+        own.inherit(&StrictCompliance(Some(false)));
+        assert_eq!(own, StrictCompliance(Some(true)));
     }
 }

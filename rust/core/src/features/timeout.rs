@@ -6,16 +6,16 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    config::Reading,
+    config::ConfigReader,
     error::{Error, Result},
 };
 
 /// So much of a caller's own time is left for the answer to reach it.
-const RESERVE: f64 = 0.05;
+const DELIVERY_RESERVE_FRACTION: f64 = 0.05;
 
 /// When a caller no longer waits who says that it waits so long; `None` where that is beyond all times.
-pub fn until(patience: Duration) -> Option<Instant> {
-    Instant::now().checked_add(patience.mul_f64(1.0 - RESERVE))
+pub fn client_deadline(patience: Duration) -> Option<Instant> {
+    Instant::now().checked_add(patience.mul_f64(1.0 - DELIVERY_RESERVE_FRACTION))
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub struct RequestTimeout(Option<Duration>);
 
 impl RequestTimeout {
     /// From a config: whole milliseconds, at least 1.
-    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
-        Self(reading.whole(value, &(1..=u64::MAX)).map(Duration::from_millis))
+    pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
+        Self(reading.read_integer(value, &(1..=u64::MAX)).map(Duration::from_millis))
     }
 
     pub fn inherit(&mut self, parent: &Self) {
@@ -32,13 +32,13 @@ impl RequestTimeout {
     }
 
     /// What holds where the request says nothing.
-    pub fn or(self, settings: Duration) -> Duration {
+    pub fn or_setting(self, settings: Duration) -> Duration {
         self.0.unwrap_or(settings)
     }
 
     /// What holds for one request.
     pub fn resolve(self, header: Option<&str>, settings: Duration) -> Result<Duration> {
-        let Some(header) = header else { return Ok(self.or(settings)) };
+        let Some(header) = header else { return Ok(self.or_setting(settings)) };
         match header.parse() {
             Ok(milliseconds) if milliseconds > 0 => Ok(Duration::from_millis(milliseconds)),
             _ => Err(Error::HeaderInvalid {
@@ -54,11 +54,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Unknown;
+    use crate::config::Strictness;
 
     #[test]
-    fn the_header_wins_over_the_config_and_the_config_over_the_settings() {
-        let config = RequestTimeout::parse(&json!(50), &mut Reading::new(Unknown::Refused));
+    fn header_overrides_config_and_config_overrides_settings() {
+        let config = RequestTimeout::parse(&json!(50), &mut ConfigReader::new(Strictness::Strict));
         let settings = Duration::from_secs(1);
         assert_eq!(config.resolve(Some("7"), settings).unwrap(), Duration::from_millis(7));
         assert_eq!(config.resolve(None, settings).unwrap(), Duration::from_millis(50));
@@ -66,15 +66,15 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_who_waits_for_ever_is_waited_for() {
-        assert!(until(Duration::MAX).is_none() && until(Duration::from_secs(1)).is_some());
+    fn endless_client_timeout_has_no_deadline() {
+        assert!(client_deadline(Duration::MAX).is_none() && client_deadline(Duration::from_secs(1)).is_some());
     }
 
     #[test]
-    fn refuses_what_is_no_time() {
-        let mut reading = Reading::new(Unknown::Refused);
+    fn rejects_invalid_timeouts() {
+        let mut reading = ConfigReader::new(Strictness::Strict);
         RequestTimeout::parse(&json!(0), &mut reading);
-        assert!(reading.end().is_err());
+        assert!(reading.finish().is_err());
         assert!(RequestTimeout::default().resolve(Some("soon"), Duration::ZERO).is_err());
     }
 }

@@ -4,23 +4,23 @@ use std::{net::IpAddr, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{endpoints::batches::Output, ingress::trace_context::Trace};
+use crate::{endpoints::batches::BatchOutput, ingress::trace_context::TraceContext};
 
 #[derive(Debug, Clone, Copy)]
-struct Span {
-    name: u32,
-    value: u32,
+struct FieldSpan {
+    name_start: u32,
+    value_start: u32,
     end: u32,
 }
 
 /// How many fields an answer gets from us.
-pub const OURS: usize = 10;
+pub const MAX_ADDED_FIELDS: usize = 10;
 
 /// A list of header fields. Names are lower-case. Look-ups are scans: lists are short.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
     bytes: Vec<u8>,
-    spans: Vec<Span>,
+    spans: Vec<FieldSpan>,
 }
 
 impl Headers {
@@ -29,8 +29,11 @@ impl Headers {
     }
 
     /// Of an answer: so many fields of so many bytes, and those that we add.
-    pub fn with_room(fields: usize, bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes + OURS * 64), spans: Vec::with_capacity(fields + OURS) }
+    pub fn with_response_capacity(fields: usize, bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(bytes + MAX_ADDED_FIELDS * 64),
+            spans: Vec::with_capacity(fields + MAX_ADDED_FIELDS),
+        }
     }
 
     /// Adds a field; the name is lowered.
@@ -46,13 +49,17 @@ impl Headers {
         self.bytes[start..].make_ascii_lowercase();
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.spans.push(Span { name: start as u32, value: middle as u32, end: self.bytes.len() as u32 });
+        self.spans.push(FieldSpan {
+            name_start: start as u32,
+            value_start: middle as u32,
+            end: self.bytes.len() as u32,
+        });
     }
 
     /// Forgets the fields whose name does not pass.
     pub fn retain(&mut self, mut passes: impl FnMut(&[u8]) -> bool) {
         let Self { bytes, spans } = self;
-        spans.retain(|span| passes(&bytes[span.name as usize..span.value as usize]));
+        spans.retain(|span| passes(&bytes[span.name_start as usize..span.value_start as usize]));
     }
 
     /// Makes room for so many more fields of so many bytes in all.
@@ -70,12 +77,12 @@ impl Headers {
     }
 
     /// How many bytes they take, each on a line of HTTP/1.
-    pub fn size(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         self.bytes.len() + self.spans.len() * ": \r\n".len()
     }
 
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        self.spans.iter().map(|span| (self.name(*span), self.value(*span)))
+        self.spans.iter().map(|span| (self.name_at(*span), self.value_at(*span)))
     }
 
     /// The first value of a (lower-case) name.
@@ -83,29 +90,31 @@ impl Headers {
         let length = name.len() as u32;
         self.spans
             .iter()
-            .find(|span| span.value - span.name == length && self.name(**span) == name.as_bytes())
-            .map(|span| self.value(*span))
+            .find(|span| span.value_start - span.name_start == length && self.name_at(**span) == name.as_bytes())
+            .map(|span| self.value_at(*span))
     }
 
     /// The first value of a name where it is text.
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
     /// Whether their body is of this media type.
-    pub fn is_kind(&self, kind: &str) -> bool {
-        self.get("content-type").is_some_and(|value| is_kind(value, kind))
+    pub fn has_media_type(&self, kind: &str) -> bool {
+        self.get("content-type").is_some_and(|value| is_media_type(value, kind))
     }
 
     /// Whether their body is JSON.
     pub fn is_json(&self) -> bool {
-        self.get("content-type").is_some_and(is_json)
+        self.get("content-type").is_some_and(is_json_media_type)
     }
 
     /// Whether their body is an image.
     pub fn is_image(&self) -> bool {
         self.get("content-type").is_some_and(|value| {
-            essence(value).split_at_checked(6).is_some_and(|(family, _)| family.eq_ignore_ascii_case(b"image/"))
+            media_type_essence(value)
+                .split_at_checked(6)
+                .is_some_and(|(family, _)| family.eq_ignore_ascii_case(b"image/"))
         })
     }
 
@@ -117,7 +126,7 @@ impl Headers {
     }
 
     /// The fields that `connection` names as its own, lower-case, besides the usual words: nearly always none.
-    pub fn of_the_connection(&self) -> Vec<Vec<u8>> {
+    pub fn connection_options(&self) -> Vec<Vec<u8>> {
         let values = self.iter().filter(|(name, _)| *name == b"connection").map(|(_, value)| value);
         let unusual =
             values.filter(|value| !value.eq_ignore_ascii_case(b"keep-alive") && !value.eq_ignore_ascii_case(b"close"));
@@ -127,12 +136,12 @@ impl Headers {
             .collect()
     }
 
-    fn name(&self, span: Span) -> &[u8] {
-        &self.bytes[span.name as usize..span.value as usize]
+    fn name_at(&self, span: FieldSpan) -> &[u8] {
+        &self.bytes[span.name_start as usize..span.value_start as usize]
     }
 
-    fn value(&self, span: Span) -> &[u8] {
-        &self.bytes[span.value as usize..span.end as usize]
+    fn value_at(&self, span: FieldSpan) -> &[u8] {
+        &self.bytes[span.value_start as usize..span.end as usize]
     }
 }
 
@@ -147,7 +156,7 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for Headers {
 }
 
 /// Whether these may stand in a head as a field: a token, and a text on one line.
-pub fn is_field(name: &str, value: &str) -> bool {
+pub fn is_allowed_field(name: &str, value: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty()
         && name.bytes().all(is_token)
@@ -187,11 +196,11 @@ pub fn is_cloud_metadata(name: &[u8]) -> bool {
 }
 
 /// The prefix of the gateway's own control headers.
-pub const PREFIX: &[u8] = b"x-gateway-";
+pub const CONTROL_PREFIX: &[u8] = b"x-gateway-";
 
 /// What the caller asks of the gateway, read from `x-gateway-*` (or an alias of that prefix) in one pass.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Control<'a> {
+pub struct ControlHeaders<'a> {
     pub api_key: Option<&'a str>,
     pub provider: Option<&'a str>,
     pub virtual_key: Option<&'a str>,
@@ -207,9 +216,9 @@ pub struct Control<'a> {
     pub sensitive_headers: Option<&'a str>,
     pub cache_force_refresh: Option<&'a str>,
     pub cache_namespace: Option<&'a str>,
-    pub strict: Option<&'a str>,
+    pub strict_openai_compliance: Option<&'a str>,
     pub explain: Option<&'a str>,
-    pub nitro: Option<&'a str>,
+    pub nitro_mode: Option<&'a str>,
     /// Whether more than figures may be kept of the request.
     pub debug: Option<&'a str>,
     /// In which workspace somebody with a token means to be.
@@ -220,67 +229,67 @@ pub struct Control<'a> {
     pub input_guardrails: Option<&'a str>,
     pub output_guardrails: Option<&'a str>,
     /// There are others: options of a provider may be among them.
-    pub others: bool,
+    pub has_other_fields: bool,
     /// The prefix that the caller used, to be answered with the same.
     pub prefix: Option<&'a [u8]>,
     /// From `traceparent`.
-    pub trace: Option<Trace<'a>>,
+    pub trace: Option<TraceContext<'a>>,
     pub has_baggage: bool,
     /// As the client calls what several requests belong to.
-    pub session: Option<&'a str>,
+    pub session_id: Option<&'a str>,
     /// How long the client says that it waits.
-    pub patience: Option<Duration>,
+    pub client_timeout: Option<Duration>,
 }
 
 /// What a coding assistant says of the session that a request is part of: for gateways to group by, and not for providers.
-pub const SESSION: &[u8] = b"x-claude-code-session-id";
+pub const SESSION_HEADER: &[u8] = b"x-claude-code-session-id";
 
 /// Stands for a value that is no text: it is there, and it is nothing that anyone could mean.
-const NO_TEXT: &str = "\u{fffd}";
+const NON_UTF8_VALUE: &str = "\u{fffd}";
 
-impl<'a> Control<'a> {
+impl<'a> ControlHeaders<'a> {
     /// Reads the control headers. `aliases` are further prefixes, lower-case, such as `x-portkey-`.
-    pub fn read(headers: &'a Headers, aliases: &'a [String]) -> Self {
+    pub fn parse(headers: &'a Headers, aliases: &'a [String]) -> Self {
         let mut control = Self::default();
         let mut traceparent: Option<&[u8]> = None;
         for (name, value) in headers.iter() {
-            if let Some((prefix, rest)) = control_name(name, aliases) {
+            if let Some((prefix, rest)) = split_control_name(name, aliases) {
                 // Those who know the alias look for nothing else in the answer.
-                if control.prefix.is_none_or(|known| known == PREFIX) {
+                if control.prefix.is_none_or(|known| known == CONTROL_PREFIX) {
                     control.prefix = Some(prefix);
                 }
-                control.set(rest, std::str::from_utf8(value).unwrap_or(NO_TEXT).trim());
+                control.set_field(rest, std::str::from_utf8(value).unwrap_or(NON_UTF8_VALUE).trim());
             } else if name == b"traceparent" {
                 // Two of them are none.
                 traceparent = Some(if traceparent.is_none() { value } else { b"" });
             } else if name == b"baggage" {
                 control.has_baggage = true;
-            } else if name == SESSION {
-                control.session = std::str::from_utf8(value).ok().map(str::trim);
+            } else if name == SESSION_HEADER {
+                control.session_id = std::str::from_utf8(value).ok().map(str::trim);
             } else if matches!(name, b"x-stainless-timeout" | b"x-stainless-read-timeout") {
-                control.patience = control.patience.into_iter().chain(seconds(value)).min();
+                control.client_timeout = control.client_timeout.into_iter().chain(parse_seconds(value)).min();
             }
         }
-        control.trace = traceparent.and_then(Trace::parse);
+        control.trace = traceparent.and_then(TraceContext::parse);
         control
     }
 
     /// Whether the answer is to say why the request went where it went.
-    pub fn is_to_be_explained(&self) -> bool {
+    pub fn should_explain(&self) -> bool {
         self.explain == Some("true")
     }
 
     /// Whether the request is to go as it came and once: no parameter set, nothing told in other words, no retry.
-    pub fn is_nitro(&self) -> bool {
-        self.nitro == Some("true")
+    pub fn is_nitro_mode(&self) -> bool {
+        self.nitro_mode == Some("true")
     }
 
     /// Whether nothing but figures is to be kept of the request.
-    pub fn is_discreet(&self) -> bool {
+    pub fn is_content_logging_disabled(&self) -> bool {
         self.debug.is_some_and(|said| said.eq_ignore_ascii_case("false"))
     }
 
-    fn set(&mut self, name: &[u8], value: &'a str) {
+    fn set_field(&mut self, name: &[u8], value: &'a str) {
         let field = match name {
             b"api-key" => &mut self.api_key,
             b"provider" => &mut self.provider,
@@ -298,15 +307,15 @@ impl<'a> Control<'a> {
             b"cache-force-refresh" => &mut self.cache_force_refresh,
             b"cache-namespace" => &mut self.cache_namespace,
             b"explain" => &mut self.explain,
-            b"nitro-mode" => &mut self.nitro,
+            b"nitro-mode" => &mut self.nitro_mode,
             b"debug" => &mut self.debug,
             b"workspace" => &mut self.workspace,
             b"audio-file-duration" => &mut self.audio_file_duration,
             b"default-input-guardrails" => &mut self.input_guardrails,
             b"default-output-guardrails" => &mut self.output_guardrails,
-            b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
+            b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict_openai_compliance,
             _ => {
-                self.others = true;
+                self.has_other_fields = true;
                 return;
             }
         };
@@ -317,32 +326,34 @@ impl<'a> Control<'a> {
 }
 
 /// A time in seconds; some clients write a word that says nothing.
-fn seconds(value: &[u8]) -> Option<Duration> {
+fn parse_seconds(value: &[u8]) -> Option<Duration> {
     let seconds = std::str::from_utf8(value).ok()?.trim().parse::<f64>().ok()?;
     Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
 }
 
 /// Splits a control header's name into its prefix and the rest; `None` for any other header.
-pub fn control_name<'n>(name: &'n [u8], aliases: &[String]) -> Option<(&'n [u8], &'n [u8])> {
+pub fn split_control_name<'n>(name: &'n [u8], aliases: &[String]) -> Option<(&'n [u8], &'n [u8])> {
     if name.first() != Some(&b'x') {
         return None;
     }
-    std::iter::once(PREFIX)
+    std::iter::once(CONTROL_PREFIX)
         .chain(aliases.iter().map(String::as_bytes))
         .find(|prefix| name.starts_with(prefix))
         .map(|prefix| name.split_at(prefix.len()))
 }
 
 /// What is wrong with the fields that decide who asks for what: each may be understood in one way only.
-pub fn fault(headers: &Headers, aliases: &[String]) -> Option<(&'static str, String)> {
+pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'static str, String)> {
     let mut once = [false; 2];
     for (place, (name, value)) in headers.iter().enumerate() {
         let single = match name {
-            b"host" if !is_host(value) => return Some(("host", format!("`{}` is no host", value.escape_ascii()))),
+            b"host" if !is_valid_host(value) => {
+                return Some(("host", format!("`{}` is no host", value.escape_ascii())));
+            }
             b"host" => 0,
             b"authorization" => 1,
             [b'x', ..] => {
-                if let Some(message) = control_fault(headers, place, aliases) {
+                if let Some(message) = find_control_header_error(headers, place, aliases) {
                     return Some(("header", message));
                 }
                 continue;
@@ -358,19 +369,19 @@ pub fn fault(headers: &Headers, aliases: &[String]) -> Option<(&'static str, Str
 }
 
 /// What is wrong with a field that begins with an `x`.
-fn control_fault(headers: &Headers, place: usize, aliases: &[String]) -> Option<String> {
+fn find_control_header_error(headers: &Headers, place: usize, aliases: &[String]) -> Option<String> {
     let (name, value) = headers.iter().nth(place)?;
     let shown = || String::from_utf8_lossy(name).into_owned();
     if name.contains(&b'_') {
         // Some readers take an underscore for a hyphen.
         let plain = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect::<Vec<_>>();
-        return control_name(&plain, aliases)
+        return split_control_name(&plain, aliases)
             .map(|_| format!("`{}` is written with hyphens: `{}`", shown(), String::from_utf8_lossy(&plain)));
     }
-    let (prefix, rest) = control_name(name, aliases)?;
+    let (prefix, rest) = split_control_name(name, aliases)?;
     headers.iter().skip(place + 1).find_map(|(other, said)| {
         let (other_prefix, _) =
-            other.ends_with(rest).then(|| control_name(other, aliases))?.filter(|(_, r)| *r == rest)?;
+            other.ends_with(rest).then(|| split_control_name(other, aliases))?.filter(|(_, r)| *r == rest)?;
         match (prefix == other_prefix, value == said) {
             (true, _) => Some(format!("`{}` is sent twice", shown())),
             (false, false) => Some(format!("`{}` and `{}` differ", shown(), String::from_utf8_lossy(other))),
@@ -380,7 +391,7 @@ fn control_fault(headers: &Headers, place: usize, aliases: &[String]) -> Option<
 }
 
 /// Whether it is a host with or without a port (RFC 9110 §7.2).
-fn is_host(value: &[u8]) -> bool {
+fn is_valid_host(value: &[u8]) -> bool {
     let (host, port) = match value.iter().rposition(|byte| matches!(byte, b':' | b']')) {
         Some(at) if value[at] == b':' => value.split_at(at),
         _ => (value, &b""[..]),
@@ -399,27 +410,27 @@ fn is_host(value: &[u8]) -> bool {
 }
 
 /// Whether it is the media type of JSON, or of a format that is JSON: `application/stream+json` is lines of it.
-pub fn is_json(kind: &[u8]) -> bool {
-    if is_kind(kind, "application/json") || is_kind(kind, "text/json") {
+pub fn is_json_media_type(kind: &[u8]) -> bool {
+    if is_media_type(kind, "application/json") || is_media_type(kind, "text/json") {
         return true;
     }
-    let kind = essence(kind).to_ascii_lowercase();
+    let kind = media_type_essence(kind).to_ascii_lowercase();
     kind.starts_with(b"application/") && kind.ends_with(b"+json") && kind != b"application/stream+json"
 }
 
 /// Whether a `content-type` is this media type, whatever its case and its parameters are (RFC 9110 §8.3.1).
-pub fn is_kind(value: &[u8], kind: &str) -> bool {
-    essence(value).eq_ignore_ascii_case(kind.as_bytes())
+pub fn is_media_type(value: &[u8], kind: &str) -> bool {
+    media_type_essence(value).eq_ignore_ascii_case(kind.as_bytes())
 }
 
 /// The media type without its parameters.
-fn essence(value: &[u8]) -> &[u8] {
+fn media_type_essence(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
 /// A request without its body, shared between the walk and the record.
 #[derive(Debug, Clone, Default)]
-pub struct Head {
+pub struct RequestHead {
     /// Upper-case, such as `POST`.
     pub method: String,
     /// As it came: percent-encoded, without query.
@@ -427,19 +438,19 @@ pub struct Head {
     pub query: String,
     pub headers: Headers,
     /// Who is at the other end of the connection; known of management requests alone.
-    pub peer: Option<IpAddr>,
+    pub peer_ip: Option<IpAddr>,
     /// What its provider said of the batch whose output is asked for in the caller's name.
-    pub output: Option<Box<Output>>,
+    pub batch_output: Option<Box<BatchOutput>>,
 }
 
-impl Head {
+impl RequestHead {
     /// How many bytes it takes, all but the version.
-    pub fn size(&self) -> usize {
-        self.method.len() + self.path.len() + self.query.len() + self.headers.size()
+    pub fn size_bytes(&self) -> usize {
+        self.method.len() + self.path.len() + self.query.len() + self.headers.size_bytes()
     }
 
     /// Methods whose requests have a body even when it is empty.
-    pub fn takes_body(&self) -> bool {
+    pub fn expects_body(&self) -> bool {
         matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
     }
 
@@ -451,7 +462,7 @@ impl Head {
 }
 
 /// What is wrong with a path that would mean something else to the next reader: dot segments, in clear or encoded.
-pub fn odd_path(path: &str) -> Option<&'static str> {
+pub fn find_path_error(path: &str) -> Option<&'static str> {
     if !path.contains('.') && !path.contains('%') {
         return None;
     }
@@ -463,15 +474,15 @@ pub fn odd_path(path: &str) -> Option<&'static str> {
 
 /// A response without its body.
 #[derive(Debug, Default, Clone)]
-pub struct Answered {
+pub struct ResponseHead {
     pub status: u16,
     pub headers: Headers,
 }
 
 /// What is sent to the caller: the body is whole or comes in pieces.
 #[derive(Debug, Default, Clone)]
-pub struct Whole {
-    pub answered: Answered,
+pub struct CompleteResponse {
+    pub head: ResponseHead,
     pub body: Bytes,
 }
 
@@ -479,7 +490,7 @@ pub struct Whole {
 mod tests {
     use super::*;
 
-    fn sample() -> Headers {
+    fn sample_headers() -> Headers {
         [
             (&b"X-Gateway-Provider"[..], &b"openai"[..]),
             (b"x-portkey-trace-id", b"t-1"),
@@ -491,35 +502,35 @@ mod tests {
 
     #[test]
     fn finds_values_by_lower_case_name() {
-        assert_eq!(sample().text("x-gateway-provider"), Some("openai"));
-        assert_eq!(sample().get("x-gateway"), None);
+        assert_eq!(sample_headers().get_str("x-gateway-provider"), Some("openai"));
+        assert_eq!(sample_headers().get("x-gateway"), None);
     }
 
     #[test]
     fn reads_control_headers_under_either_prefix() {
-        let headers = sample();
+        let headers = sample_headers();
         let aliases = vec!["x-portkey-".to_owned()];
-        let control = Control::read(&headers, &aliases);
+        let control = ControlHeaders::parse(&headers, &aliases);
         assert_eq!((control.provider, control.trace_id), (Some("openai"), Some("t-1")));
-        assert_eq!(Control::read(&headers, &[]).trace_id, None);
+        assert_eq!(ControlHeaders::parse(&headers, &[]).trace_id, None);
     }
 
     #[test]
-    fn the_answer_goes_to_the_alias_where_both_prefixes_are_used() {
+    fn response_prefix_prefers_alias_over_x_gateway() {
         let aliases = vec!["x-portkey-".to_owned()];
         for names in [["x-gateway-a", "x-portkey-b"], ["x-portkey-b", "x-gateway-a"]] {
             let headers: Headers = names.iter().map(|name| (name.as_bytes(), &b"1"[..])).collect();
-            assert_eq!(Control::read(&headers, &aliases).prefix, Some(&b"x-portkey-"[..]));
-            assert_eq!(Control::read(&headers, &[]).prefix, Some(PREFIX));
+            assert_eq!(ControlHeaders::parse(&headers, &aliases).prefix, Some(&b"x-portkey-"[..]));
+            assert_eq!(ControlHeaders::parse(&headers, &[]).prefix, Some(CONTROL_PREFIX));
         }
     }
 
     #[test]
-    fn what_could_be_understood_in_two_ways_is_a_fault_that_names_it() {
+    fn rejects_ambiguous_headers_and_names_them() {
         let aliases = ["x-portkey-".to_owned()];
         let faults = |fields: &[(&str, &str)]| {
             let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-            fault(&headers, &aliases).map(|(name, message)| format!("{name} {message}"))
+            find_header_error(&headers, &aliases).map(|(name, message)| format!("{name} {message}"))
         };
         for (fields, said) in [
             (&[("host", "a"), ("Host", "a")][..], "host is sent twice"),
@@ -546,30 +557,31 @@ mod tests {
     }
 
     #[test]
-    fn a_traceparent_counts_where_there_is_one_of_them() {
+    fn ignores_duplicate_traceparent() {
         let parent = (&b"TraceParent"[..], &b"00-12345678901234567890123456789012-1234567890123456-01"[..]);
-        let read = |fields: &[(&[u8], &[u8])]| Control::read(&fields.iter().copied().collect(), &[]).trace.is_some();
+        let read =
+            |fields: &[(&[u8], &[u8])]| ControlHeaders::parse(&fields.iter().copied().collect(), &[]).trace.is_some();
         assert!(read(&[parent]));
         assert!(!read(&[parent, parent]) && !read(&[(b"trace-parent", parent.1)]));
     }
 
     #[test]
-    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+    fn validates_host_with_optional_port() {
         for host in ["a", "a.example:8787", "127.0.0.1:80", "[::1]", "[::ffff:1.2.3.4]:443", "my_host", "a."] {
-            assert!(is_host(host.as_bytes()), "{host}");
+            assert!(is_valid_host(host.as_bytes()), "{host}");
         }
         for host in [
             "", " ", "a b", "a/b", "u@a", "a:x", "a:123456", "a,b", "a?", "a#", ":80", "[::1", "::1", "[]", "a\\b",
             "[a]b",
         ] {
-            assert!(!is_host(host.as_bytes()), "{host}");
+            assert!(!is_valid_host(host.as_bytes()), "{host}");
         }
     }
 
     #[test]
-    fn json_has_several_names() {
+    fn recognises_json_media_types() {
         for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", "text/json"] {
-            assert!(is_json(kind.as_bytes()), "{kind}");
+            assert!(is_json_media_type(kind.as_bytes()), "{kind}");
         }
         for kind in [
             "text/plain",
@@ -581,20 +593,20 @@ mod tests {
             "text/html; a=json",
             "",
         ] {
-            assert!(!is_json(kind.as_bytes()), "{kind}");
+            assert!(!is_json_media_type(kind.as_bytes()), "{kind}");
         }
     }
 
     #[test]
-    fn a_token_is_found_in_any_case() {
-        assert!(sample().has_token("connection", "x-custom"));
-        assert!(!sample().has_token("connection", "keep"));
+    fn matches_token_case_insensitively() {
+        assert!(sample_headers().has_token("connection", "x-custom"));
+        assert!(!sample_headers().has_token("connection", "keep"));
     }
 
     #[test]
-    fn what_a_connection_names_is_its_own() {
-        assert_eq!(sample().of_the_connection(), [&b"keep-alive"[..], b"x-custom"]);
+    fn lists_connection_options_except_usual_ones() {
+        assert_eq!(sample_headers().connection_options(), [&b"keep-alive"[..], b"x-custom"]);
         let usual: Headers = [(&b"connection"[..], &b"Keep-Alive"[..])].into_iter().collect();
-        assert!(usual.of_the_connection().is_empty());
+        assert!(usual.connection_options().is_empty());
     }
 }

@@ -4,7 +4,7 @@ use crate::ingress::headers::Headers;
 
 /// A request's place in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trace<'t> {
+pub struct TraceContext<'t> {
     pub trace_id: &'t str,
     /// The caller's span.
     pub parent_id: &'t str,
@@ -16,15 +16,15 @@ pub struct Trace<'t> {
 /// What is defined of the flags: sampled, and random trace id.
 const KNOWN_FLAGS: u8 = 0b11;
 /// A `traceparent` of the version that is written here.
-const LENGTH: usize = 55;
+const TRACEPARENT_BYTES: usize = 55;
 /// Most members of a `tracestate`.
-const MEMBERS: usize = 32;
+const MAX_TRACESTATE_MEMBERS: usize = 32;
 
-impl<'t> Trace<'t> {
+impl<'t> TraceContext<'t> {
     /// From a `traceparent`; `None` where it is not one, which then counts as absent.
     pub fn parse(traceparent: &'t [u8]) -> Option<Self> {
         let text = std::str::from_utf8(traceparent).ok()?.trim_matches([' ', '\t']);
-        let (known, rest) = text.split_at_checked(LENGTH)?;
+        let (known, rest) = text.split_at_checked(TRACEPARENT_BYTES)?;
         let mut parts = known.split('-');
         let mut part = |length| parts.next().filter(|part| part.len() == length && is_lower_hex(part));
         let (version, trace_id, parent_id, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
@@ -34,7 +34,7 @@ impl<'t> Trace<'t> {
             "00" => rest.is_empty(),
             _ => rest.is_empty() || rest.starts_with('-'),
         };
-        if !is_readable || is_zero(trace_id) || is_zero(parent_id) {
+        if !is_readable || is_all_zeros(trace_id) || is_all_zeros(parent_id) {
             return None;
         }
         let flags = u8::from_str_radix(flags, 16).ok()? & KNOWN_FLAGS;
@@ -46,13 +46,13 @@ impl<'t> Trace<'t> {
     }
 
     /// The `traceparent` for the provider: our span is its parent.
-    pub fn onward(&self) -> String {
+    pub fn to_traceparent(&self) -> String {
         format!("00-{}-{:016x}-{:02x}", self.trace_id, self.span, self.flags)
     }
 }
 
 /// The members of all `tracestate` fields as one; `None` where there are none or one of them is invalid.
-pub fn state(headers: &Headers) -> Option<String> {
+pub fn merge_tracestate(headers: &Headers) -> Option<String> {
     let mut members: Vec<(&str, &str)> = Vec::new();
     for (_, value) in headers.iter().filter(|(name, _)| *name == b"tracestate") {
         for member in std::str::from_utf8(value).ok()?.split(',') {
@@ -62,7 +62,11 @@ pub fn state(headers: &Headers) -> Option<String> {
             }
             let (key, value) = member.split_once('=')?;
             let is_new = !members.iter().any(|(known, _)| *known == key);
-            if !is_new || !is_key(key) || !is_value(value) || members.len() == MEMBERS {
+            if !is_new
+                || !is_tracestate_key(key)
+                || !is_tracestate_value(value)
+                || members.len() == MAX_TRACESTATE_MEMBERS
+            {
                 return None;
             }
             members.push((key, value));
@@ -72,14 +76,14 @@ pub fn state(headers: &Headers) -> Option<String> {
     (!joined.is_empty()).then(|| joined.join(","))
 }
 
-fn is_key(key: &str) -> bool {
+fn is_tracestate_key(key: &str) -> bool {
     match key.split_once('@') {
-        None => is_name(key, 256, false),
-        Some((tenant, system)) => is_name(tenant, 241, true) && is_name(system, 14, false),
+        None => is_key_segment(key, 256, false),
+        Some((tenant, system)) => is_key_segment(tenant, 241, true) && is_key_segment(system, 14, false),
     }
 }
 
-fn is_name(name: &str, longest: usize, digit_first: bool) -> bool {
+fn is_key_segment(name: &str, longest: usize, digit_first: bool) -> bool {
     let starts =
         name.bytes().next().is_some_and(|first| first.is_ascii_lowercase() || digit_first && first.is_ascii_digit());
     let allowed =
@@ -87,7 +91,7 @@ fn is_name(name: &str, longest: usize, digit_first: bool) -> bool {
     starts && name.len() <= longest && name.bytes().all(allowed)
 }
 
-fn is_value(value: &str) -> bool {
+fn is_tracestate_value(value: &str) -> bool {
     let allowed = |byte| matches!(byte, 0x20..=0x7e) && byte != b'=';
     (1..=256).contains(&value.len()) && value.bytes().all(allowed)
 }
@@ -96,7 +100,7 @@ fn is_lower_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn is_zero(id: &str) -> bool {
+fn is_all_zeros(id: &str) -> bool {
     id.bytes().all(|byte| byte == b'0')
 }
 
@@ -104,11 +108,11 @@ fn is_zero(id: &str) -> bool {
 mod tests {
     use super::*;
 
-    const TRACE: &str = "12345678901234567890123456789012";
-    const PARENT: &str = "1234567890123456";
+    const TRACE_ID: &str = "12345678901234567890123456789012";
+    const PARENT_ID: &str = "1234567890123456";
 
     /// The cases of the W3C's own test suite for `traceparent`, and whether it is to be understood.
-    const PARENTS: &[(&str, bool)] = &[
+    const TRACEPARENT_CASES: &[(&str, bool)] = &[
         ("00-12345678901234567890123456789012-1234567890123456-01", true),
         ("00-12345678901234567890123456789012-1234567890123456-00", true),
         ("00-12345678901234567890123456789012-1234567890123456-01.", false),
@@ -147,45 +151,45 @@ mod tests {
     ];
 
     #[test]
-    fn a_traceparent_is_understood_or_ignored_as_the_suite_says() {
-        for (text, is_good) in PARENTS {
-            let found = Trace::parse(text.as_bytes()).map(|trace| (trace.trace_id, trace.parent_id));
-            assert_eq!(found, is_good.then_some((TRACE, PARENT)), "{text:?}");
+    fn parses_traceparent_as_the_w3c_suite_expects() {
+        for (text, is_good) in TRACEPARENT_CASES {
+            let found = TraceContext::parse(text.as_bytes()).map(|trace| (trace.trace_id, trace.parent_id));
+            assert_eq!(found, is_good.then_some((TRACE_ID, PARENT_ID)), "{text:?}");
         }
-        assert_eq!(Trace::parse(b"00-\xff"), None);
+        assert_eq!(TraceContext::parse(b"00-\xff"), None);
     }
 
     #[test]
-    fn the_provider_is_told_of_a_new_span_in_the_same_trace() {
-        let trace = || Trace::parse(b"cc-12345678901234567890123456789012-1234567890123456-ff").unwrap();
+    fn sends_a_new_span_of_the_same_trace() {
+        let trace = || TraceContext::parse(b"cc-12345678901234567890123456789012-1234567890123456-ff").unwrap();
         let (one, other) = (trace(), trace());
-        assert_eq!(one.onward(), format!("00-{TRACE}-{}-03", one.span_id()));
+        assert_eq!(one.to_traceparent(), format!("00-{TRACE_ID}-{}-03", one.span_id()));
         assert_ne!(one.span_id(), other.span_id());
-        assert_eq!(Trace::parse(one.onward().as_bytes()).map(|onward| onward.parent_id.len()), Some(16));
+        assert_eq!(TraceContext::parse(one.to_traceparent().as_bytes()).map(|onward| onward.parent_id.len()), Some(16));
     }
 
-    fn said(fields: &[&str]) -> Option<String> {
-        state(&fields.iter().map(|value| (&b"tracestate"[..], value.as_bytes())).collect())
+    fn merge_fields(fields: &[&str]) -> Option<String> {
+        merge_tracestate(&fields.iter().map(|value| (&b"tracestate"[..], value.as_bytes())).collect())
     }
 
     #[test]
-    fn a_tracestate_is_kept_as_the_suite_says() {
+    fn merges_tracestate_as_the_w3c_suite_expects() {
         let every = "abcdefghijklmnopqrstuvwxyz0123456789_-*/";
         let value: String =
             (0x20..=0x7e_u8).map(char::from).filter(|character| !matches!(character, ',' | '=')).collect();
         let allowed = format!("{every}={value}");
-        assert_eq!(said(&[&allowed]), Some(allowed));
+        assert_eq!(merge_fields(&[&allowed]), Some(allowed));
         let allowed = format!("{every}@a-z0-9_-*/={value}");
-        assert_eq!(said(&[&allowed]), Some(allowed));
+        assert_eq!(merge_fields(&[&allowed]), Some(allowed));
         for fields in
             [&["foo=1 \t , \t bar=2, \t baz=3"][..], &["", "foo=1,bar=2", "baz=3"], &["\t foo=1", "bar=2\t", ",baz=3 "]]
         {
-            assert_eq!(said(fields).as_deref(), Some("foo=1,bar=2,baz=3"), "{fields:?}");
+            assert_eq!(merge_fields(fields).as_deref(), Some("foo=1,bar=2,baz=3"), "{fields:?}");
         }
     }
 
     #[test]
-    fn a_tracestate_with_anything_wrong_in_it_is_left_behind_as_the_suite_says() {
+    fn drops_an_invalid_tracestate_as_the_w3c_suite_expects() {
         for fields in [
             &[""][..],
             &["foo=1,foo=1"],
@@ -202,20 +206,20 @@ mod tests {
             &["foo=,bar=3"],
             &["foo"],
         ] {
-            assert_eq!(said(fields), None, "{fields:?}");
+            assert_eq!(merge_fields(fields), None, "{fields:?}");
         }
     }
 
     #[test]
-    fn a_tracestate_has_the_limits_of_the_suite() {
+    fn enforces_the_tracestate_limits_of_the_w3c_suite() {
         let members =
             |count: usize| (1..=count).map(|number| format!("bar{number:02}=1")).collect::<Vec<_>>().join(",");
-        assert!(said(&[&members(32)]).is_some() && said(&[&members(33)]).is_none());
+        assert!(merge_fields(&[&members(32)]).is_some() && merge_fields(&[&members(33)]).is_none());
         let keys = [("z".repeat(256), true), ("z".repeat(257), false)];
         let tenants = [(241, 14, true), (242, 1, false), (1, 15, false)];
         let tenants = tenants.map(|(tenant, system, good)| (format!("{:t<tenant$}@{:v<system$}", "", ""), good));
         for (key, is_good) in keys.into_iter().chain(tenants) {
-            assert_eq!(said(&["foo=1", &format!("{key}=1")]).is_some(), is_good, "{}", key.len());
+            assert_eq!(merge_fields(&["foo=1", &format!("{key}=1")]).is_some(), is_good, "{}", key.len());
         }
     }
 }

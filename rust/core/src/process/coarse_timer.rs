@@ -11,111 +11,111 @@ use std::{
 use slab::Slab;
 
 /// A grace takes from one to two of these.
-const TICK: Duration = Duration::from_millis(4);
+const TICK_INTERVAL: Duration = Duration::from_millis(4);
 /// The longest that a grace takes.
-pub const LONGEST: Duration = Duration::from_millis(8);
+pub const MAX_WAIT: Duration = Duration::from_millis(8);
 /// The clock goes on so long with nobody waiting: the next request is near.
-const QUIET_TICKS: u32 = 25;
+const MAX_IDLE_TICKS: u32 = 25;
 
 /// One clock for all who wait, running while somebody does.
 #[derive(Debug, Clone, Default)]
-pub struct Grace(Arc<Mutex<Clock>>);
+pub struct CoarseTimer(Arc<Mutex<TickClock>>);
 
 #[derive(Debug, Default)]
-struct Clock {
-    now: u64,
+struct TickClock {
+    current_tick: u64,
     is_running: bool,
-    waiting: Slab<Waiter>,
+    waiters: Slab<Waiter>,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    since: u64,
+    start_tick: u64,
     waker: Waker,
 }
 
 /// One wait; it begins when it is polled first.
 #[derive(Debug)]
-pub struct Wait<'g> {
-    clock: &'g Mutex<Clock>,
-    grace: &'g Grace,
-    place: Option<(usize, u64)>,
+pub struct CoarseWait<'g> {
+    clock: &'g Mutex<TickClock>,
+    timer: &'g CoarseTimer,
+    registration: Option<(usize, u64)>,
 }
 
-impl Grace {
+impl CoarseTimer {
     /// Resolves a few milliseconds from now.
-    pub fn over(&self) -> Wait<'_> {
-        Wait { clock: &self.0, grace: self, place: None }
+    pub fn wait(&self) -> CoarseWait<'_> {
+        CoarseWait { clock: &self.0, timer: self, registration: None }
     }
 
-    async fn run(self) {
+    async fn run_clock(self) {
         let mut quiet = 0;
-        while quiet < QUIET_TICKS {
-            tokio::time::sleep(TICK).await;
-            let due = lock(&self.0).tick();
+        while quiet < MAX_IDLE_TICKS {
+            tokio::time::sleep(TICK_INTERVAL).await;
+            let due = lock_clock(&self.0).advance();
             quiet = if due.is_empty() { quiet + 1 } else { 0 };
             due.into_iter().for_each(Waker::wake);
         }
-        let mut clock = lock(&self.0);
+        let mut clock = lock_clock(&self.0);
         clock.is_running = false;
         // Who came since the last tick would wait for ever.
-        if !clock.waiting.is_empty() {
-            clock.start(&self);
+        if !clock.waiters.is_empty() {
+            clock.start_running(&self);
         }
     }
 }
 
-impl Clock {
-    fn start(&mut self, grace: &Grace) {
+impl TickClock {
+    fn start_running(&mut self, grace: &CoarseTimer) {
         self.is_running = true;
-        tokio::spawn(grace.clone().run());
+        tokio::spawn(grace.clone().run_clock());
     }
 
-    fn tick(&mut self) -> Vec<Waker> {
-        self.now += 1;
-        let due = |waiter: &Waiter| is_over(waiter.since, self.now);
-        let places: Vec<_> = self.waiting.iter().filter(|(_, waiter)| due(waiter)).map(|(place, _)| place).collect();
-        places.into_iter().map(|place| self.waiting.remove(place).waker).collect()
+    fn advance(&mut self) -> Vec<Waker> {
+        self.current_tick += 1;
+        let due = |waiter: &Waiter| has_elapsed(waiter.start_tick, self.current_tick);
+        let places: Vec<_> = self.waiters.iter().filter(|(_, waiter)| due(waiter)).map(|(place, _)| place).collect();
+        places.into_iter().map(|place| self.waiters.remove(place).waker).collect()
     }
 }
 
-fn is_over(since: u64, now: u64) -> bool {
+fn has_elapsed(since: u64, now: u64) -> bool {
     now >= since + 2
 }
 
-impl Future for Wait<'_> {
+impl Future for CoarseWait<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut clock = lock(self.clock);
-        match self.place {
-            Some((_, since)) if is_over(since, clock.now) => return Poll::Ready(()),
-            Some((place, _)) => clock.waiting[place].waker.clone_from(context.waker()),
+        let mut clock = lock_clock(self.clock);
+        match self.registration {
+            Some((_, since)) if has_elapsed(since, clock.current_tick) => return Poll::Ready(()),
+            Some((place, _)) => clock.waiters[place].waker.clone_from(context.waker()),
             None => {
-                let since = clock.now;
-                let place = clock.waiting.insert(Waiter { since, waker: context.waker().clone() });
+                let since = clock.current_tick;
+                let place = clock.waiters.insert(Waiter { start_tick: since, waker: context.waker().clone() });
                 if !clock.is_running {
-                    clock.start(self.grace);
+                    clock.start_running(self.timer);
                 }
                 drop(clock);
-                self.place = Some((place, since));
+                self.registration = Some((place, since));
             }
         }
         Poll::Pending
     }
 }
 
-impl Drop for Wait<'_> {
+impl Drop for CoarseWait<'_> {
     fn drop(&mut self) {
-        let Some((place, since)) = self.place else { return };
-        let mut clock = lock(self.clock);
-        if !is_over(since, clock.now) {
-            clock.waiting.remove(place);
+        let Some((place, since)) = self.registration else { return };
+        let mut clock = lock_clock(self.clock);
+        if !has_elapsed(since, clock.current_tick) {
+            clock.waiters.remove(place);
         }
     }
 }
 
-fn lock(clock: &Mutex<Clock>) -> MutexGuard<'_, Clock> {
+fn lock_clock(clock: &Mutex<TickClock>) -> MutexGuard<'_, TickClock> {
     clock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -126,32 +126,32 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_takes_one_to_two_ticks() {
-        let grace = Grace::default();
+    async fn wait_takes_one_to_two_ticks() {
+        let grace = CoarseTimer::default();
         for pause in [0, 1, 3, 4, 5, 500] {
             sleep(Duration::from_millis(pause)).await;
             let start = Instant::now();
-            grace.over().await;
-            assert!((TICK..=LONGEST).contains(&start.elapsed()), "{:?}", start.elapsed());
+            grace.wait().await;
+            assert!((TICK_INTERVAL..=MAX_WAIT).contains(&start.elapsed()), "{:?}", start.elapsed());
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_wait_to_the_end_leaves_nothing_behind() {
-        let grace = Grace::default();
+    async fn cancelled_waits_leave_no_waiter() {
+        let grace = CoarseTimer::default();
         for _ in 0..100 {
-            assert!(timeout(Duration::from_millis(1), grace.over()).await.is_err());
+            assert!(timeout(Duration::from_millis(1), grace.wait()).await.is_err());
         }
-        assert!(lock(&grace.0).waiting.is_empty());
+        assert!(lock_clock(&grace.0).waiters.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_clock_stops_when_nobody_waits_and_starts_again() {
-        let grace = Grace::default();
-        grace.over().await;
-        sleep(TICK * (QUIET_TICKS + 2)).await;
-        assert!(!lock(&grace.0).is_running);
-        grace.over().await;
-        assert!(lock(&grace.0).is_running);
+    async fn clock_stops_when_idle_and_restarts() {
+        let grace = CoarseTimer::default();
+        grace.wait().await;
+        sleep(TICK_INTERVAL * (MAX_IDLE_TICKS + 2)).await;
+        assert!(!lock_clock(&grace.0).is_running);
+        grace.wait().await;
+        assert!(lock_clock(&grace.0).is_running);
     }
 }

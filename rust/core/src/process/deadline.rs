@@ -4,47 +4,47 @@ use std::{future::Future, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::process::coarse_timer::Grace;
+use crate::process::coarse_timer::CoarseTimer;
 
 use crate::{
     error::{Error, Result},
-    ingress::body::{Body, Upload},
+    ingress::body::{Body, UploadProgress},
 };
 
 /// Further away than anybody waits.
-const FAR: Duration = Duration::from_hours(30 * 365 * 24);
+const FAR_FUTURE: Duration = Duration::from_hours(30 * 365 * 24);
 
 /// The moment at which a provider's time is up. It counts from when the provider has the whole request; while that is
 /// still on its way, from the last piece that the provider took. A wait for the caller's next piece does not count.
 #[derive(Debug)]
 pub struct Deadline {
     limit: Duration,
-    at: Instant,
-    upload: Option<Upload>,
+    expires_at: Instant,
+    upload: Option<UploadProgress>,
     /// Most answers come within it, and need no timer.
-    grace: Option<Grace>,
+    coarse_timer: Option<CoarseTimer>,
 }
 
 impl Deadline {
     /// From now on, for a request with this body.
-    pub fn new(limit: Duration, body: &Body, grace: &Grace) -> Self {
-        let grace = (limit > crate::process::coarse_timer::LONGEST).then(|| grace.clone());
-        Self { limit, at: after(Instant::now(), limit), upload: body.upload(), grace }
+    pub fn new(limit: Duration, body: &Body, grace: &CoarseTimer) -> Self {
+        let coarse_timer = (limit > crate::process::coarse_timer::MAX_WAIT).then(|| grace.clone());
+        Self { limit, expires_at: saturating_add(Instant::now(), limit), upload: body.upload_progress(), coarse_timer }
     }
 
     /// Does some of the work of being answered, and fails where the time is up first.
-    pub async fn bound<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub async fn enforce<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
             done = work => done,
-            () = self.passed() => Err(Error::Timeout { milliseconds: self.limit.as_millis() as u64 }),
+            () = self.wait_expired() => Err(Error::Timeout { milliseconds: self.limit.as_millis() as u64 }),
         }
     }
 
     /// The answer has begun: what is still to be uploaded, if anything, is of no more interest.
     #[must_use]
-    pub fn answered(mut self) -> Self {
-        self.set();
+    pub fn response_started(mut self) -> Self {
+        self.refresh();
         self.upload = None;
         self
     }
@@ -55,35 +55,35 @@ impl Deadline {
     }
 
     /// When the time of an answer that has begun is up.
-    pub fn end(&self) -> Instant {
-        self.at
+    pub fn expires_at(&self) -> Instant {
+        self.expires_at
     }
 
-    async fn passed(&mut self) {
-        if let Some(grace) = &self.grace {
-            grace.over().await;
-            self.grace = None;
+    async fn wait_expired(&mut self) {
+        if let Some(grace) = &self.coarse_timer {
+            grace.wait().await;
+            self.coarse_timer = None;
         }
         loop {
-            sleep_until(self.at).await;
+            sleep_until(self.expires_at).await;
             // The clock is set when it rings, not with every piece.
-            self.set();
-            if self.at <= Instant::now() {
+            self.refresh();
+            if self.expires_at <= Instant::now() {
                 return;
             }
         }
     }
 
-    fn set(&mut self) {
+    fn refresh(&mut self) {
         if let Some(upload) = &self.upload {
-            self.at = after(upload.last_taken().unwrap_or_else(Instant::now), self.limit);
+            self.expires_at = saturating_add(upload.last_read_at().unwrap_or_else(Instant::now), self.limit);
         }
     }
 }
 
 /// A moment that may be too far away to be told.
-pub fn after(start: Instant, limit: Duration) -> Instant {
-    start.checked_add(limit).unwrap_or_else(|| start + FAR)
+pub fn saturating_add(start: Instant, limit: Duration) -> Instant {
+    start.checked_add(limit).unwrap_or_else(|| start + FAR_FUTURE)
 }
 
 #[cfg(test)]
@@ -93,38 +93,38 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::ingress::body::{End, Feed, Feeder, feed};
+    use crate::ingress::body::{BodyEnd, Feed, Feeder, feed_channel};
 
     const LIMIT: Duration = Duration::from_millis(40);
 
-    fn upload() -> (Feeder, Box<Feed>, Deadline) {
-        let (feeder, feed) = feed(|| ());
-        let body = Body::Fed(feed, None);
-        let deadline = Deadline::new(LIMIT, &body, &Grace::default());
-        let Body::Fed(feed, _) = body else { panic!("it is being fed") };
+    fn start_upload() -> (Feeder, Box<Feed>, Deadline) {
+        let (feeder, feed) = feed_channel(|| ());
+        let body = Body::Streamed(feed, None);
+        let deadline = Deadline::new(LIMIT, &body, &CoarseTimer::default());
+        let Body::Streamed(feed, _) = body else { panic!("it is being fed") };
         (feeder, feed, deadline)
     }
 
-    async fn time_is_up(deadline: &mut Deadline) -> bool {
-        matches!(deadline.bound(pending::<Result<()>>()).await, Err(Error::Timeout { milliseconds: 40 }))
+    async fn is_timed_out(deadline: &mut Deadline) -> bool {
+        matches!(deadline.enforce(pending::<Result<()>>()).await, Err(Error::Timeout { milliseconds: 40 }))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_silent_has_its_time_and_no_more() {
+    async fn silent_provider_times_out_at_the_limit() {
         let start = Instant::now();
-        assert!(time_is_up(&mut Deadline::new(LIMIT, &Body::empty(), &Grace::default())).await);
+        assert!(is_timed_out(&mut Deadline::new(LIMIT, &Body::empty(), &CoarseTimer::default())).await);
         assert!((LIMIT..LIMIT * 2).contains(&start.elapsed()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_beyond_all_times_is_none() {
-        let mut deadline = Deadline::new(Duration::MAX, &Body::empty(), &Grace::default());
-        assert!(tokio::time::timeout(FAR / 2, time_is_up(&mut deadline)).await.is_err());
+    async fn unrepresentable_limit_never_expires() {
+        let mut deadline = Deadline::new(Duration::MAX, &Body::empty(), &CoarseTimer::default());
+        assert!(tokio::time::timeout(FAR_FUTURE / 2, is_timed_out(&mut deadline)).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_the_caller_does_not_count() {
-        let (feeder, mut feed, mut deadline) = upload();
+    async fn waiting_for_the_client_does_not_count() {
+        let (feeder, mut feed, mut deadline) = start_upload();
         let sending = async {
             while let Some(piece) = feed.next().await {
                 piece?;
@@ -136,31 +136,31 @@ mod tests {
                 tokio::time::sleep(LIMIT * 2).await;
                 feeder.push(Bytes::from_static(b"piece"));
             }
-            feeder.end(End::Complete);
+            feeder.finish(BodyEnd::Complete);
         };
-        let (sent, ()) = tokio::join!(deadline.bound(sending), uploading);
+        let (sent, ()) = tokio::join!(deadline.enforce(sending), uploading);
         let sent = sent.unwrap();
         // From here on it is the provider who is waited for.
-        assert!(time_is_up(&mut deadline).await);
+        assert!(is_timed_out(&mut deadline).await);
         assert!(sent.elapsed() < LIMIT * 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_began_before_the_end_of_the_upload_has_its_time_as_well() {
-        let (_feeder, mut feed, mut deadline) = upload();
+    async fn early_response_gets_the_full_limit() {
+        let (_feeder, mut feed, mut deadline) = start_upload();
         let early = async {
             tokio::select! { _ = feed.next() => (), () = tokio::time::sleep(LIMIT * 3) => () }
             Ok(())
         };
-        deadline.bound(early).await.unwrap();
+        deadline.enforce(early).await.unwrap();
         let start = Instant::now();
-        assert!(time_is_up(&mut deadline.answered()).await);
+        assert!(is_timed_out(&mut deadline.response_started()).await);
         assert!((LIMIT..LIMIT * 2).contains(&start.elapsed()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_provider_that_takes_no_further_piece_is_not_waited_for_beyond_the_limit() {
-        let (feeder, mut feed, mut deadline) = upload();
+    async fn stalled_upload_times_out_at_the_limit() {
+        let (feeder, mut feed, mut deadline) = start_upload();
         feeder.push(Bytes::from_static(b"piece"));
         feeder.push(Bytes::from_static(b"piece"));
         let start = Instant::now();
@@ -168,7 +168,7 @@ mod tests {
             drop(feed.next().await);
             pending::<Result<()>>().await
         };
-        assert!(deadline.bound(stuck).await.is_err());
+        assert!(deadline.enforce(stuck).await.is_err());
         assert!(start.elapsed() < LIMIT * 2);
     }
 }

@@ -26,46 +26,46 @@ impl Counter {
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// By hundreds of the status: index 2 is 2xx. What has no status of HTTP's classes is at 0.
-    statuses: [Counter; 6],
-    durations: [Counter; BOUNDS_MS.len() + 1],
-    duration_us: Counter,
-    pub aborted: Counter,
-    pub cut: Counter,
+    status_classes: [Counter; 6],
+    duration_buckets: [Counter; BOUNDS_MS.len() + 1],
+    duration_total_us: Counter,
+    pub requests_aborted: Counter,
+    pub responses_truncated: Counter,
     pub streams: Counter,
     /// Portions in which streams were passed on.
-    pub pieces: Counter,
+    pub stream_chunks: Counter,
     pub bytes_out: Counter,
     pub tokens_in: Counter,
     pub tokens_out: Counter,
     /// Of the tokens either way those that were counted here.
     pub tokens_estimated: Counter,
     /// Whole nano-dollars that requests cost, and requests of which it is known what they used but not what that costs.
-    pub cost: Counter,
-    pub unpriced: Counter,
+    pub cost_nanodollars: Counter,
+    pub requests_unpriced: Counter,
     /// Answers whose tokens were guessed from their length, because too many waited to be counted.
-    pub counts_guessed: Counter,
+    pub token_counts_estimated_by_length: Counter,
     /// Requests that were said in another way than they came, and those of which something could not be said.
     pub translated: Counter,
-    pub lost: Counter,
+    pub partly_translated: Counter,
     /// Streams that were held until they were whole, that were continued, and that were too long for either.
-    pub held: Counter,
-    pub continued: Counter,
-    pub unheld: Counter,
+    pub streams_buffered: Counter,
+    pub streams_resumed: Counter,
+    pub stream_recovery_overflows: Counter,
     /// Requests of which a second attempt was sent because the first was slow.
     pub hedged: Counter,
     /// Requests that were forwarded to the control process.
-    pub management: Counter,
+    pub management_requests: Counter,
     /// Those of them whose bodies found no room.
-    pub management_refused: Counter,
+    pub management_rejected: Counter,
     /// Requests to providers whose bodies found no room.
-    pub bodies_refused: Counter,
+    pub bodies_rejected: Counter,
     pub panics: Counter,
     /// Requests that were taken before they became a task of the event loop, and those that were not.
-    pub intercepted: Counter,
-    pub plain: Counter,
+    pub fast_path_requests: Counter,
+    pub asgi_fallback_requests: Counter,
     /// Further attempts at a target, and those that its budget did not allow.
     pub retries: Counter,
-    pub retries_refused: Counter,
+    pub retries_denied: Counter,
     /// Requests of configs with a cache, by whether an old answer served.
     pub cache_hits: Counter,
     pub cache_misses: Counter,
@@ -78,16 +78,16 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    pub fn start(&self) {
+    pub fn start_request(&self) {
         self.started.add(1);
     }
 
-    pub fn finish(&self, status: u16, took: Duration) {
+    pub fn finish_request(&self, status: u16, took: Duration) {
         let class = usize::from(status / 100);
-        self.statuses[if class < self.statuses.len() { class } else { 0 }].add(1);
+        self.status_classes[if class < self.status_classes.len() { class } else { 0 }].add(1);
         let bucket = BOUNDS_MS.partition_point(|bound| Duration::from_millis(*bound) < took);
-        self.durations[bucket].add(1);
-        self.duration_us.add(took.as_micros() as u64);
+        self.duration_buckets[bucket].add(1);
+        self.duration_total_us.add(took.as_micros() as u64);
         self.finished.add(1);
     }
 
@@ -96,22 +96,26 @@ impl Metrics {
     }
 
     /// All counters, by the names that `/metrics` uses.
-    pub fn read(&self) -> Value {
-        let statuses: Value =
-            self.statuses.iter().enumerate().map(|(class, count)| (format!("{class}xx"), json!(count.get()))).collect();
-        let durations: Vec<_> = self.durations.iter().map(Counter::get).collect();
+    pub fn to_json(&self) -> Value {
+        let statuses: Value = self
+            .status_classes
+            .iter()
+            .enumerate()
+            .map(|(class, count)| (format!("{class}xx"), json!(count.get())))
+            .collect();
+        let durations: Vec<_> = self.duration_buckets.iter().map(Counter::get).collect();
         json!({
             "requests": statuses, "in_flight": self.in_flight(),
-            "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_us.get(),
-            "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(), "pieces": self.pieces.get(),
+            "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_total_us.get(),
+            "aborted": self.requests_aborted.get(), "cut": self.responses_truncated.get(), "streams": self.streams.get(), "pieces": self.stream_chunks.get(),
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
-            "tokens_estimated": self.tokens_estimated.get(), "cost": self.cost.get(), "unpriced": self.unpriced.get(), "counts_guessed": self.counts_guessed.get(),
-            "translated": self.translated.get(), "lost": self.lost.get(),
-            "held": self.held.get(), "continued": self.continued.get(), "unheld": self.unheld.get(), "hedged": self.hedged.get(),
-            "management": self.management.get(), "management_refused": self.management_refused.get(),
-            "bodies_refused": self.bodies_refused.get(), "panics": self.panics.get(),
-            "intercepted": self.intercepted.get(), "plain": self.plain.get(),
-            "retries": self.retries.get(), "retries_refused": self.retries_refused.get(),
+            "tokens_estimated": self.tokens_estimated.get(), "cost": self.cost_nanodollars.get(), "unpriced": self.requests_unpriced.get(), "counts_guessed": self.token_counts_estimated_by_length.get(),
+            "translated": self.translated.get(), "lost": self.partly_translated.get(),
+            "held": self.streams_buffered.get(), "continued": self.streams_resumed.get(), "unheld": self.stream_recovery_overflows.get(), "hedged": self.hedged.get(),
+            "management": self.management_requests.get(), "management_refused": self.management_rejected.get(),
+            "bodies_refused": self.bodies_rejected.get(), "panics": self.panics.get(),
+            "intercepted": self.fast_path_requests.get(), "plain": self.asgi_fallback_requests.get(),
+            "retries": self.retries.get(), "retries_refused": self.retries_denied.get(),
             "cache_hits": self.cache_hits.get(), "cache_misses": self.cache_misses.get(),
             "cache_refreshes": self.cache_refreshes.get(),
             "breakers_opened": self.breakers_opened.get(), "breaker_skips": self.breaker_skips.get(),
@@ -124,12 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_a_request_once_in_its_class_and_its_bucket() {
+    fn counts_request_in_status_class_and_duration_bucket() {
         let metrics = Metrics::default();
-        metrics.start();
+        metrics.start_request();
         assert_eq!(metrics.in_flight(), 1);
-        metrics.finish(204, Duration::from_millis(3));
-        let read = metrics.read();
+        metrics.finish_request(204, Duration::from_millis(3));
+        let read = metrics.to_json();
         assert_eq!((read["requests"]["2xx"].as_u64(), read["in_flight"].as_u64()), (Some(1), Some(0)));
         assert_eq!(read["durations"][2], 1);
     }

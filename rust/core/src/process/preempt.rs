@@ -15,18 +15,18 @@ use rustix::{
 };
 
 /// For which it is seen how busy the process is; short work is over before it is noticed.
-const LOOK: Duration = Duration::from_millis(10);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Has the kernel look whenever one turn of that length is over and another has begun, for as long as the process lives
 /// and whenever it is busy. Costs nothing while it does nothing.
 ///
 /// # Errors
 /// Where no thread can be started.
-pub fn end_in_time(turn: Duration) -> io::Result<()> {
+pub fn start_preemption_ticker(turn: Duration) -> io::Result<()> {
     thread::Builder::new().name("penstock-turns".into()).stack_size(64 * 1024).spawn(move || {
         loop {
-            while !is_busy_during(work) {}
-            while is_busy_during(|| rest(turn * 2)) {}
+            while !is_busy_during(wait_for_cpu_use) {}
+            while is_busy_during(|| sleep_in_steps(turn * 2)) {}
         }
     })?;
     Ok(())
@@ -34,25 +34,25 @@ pub fn end_in_time(turn: Duration) -> io::Result<()> {
 
 /// Whether the process was busy while this thread waited.
 fn is_busy_during(wait: impl FnOnce()) -> bool {
-    let (began, spent) = (Instant::now(), used());
+    let (began, spent) = (Instant::now(), process_cpu_time());
     wait();
-    is_busy(used().saturating_sub(spent), began.elapsed())
+    is_busy(process_cpu_time().saturating_sub(spent), began.elapsed())
 }
 
 /// Waits in such steps.
-fn rest(step: Duration) {
+fn sleep_in_steps(step: Duration) {
     let began = Instant::now();
-    while began.elapsed() < LOOK {
+    while began.elapsed() < SAMPLE_INTERVAL {
         thread::sleep(step);
     }
 }
 
 /// Waits until the process has computed for as long as makes it busy, were it at once; the kernel says so with its clock.
-fn work() {
-    let half = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos() / 2) };
+fn wait_for_cpu_use() {
+    let half = Timespec { tv_sec: 0, tv_nsec: i64::from(SAMPLE_INTERVAL.subsec_nanos() / 2) };
     if let NanosleepRelativeResult::Err(_) = clock_nanosleep_relative(ClockId::ProcessCPUTime, &half) {
         // Not every kernel that says it is Linux can.
-        thread::sleep(LOOK);
+        thread::sleep(SAMPLE_INTERVAL);
     }
 }
 
@@ -61,7 +61,7 @@ fn is_busy(used: Duration, passed: Duration) -> bool {
 }
 
 /// What all threads of the process took so far.
-fn used() -> Duration {
+fn process_cpu_time() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
 }
 
@@ -70,20 +70,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_half_of_the_time_is_busy() {
+    fn is_busy_above_half_of_the_time() {
         let passed = Duration::from_millis(10);
         assert!(is_busy(Duration::from_millis(6), passed));
         assert!(!is_busy(Duration::from_millis(4), passed));
     }
 
     #[test]
-    fn who_waits_for_work_is_woken_when_there_was_some() {
-        let before = used();
-        let waits = thread::spawn(work);
+    fn wakes_after_the_process_has_used_cpu_time() {
+        let before = process_cpu_time();
+        let waits = thread::spawn(wait_for_cpu_use);
         while !waits.is_finished() {
-            std::hint::black_box(used());
+            std::hint::black_box(process_cpu_time());
         }
-        let more = used().checked_sub(before).unwrap();
-        assert!(more >= LOOK / 2, "{more:?}");
+        let more = process_cpu_time().checked_sub(before).unwrap();
+        assert!(more >= SAMPLE_INTERVAL / 2, "{more:?}");
     }
 }

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shows_dots() {
+    fn debug_output_is_masked() {
         assert_eq!(format!("{:?}", Secret::new("sk-1")), "••••");
     }
 }

@@ -85,13 +85,13 @@ pub struct Settings {
     pub no_proxy: Vec<String>,
     /// A PEM file of further certificate authorities.
     pub tls_ca: Option<PathBuf>,
-    pub identity: Identity,
+    pub identity: WorkloadIdentity,
 }
 
 /// As whom the machine itself is known to its cloud.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Identity {
+pub struct WorkloadIdentity {
     /// Stored providers and configs may call as the machine.
     pub lend: bool,
     /// A token of its own platform's, and the role that is given to who has it.
@@ -121,7 +121,7 @@ pub struct Identity {
     pub google_iam_url: String,
 }
 
-impl Default for Identity {
+impl Default for WorkloadIdentity {
     fn default() -> Self {
         Self {
             lend: false,
@@ -149,9 +149,9 @@ impl Default for Identity {
 impl Settings {
     pub fn target_limits(&self) -> TargetLimits {
         TargetLimits {
-            root: self.max_root_targets,
-            conditional: self.max_conditional_targets,
-            nested: self.max_nested_targets,
+            max_root: self.max_root_targets,
+            max_conditional: self.max_conditional_targets,
+            max_nested: self.max_nested_targets,
         }
     }
 
@@ -214,7 +214,7 @@ impl Default for Settings {
             http_proxy: None,
             no_proxy: Vec::new(),
             tls_ca: None,
-            identity: Identity::default(),
+            identity: WorkloadIdentity::default(),
         }
     }
 }

@@ -5,62 +5,67 @@ use penstock_llm::{
     operation::Operation,
 };
 
-use crate::request::request_head::{Length, own};
+use crate::request::request_head::{BodyLength, render_internal_head};
 use crate::{
-    credentials::{self, Payload},
+    credentials::{self, PayloadDigest},
     error::Result,
     gateway::Gateway,
     ingress::body::Body,
     resolve::target::Target,
-    upstream::{Outgoing, Shape},
+    upstream::{BodyFraming, OutgoingRequest},
 };
 
 /// What is asked.
-pub struct Question<'q> {
+pub struct InternalRequest<'q> {
     pub method: &'static str,
     /// As a caller's would be, without a version.
     pub path: &'q str,
     pub query: &'q str,
-    pub fields: &'q [(String, String)],
+    pub headers: &'q [(String, String)],
     pub body: Body,
 }
 
-impl<'q> Question<'q> {
+impl<'q> InternalRequest<'q> {
     pub fn new(method: &'static str, path: &'q str) -> Self {
-        Self { method, path, query: "", fields: &[], body: Body::empty() }
+        Self { method, path, query: "", headers: &[], body: Body::empty() }
     }
 
-    fn length(&self) -> Length {
+    fn body_length(&self) -> BodyLength {
         match &self.body {
-            Body::Whole(_) if !matches!(self.method, "PUT" | "POST") => Length::None,
-            Body::Whole(bytes) => Length::Known(bytes.len() as u64),
-            Body::Fed(..) => Length::Chunked,
+            Body::Complete(_) if !matches!(self.method, "PUT" | "POST") => BodyLength::None,
+            Body::Complete(bytes) => BodyLength::Known(bytes.len() as u64),
+            Body::Streamed(..) => BodyLength::Chunked,
         }
     }
 
     /// As it leaves.
-    pub async fn outgoing(self, gateway: &Gateway, target: &Target<'_>, operation: Operation) -> Result<Outgoing> {
+    pub async fn into_outgoing(
+        self,
+        gateway: &Gateway,
+        target: &Target<'_>,
+        operation: Operation,
+    ) -> Result<OutgoingRequest> {
         let issued = match &target.grant {
             None => None,
-            Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),
+            Some(grant) => Some(Box::pin(credentials::fetch_credential(gateway, target, grant)).await?),
         };
         let issued = issued.as_deref();
-        let length = self.length();
-        let Self { method, path, query, fields, body } = self;
+        let length = self.body_length();
+        let Self { method, path, query, headers: fields, body } = self;
         let asked = Asked {
             operation,
             path,
             query,
-            prefix: &target.base.prefix,
+            prefix: &target.base_url.prefix,
             model: "",
             user: "",
             streams: false,
             begun: false,
             stated: Stated::default(),
         };
-        let mut head = own(target, &asked, (method, fields), (length, issued))?;
-        credentials::sign(target, operation, issued, (&mut head, &Payload::of(body.whole())))?;
-        let shape = Shape { chunked: length == Length::Chunked, bodiless: method == "HEAD" };
-        Ok(Outgoing { head, body, shape, replayable: method != "POST" })
+        let mut head = render_internal_head(target, &asked, (method, fields), (length, issued))?;
+        credentials::sign_head(target, operation, issued, (&mut head, &PayloadDigest::compute(body.complete_bytes())))?;
+        let shape = BodyFraming { is_chunked: length == BodyLength::Chunked, is_bodiless: method == "HEAD" };
+        Ok(OutgoingRequest { head, body, body_framing: shape, is_replayable: method != "POST" })
     }
 }

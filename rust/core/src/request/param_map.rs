@@ -4,47 +4,47 @@
 use penstock_llm::{catalog::Wording, http_form::form, json::edit, operation::Operation, translation::Unsaid};
 
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     error::{Error, Result},
     ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
 };
 
 /// Bodies up to this size take far less than a millisecond to look through.
-const SAID_HERE: usize = 128 * 1024;
+const MAX_INLINE_BYTES: usize = 128 * 1024;
 
 /// What is said otherwise to this target; `None` where the request goes as it came.
-pub fn of(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static Wording> {
+pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static Wording> {
     let operation = call.route.operation;
     let is_worded =
-        matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed) && !target.passthrough;
+        matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed) && !target.is_passthrough;
     is_worded.then(|| target.provider.wording_of(operation, model)).filter(|wording| !wording.is_same())
 }
 
 /// The body with the model or deployment that is asked, where nothing but the body says it.
-pub async fn named(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Result<Body> {
+pub async fn set_model_in_body(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Result<Body> {
     let operation = call.route.operation;
-    let spliced = target.provider.spliced(operation, &target.options, call.route.stated);
-    if let Some(model) = spliced.filter(|_| !target.passthrough) {
-        body.change(naming(call, model.into_owned())).await?;
+    let spliced = target.provider.spliced(operation, &target.options, call.route.path_params);
+    if let Some(model) = spliced.filter(|_| !target.is_passthrough) {
+        body.rewrite_buffered(model_setter(call, model.into_owned())).await?;
     }
     Ok(body)
 }
 
 /// What puts a model into the bodies of a call, in the form or the JSON that they are.
-pub fn naming(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static {
-    let kind = call.head.headers.text("content-type").filter(|_| call.route.operation.takes_model_in_form());
+pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static {
+    let kind = call.head.headers.get_str("content-type").filter(|_| call.route.operation.takes_model_in_form());
     let kind = kind.map(ToOwned::to_owned);
     move |bytes| match kind {
-        Some(kind) => form::rename(&kind, bytes, &model),
-        None => edit::set(bytes, &[], &[edit::field("model", &model.into())]).ok(),
+        Some(kind) => form::replace_model(&kind, bytes, &model),
+        None => edit::set_fields(bytes, &[], &[edit::json_field("model", &model.into())]).ok(),
     }
 }
 
 /// The body in these words; what it says no longer is named to the caller.
-pub async fn put(wording: &'static Wording, body: Body, facts: &mut Facts) -> Result<Body> {
-    let Body::Whole(bytes) = &body else { return Ok(body) };
-    let told = if bytes.len() > SAID_HERE {
+pub async fn apply_param_rules(wording: &'static Wording, body: Body, facts: &mut RequestLog) -> Result<Body> {
+    let Body::Complete(bytes) = &body else { return Ok(body) };
+    let told = if bytes.len() > MAX_INLINE_BYTES {
         let bytes = bytes.clone();
         // Saying neither panics nor is cancelled, unless the process ends.
         tokio::task::spawn_blocking(move || wording.say(&bytes)).await.map_err(|_| Error::Draining)?
@@ -53,7 +53,7 @@ pub async fn put(wording: &'static Wording, body: Body, facts: &mut Facts) -> Re
     };
     let Some((told, lost)) = told else { return Ok(body) };
     if !lost.is_empty() {
-        (facts.lost, facts.unsaid) = (lost, Some(Unsaid::default()));
+        (facts.dropped_params, facts.dropped_fields) = (lost, Some(Unsaid::default()));
     }
-    Ok(Body::Whole(told.into()))
+    Ok(Body::Complete(told.into()))
 }

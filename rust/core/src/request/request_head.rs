@@ -10,12 +10,12 @@ use penstock_llm::{
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    auth::caller::{Caller, Looks},
-    credentials::Issued,
+    auth::caller::{Caller, KeyLookupBudget},
+    credentials::IssuedCredential,
     error::{Error, Result},
     ingress::{headers, trace_context},
     resolve::{
-        target::{Coding, Target},
+        target::{ResponseCoding, Target},
         target_resolver::Call,
     },
     upstream::Origin,
@@ -23,7 +23,7 @@ use crate::{
 
 /// What the body of a request looks like on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Length {
+pub enum BodyLength {
     None,
     Known(u64),
     Chunked,
@@ -31,169 +31,176 @@ pub enum Length {
 
 /// How a request is told, which decides what of its answer is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    AsItCame,
+pub enum TransformMode {
+    Unchanged,
     /// Likewise, but something of the answer is changed: the usage that is asked for and taken out again, or what is mended.
-    Mending,
+    ResponseEdited,
     /// To who hosts the model, in the caller's own dialect.
-    Carried,
+    NativeFormat,
     Translated,
 }
 
-impl Manner {
-    pub fn of(translation: Option<&Translation>, mends: bool) -> Self {
+impl TransformMode {
+    pub fn from_translation(translation: Option<&Translation>, mends: bool) -> Self {
         match translation {
-            Some(translation) if translation.is_carried => Self::Carried,
+            Some(translation) if translation.is_carried => Self::NativeFormat,
             Some(_) => Self::Translated,
-            None if mends => Self::Mending,
-            None => Self::AsItCame,
+            None if mends => Self::ResponseEdited,
+            None => Self::Unchanged,
         }
     }
 
     fn is_translated(self) -> bool {
-        matches!(self, Self::Carried | Self::Translated)
+        matches!(self, Self::NativeFormat | Self::Translated)
     }
 }
 
 /// What a request's body says that its head depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Said<'s> {
+pub struct RenderInput<'s> {
     pub model: &'s str,
     pub user: &'s str,
-    pub streams: bool,
-    pub manner: Manner,
+    pub is_streaming: bool,
+    pub mode: TransformMode,
     /// The type of its body, where that is not what the caller's was.
     pub content_type: Option<&'s str>,
     /// What of Anthropic's betas its body asked for.
-    pub betas: Option<&'s str>,
+    pub anthropic_betas: Option<&'s str>,
     /// Which version of Anthropic's API it asked for.
-    pub version: Option<&'s str>,
+    pub anthropic_version: Option<&'s str>,
     /// Where the page of a list begins, if it is not the first.
-    pub next: Option<&'s str>,
-    pub length: Length,
+    pub page_token: Option<&'s str>,
+    pub body_length: BodyLength,
     /// A credential that was fetched for it.
-    pub issued: Option<&'s Issued>,
+    pub issued_credential: Option<&'s IssuedCredential>,
 }
 
 /// Renders the head of a request to a target.
-pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[String]) -> Result<Vec<u8>> {
+pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, aliases: &[String]) -> Result<Vec<u8>> {
     let head = call.head;
-    let (mut out, looks) = (Vec::with_capacity(1024), Looks::default());
-    request_line(&mut out, call, target, said, &looks)?;
-    host(&mut out, &target.base.origin);
-    let of_the_connection = head.headers.of_the_connection();
-    let passing = Passing { call, target, of_the_connection, said, looks: &looks };
+    let (mut out, looks) = (Vec::with_capacity(1024), KeyLookupBudget::default());
+    write_request_line(&mut out, call, target, said, &looks)?;
+    write_host(&mut out, &target.base_url.origin);
+    let of_the_connection = head.headers.connection_options();
+    let passing =
+        HeaderFilter { call, target, connection_headers: of_the_connection, input: said, key_lookups: &looks };
     for (name, value) in head.headers.iter() {
-        if headers::control_name(name, aliases).is_none() && passing.passes(name, value) {
-            field(&mut out, name, value);
+        if headers::split_control_name(name, aliases).is_none() && passing.should_forward(name, value) {
+            write_header(&mut out, name, value);
         }
     }
-    if looks.are_spent() {
+    if looks.is_exhausted() {
         let message = "its query and header fields are too many words to look for keys in";
         return Err(Error::HeaderInvalid { name: "request", message: message.into() });
     }
     for (name, value) in target.options.headers() {
-        field(&mut out, name.as_bytes(), value.as_bytes());
+        write_header(&mut out, name.as_bytes(), value.as_bytes());
     }
-    for (name, value) in &target.fields {
-        field(&mut out, name.as_bytes(), value.as_bytes());
+    for (name, value) in &target.header_fields {
+        write_header(&mut out, name.as_bytes(), value.as_bytes());
     }
-    if let Some((name, value)) = target.provider.required_header(&target.base.prefix)
+    if let Some((name, value)) = target.provider.required_header(&target.base_url.prefix)
         && head.headers.get(name).is_none()
-        && !target.sets(name.as_bytes())
+        && !target.overrides_header(name.as_bytes())
     {
-        field(&mut out, name.as_bytes(), said.version.unwrap_or(value).as_bytes());
+        write_header(&mut out, name.as_bytes(), said.anthropic_version.unwrap_or(value).as_bytes());
     }
-    if let Some(betas) = said.betas.filter(|betas| !betas.is_empty()) {
-        field(&mut out, b"anthropic-beta", betas.as_bytes());
+    if let Some(betas) = said.anthropic_betas.filter(|betas| !betas.is_empty()) {
+        write_header(&mut out, b"anthropic-beta", betas.as_bytes());
     }
-    if let Some(kind) = said.content_type.or_else(|| passing.untold_kind()) {
-        field(&mut out, b"content-type", kind.as_bytes());
+    if let Some(kind) = said.content_type.or_else(|| passing.default_content_type()) {
+        write_header(&mut out, b"content-type", kind.as_bytes());
     }
-    if passing.is_drawn() && !target.sets(b"accept") {
-        field(&mut out, b"accept", b"application/json");
+    if passing.is_translated_image_request() && !target.overrides_header(b"accept") {
+        write_header(&mut out, b"accept", b"application/json");
     }
-    if passing.asks_plainly() {
+    if passing.requires_identity_encoding() {
         // What comes compressed cannot be changed or read.
-        field(&mut out, b"accept-encoding", b"identity");
+        write_header(&mut out, b"accept-encoding", b"identity");
     }
-    credential(&mut out, target, said.issued);
-    context(&mut out, call);
-    framing(&mut out, said.length);
+    write_credential(&mut out, target, said.issued_credential);
+    write_trace_context(&mut out, call);
+    write_body_framing(&mut out, said.body_length);
     out.extend_from_slice(b"\r\n");
     Ok(out)
 }
 
 /// Renders the head of a request of the gateway's own to a target: nothing of the caller's goes along.
-pub(crate) fn own(
+pub(crate) fn render_internal_head(
     target: &Target<'_>,
     asked: &Asked<'_>,
     (method, fields): (&str, &[(String, String)]),
-    (length, issued): (Length, Option<&Issued>),
+    (length, issued): (BodyLength, Option<&IssuedCredential>),
 ) -> Result<Vec<u8>> {
-    let Target { provider, options, base, .. } = target;
+    let Target { provider, options, base_url: base, .. } = target;
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(method.as_bytes());
     out.push(b' ');
     out.extend_from_slice(base.prefix.as_bytes());
     let written = provider.write_target(asked, options, &mut out);
-    written.map_err(|message| Error::OptionInvalid { provider: provider.slug(), message })?;
+    written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    host(&mut out, &base.origin);
+    write_host(&mut out, &base.origin);
     let is_set = |name: &str| fields.iter().any(|(set, _)| set == name);
-    for (name, value) in target.fields.iter().filter(|(name, _)| !is_set(name)) {
-        field(&mut out, name.as_bytes(), value.as_bytes());
+    for (name, value) in target.header_fields.iter().filter(|(name, _)| !is_set(name)) {
+        write_header(&mut out, name.as_bytes(), value.as_bytes());
     }
     for (name, value) in fields {
-        field(&mut out, name.as_bytes(), value.as_bytes());
+        write_header(&mut out, name.as_bytes(), value.as_bytes());
     }
-    credential(&mut out, target, issued);
-    framing(&mut out, length);
+    write_credential(&mut out, target, issued);
+    write_body_framing(&mut out, length);
     out.extend_from_slice(b"\r\n");
     Ok(out)
 }
 
 /// The path of the base, without a version in the place of which another one is asked.
-fn prefix<'t>(target: &'t Target<'_>) -> &'t str {
-    let prefix = &*target.base.prefix;
-    let moves = target.goes_on.is_some_and(|how| how.version.is_some());
+fn base_path<'t>(target: &'t Target<'_>) -> &'t str {
+    let prefix = &*target.base_url.prefix;
+    let moves = target.prefill.is_some_and(|how| how.version.is_some());
     prefix.strip_suffix(target.provider.version()).filter(|_| moves).unwrap_or(prefix)
 }
 
-fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: Said<'_>, looks: &Looks) -> Result<()> {
+fn write_request_line(
+    out: &mut Vec<u8>,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    said: RenderInput<'_>,
+    looks: &KeyLookupBudget,
+) -> Result<()> {
     let Target { provider, options, .. } = target;
     out.extend_from_slice(call.head.method.as_bytes());
     out.push(b' ');
-    let prefix = prefix(target);
+    let prefix = base_path(target);
     out.extend_from_slice(prefix.as_bytes());
-    let query = query(&call.head.query, &target.caller, looks);
+    let query = strip_gateway_keys(&call.head.query, &target.caller, looks);
     let asked = Asked {
         operation: call.route.operation,
         path: call.route.path,
         // What was asked beside the body was asked of another API, but for lists of the caller's own dialect.
-        query: match said.manner {
-            Manner::Carried if call.route.operation == Operation::Models => &query,
-            manner if manner.is_translated() => said.next.unwrap_or_default(),
+        query: match said.mode {
+            TransformMode::NativeFormat if call.route.operation == Operation::Models => &query,
+            manner if manner.is_translated() => said.page_token.unwrap_or_default(),
             _ => &query,
         },
         prefix,
         model: said.model,
         user: said.user,
-        streams: said.streams,
-        begun: target.goes_on.is_some(),
-        stated: call.route.stated,
+        streams: said.is_streaming,
+        begun: target.prefill.is_some(),
+        stated: call.route.path_params,
     };
     let written = provider.write_target(&asked, options, out);
-    written.map_err(|message| Error::OptionInvalid { provider: provider.slug(), message })?;
+    written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
     Ok(())
 }
 
 /// The query as it came, but for a key of the gateway's, should somebody have put it there too.
-fn query<'q>(query: &'q str, caller: &Caller<'_>, looks: &Looks) -> Cow<'q, str> {
+fn strip_gateway_keys<'q>(query: &'q str, caller: &Caller<'_>, looks: &KeyLookupBudget) -> Cow<'q, str> {
     let holds = |pair: &str| {
-        caller.is_told(pair, looks)
-            || pair.contains('%') && caller.is_told(&percent_decode_str(pair).decode_utf8_lossy(), looks)
+        caller.contains_gateway_key(pair, looks)
+            || pair.contains('%') && caller.contains_gateway_key(&percent_decode_str(pair).decode_utf8_lossy(), looks)
     };
     if query.is_empty() {
         return Cow::Borrowed(query);
@@ -204,13 +211,15 @@ fn query<'q>(query: &'q str, caller: &Caller<'_>, looks: &Looks) -> Cow<'q, str>
 }
 
 /// A credential is written once, from where it was decided.
-fn credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issued>) {
-    if target.is_signed() {
+fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&IssuedCredential>) {
+    if target.signs_requests() {
         return;
     }
-    let issued = issued.and_then(|issued| if let Issued::Token(token) = issued { Some(token.as_str()) } else { None });
+    let issued =
+        issued.and_then(|issued| if let IssuedCredential::Token(token) = issued { Some(token.as_str()) } else { None });
     let token = issued.or_else(|| target.provider.token(&target.options)).map(|token| (Credential::Bearer, token));
-    let given = || target.credential.as_deref().map(|key| (target.provider.credential(key, &target.base.prefix), key));
+    let given =
+        || target.credential.as_deref().map(|key| (target.provider.credential(key, &target.base_url.prefix), key));
     match token.or_else(given) {
         Some((Credential::Bearer, key)) => {
             out.extend_from_slice(b"authorization: Bearer ");
@@ -218,41 +227,43 @@ fn credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issued>) {
             out.extend_from_slice(b"\r\n");
         }
         Some((Credential::Scheme(word), key)) => {
-            field(out, b"authorization", format!("{word} {key}").as_bytes());
+            write_header(out, b"authorization", format!("{word} {key}").as_bytes());
         }
-        Some((Credential::Header(name), key)) => field(out, name.as_bytes(), key.as_bytes()),
+        Some((Credential::Header(name), key)) => write_header(out, name.as_bytes(), key.as_bytes()),
         None => {
             if let Some(value) = target.authorization {
-                field(out, b"authorization", value.as_bytes());
+                write_header(out, b"authorization", value.as_bytes());
             }
         }
     }
 }
 
 /// Where the request came as part of a trace, the provider's part of it is below ours.
-fn context(out: &mut Vec<u8>, call: &Call<'_>) {
+fn write_trace_context(out: &mut Vec<u8>, call: &Call<'_>) {
     let Some(trace) = &call.control.trace else { return };
-    field(out, b"traceparent", trace.onward().as_bytes());
-    if let Some(state) = trace_context::state(&call.head.headers) {
-        field(out, b"tracestate", state.as_bytes());
+    write_header(out, b"traceparent", trace.to_traceparent().as_bytes());
+    if let Some(state) = trace_context::merge_tracestate(&call.head.headers) {
+        write_header(out, b"tracestate", state.as_bytes());
     }
 }
 
-fn host(out: &mut Vec<u8>, origin: &Origin) {
+fn write_host(out: &mut Vec<u8>, origin: &Origin) {
     out.extend_from_slice(b"host: ");
     origin.write_authority(out);
     out.extend_from_slice(b"\r\n");
 }
 
-fn framing(out: &mut Vec<u8>, length: Length) {
+fn write_body_framing(out: &mut Vec<u8>, length: BodyLength) {
     match length {
-        Length::None => (),
-        Length::Known(length) => field(out, b"content-length", itoa::Buffer::new().format(length).as_bytes()),
-        Length::Chunked => field(out, b"transfer-encoding", b"chunked"),
+        BodyLength::None => (),
+        BodyLength::Known(length) => {
+            write_header(out, b"content-length", itoa::Buffer::new().format(length).as_bytes())
+        }
+        BodyLength::Chunked => write_header(out, b"transfer-encoding", b"chunked"),
     }
 }
 
-fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+fn write_header(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
@@ -260,80 +271,81 @@ fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// With these begin fields that providers themselves read.
-const OF_PROVIDERS: [&[u8]; 3] = [b"anthropic-", b"openai-", b"x-amzn-bedrock-"];
+const PROVIDER_HEADER_PREFIXES: [&[u8]; 3] = [b"anthropic-", b"openai-", b"x-amzn-bedrock-"];
 
-fn is_of_a_dialect(name: &[u8]) -> bool {
-    OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix))
+fn has_provider_prefix(name: &[u8]) -> bool {
+    PROVIDER_HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// What of the caller's fields goes on to the provider.
-struct Passing<'p> {
+struct HeaderFilter<'p> {
     call: &'p Call<'p>,
     target: &'p Target<'p>,
-    of_the_connection: Vec<Vec<u8>>,
-    said: Said<'p>,
-    looks: &'p Looks,
+    connection_headers: Vec<Vec<u8>>,
+    input: RenderInput<'p>,
+    key_lookups: &'p KeyLookupBudget,
 }
 
-impl Passing<'_> {
-    fn passes(&self, name: &[u8], value: &[u8]) -> bool {
-        if never_passes(name) || self.of_the_connection.iter().any(|named| named == name) {
+impl HeaderFilter<'_> {
+    fn should_forward(&self, name: &[u8], value: &[u8]) -> bool {
+        if is_never_forwarded(name) || self.connection_headers.iter().any(|named| named == name) {
             return false;
         }
         let is_wanted = match name {
-            b"content-type" if self.said.content_type.is_some() => false,
-            b"accept" if self.is_drawn() => false,
-            b"accept-encoding" if self.asks_plainly() => false,
-            _ if self.target.forward.contains(name) => true,
-            headers::SESSION => false,
+            b"content-type" if self.input.content_type.is_some() => false,
+            b"accept" if self.is_translated_image_request() => false,
+            b"accept-encoding" if self.requires_identity_encoding() => false,
+            _ if self.target.forward_headers.contains(name) => true,
+            headers::SESSION_HEADER => false,
             // Nothing is read of these answers: whatever was asked for of them may be.
             _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
-            b"anthropic-beta" if self.said.manner == Manner::Carried => true,
-            _ if self.said.manner.is_translated() && !self.is_of_the_provider(name) => false,
-            _ => is_of_a_dialect(name) || self.is_read_there(name),
+            b"anthropic-beta" if self.input.mode == TransformMode::NativeFormat => true,
+            _ if self.input.mode.is_translated() && !self.belongs_to_provider(name) => false,
+            _ => has_provider_prefix(name) || self.is_provider_option(name),
         };
         // A key of the gateway's goes no further, wherever else somebody put it.
-        is_wanted && !self.target.sets(name) && !self.holds_key(name, value)
+        is_wanted && !self.target.overrides_header(name) && !self.contains_gateway_key(name, value)
     }
 
-    fn holds_key(&self, name: &[u8], value: &[u8]) -> bool {
+    fn contains_gateway_key(&self, name: &[u8], value: &[u8]) -> bool {
         // These say what they say by chance: a provider needs them.
         let is_needed = matches!(name, b"accept" | b"content-type" | b"user-agent");
-        !is_needed && self.target.caller.is_told(&String::from_utf8_lossy(value), self.looks)
+        !is_needed && self.target.caller.contains_gateway_key(&String::from_utf8_lossy(value), self.key_lookups)
     }
 
     /// Whether the answer must not come compressed, whoever could read it.
-    fn asks_plainly(&self) -> bool {
-        self.said.manner != Manner::AsItCame || self.target.coding == Coding::Plain
+    fn requires_identity_encoding(&self) -> bool {
+        self.input.mode != TransformMode::Unchanged || self.target.response_coding == ResponseCoding::Uncompressed
     }
 
     /// What a body is whose caller did not say it: of JSON that was read as such. A provider would not read what has no name.
-    fn untold_kind(&self) -> Option<&'static str> {
+    fn default_content_type(&self) -> Option<&'static str> {
         let Call { route, head, .. } = self.call;
         let is_untold = route.operation.takes_json() && head.headers.get("content-type").is_none();
-        (is_untold && !self.target.sets(b"content-type")).then_some("application/json")
+        (is_untold && !self.target.overrides_header(b"content-type")).then_some("application/json")
     }
 
     /// Whether images are asked for whose answer is read here: some give them as they are, where JSON is not asked for.
-    fn is_drawn(&self) -> bool {
-        self.said.manner.is_translated() && self.call.route.operation == Operation::ImageGenerate
+    fn is_translated_image_request(&self) -> bool {
+        self.input.mode.is_translated() && self.call.route.operation == Operation::ImageGenerate
     }
 
     /// Who is asked in another dialect is told nothing of the one that the request came in.
-    fn is_of_the_provider(&self, name: &[u8]) -> bool {
-        name.starts_with(self.target.provider.slug().as_bytes()) || !is_of_a_dialect(name) && self.is_read_there(name)
+    fn belongs_to_provider(&self, name: &[u8]) -> bool {
+        name.starts_with(self.target.provider.slug().as_bytes())
+            || !has_provider_prefix(name) && self.is_provider_option(name)
     }
 
     /// Whether the provider takes one of its options so, and under the name that it has here.
-    fn is_read_there(&self, name: &[u8]) -> bool {
+    fn is_provider_option(&self, name: &[u8]) -> bool {
         let options = self.target.provider.options();
         options.iter().any(|option| option.header.as_bytes() == name && option.sent_as == Some(option.header))
     }
 }
 
 /// Fields that are written anew, belong to this connection, or hold what is nobody else's business, whoever lists them.
-fn never_passes(name: &[u8]) -> bool {
+fn is_never_forwarded(name: &[u8]) -> bool {
     let is_ours = matches!(
         name,
         b"host"
@@ -363,13 +375,13 @@ mod tests {
     use crate::{
         features::forward_headers::ForwardHeaders,
         ingress::{
-            headers::{Control, Head},
+            headers::{ControlHeaders, RequestHead},
             route::Route,
         },
-        upstream::Base,
+        upstream::BaseUrl,
     };
 
-    fn rendered(
+    fn render_request(
         provider: &str,
         operation: Operation,
         path: &str,
@@ -378,54 +390,54 @@ mod tests {
     ) -> String {
         let target = Target {
             provider: catalog::find(provider).unwrap(),
-            base: Base::parse("https://api.example/v1").unwrap(),
+            base_url: BaseUrl::parse("https://api.example/v1").unwrap(),
             options: Options::default(),
             credential: key.map(Into::into),
             authorization: None,
             caller: Caller::default(),
-            forward: ForwardHeaders::default()
+            forward_headers: ForwardHeaders::default()
                 .resolve(Some("x-team, x-hop, cookie, authorization, host, x-gateway-api-key"))
                 .unwrap(),
             timeout: Duration::ZERO,
-            patience: Duration::ZERO,
-            inspects: false,
-            coding: Coding::Any,
-            telling: crate::resolve::target::Telling::Asked,
-            strict: true,
-            passthrough: false,
-            saved: None,
-            reach: crate::resolve::target::Reach::Own,
+            configured_timeout: Duration::ZERO,
+            inspects_stream: false,
+            response_coding: ResponseCoding::AnyAccepted,
+            stream_usage: crate::resolve::target::StreamUsage::Requested,
+            is_strict: true,
+            is_passthrough: false,
+            saved_provider: None,
+            credential_origin: crate::resolve::target::CredentialOrigin::Request,
             grant: None,
-            fields: Vec::new(),
-            priced: crate::accounting::prices::Own::default(),
-            goes_on: None,
+            header_fields: Vec::new(),
+            price_overrides: crate::accounting::prices::ProviderPricing::default(),
+            prefill: None,
         };
-        let request = Head {
+        let request = RequestHead {
             method: "POST".into(),
             path: String::new(),
             query: "a=1".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-            ..Head::default()
+            ..RequestHead::default()
         };
-        let route = Route { operation, path, stated: Stated::default() };
-        let call = Call { route, head: &request, control: Control::default() };
-        let said = Said {
+        let route = Route { operation, path, path_params: Stated::default() };
+        let call = Call { route, head: &request, control: ControlHeaders::default() };
+        let said = RenderInput {
             model: "",
             user: "",
-            streams: false,
-            manner: Manner::AsItCame,
+            is_streaming: false,
+            mode: TransformMode::Unchanged,
             content_type: None,
-            betas: None,
-            version: None,
-            next: None,
-            length: Length::Known(2),
-            issued: None,
+            anthropic_betas: None,
+            anthropic_version: None,
+            page_token: None,
+            body_length: BodyLength::Known(2),
+            issued_credential: None,
         };
-        let bytes = head(&call, &target, said, &[]).unwrap();
+        let bytes = render_head(&call, &target, said, &[]).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
-    const SENT: &[(&str, &str)] = &[
+    const CLIENT_HEADERS: &[(&str, &str)] = &[
         ("Host", "gateway"),
         ("Authorization", "Bearer sk-client"),
         ("X-Gateway-Api-Key", "pk"),
@@ -440,8 +452,8 @@ mod tests {
     ];
 
     #[test]
-    fn an_operation_sends_only_what_a_provider_needs() {
-        let text = rendered("openai", Operation::ChatComplete, "/chat/completions", Some("sk-1"), SENT);
+    fn known_operation_forwards_only_required_headers() {
+        let text = render_request("openai", Operation::ChatComplete, "/chat/completions", Some("sk-1"), CLIENT_HEADERS);
         assert_eq!(
             text,
             "POST /v1/chat/completions?a=1 HTTP/1.1\r\nhost: api.example\r\nx-team: red\r\n\
@@ -450,8 +462,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_through_sends_what_is_not_of_the_connection_or_the_gateway() {
-        let text = rendered("openai", Operation::Proxy, "/files", Some("sk-1"), SENT);
+    fn proxy_forwards_all_but_connection_and_gateway_headers() {
+        let text = render_request("openai", Operation::Proxy, "/files", Some("sk-1"), CLIENT_HEADERS);
         assert!(text.contains("x-other: 2") && text.contains("accept-encoding: gzip"));
         for absent in ["x-hop", "pk", "sk-client", "cookie", "content-length: 9"] {
             assert!(!text.contains(absent), "{absent} in {text}");
@@ -459,17 +471,17 @@ mod tests {
     }
 
     #[test]
-    fn anthropic_gets_its_key_and_its_version() {
-        let text = rendered("anthropic", Operation::Messages, "/messages", Some("sk-1"), &[]);
+    fn anthropic_gets_its_key_and_version_headers() {
+        let text = render_request("anthropic", Operation::Messages, "/messages", Some("sk-1"), &[]);
         assert!(text.contains("x-api-key: sk-1\r\n") && text.contains("anthropic-version: 2023-06-01\r\n"));
-        let oauth = rendered("anthropic", Operation::Messages, "/messages", Some("sk-ant-oat01-1"), &[]);
+        let oauth = render_request("anthropic", Operation::Messages, "/messages", Some("sk-ant-oat01-1"), &[]);
         assert!(oauth.contains("authorization: Bearer sk-ant-oat01-1\r\n"));
     }
 
     #[test]
-    fn what_the_provider_takes_as_an_option_may_be_sent_as_it_takes_it() {
+    fn forwards_provider_options_sent_as_headers() {
         let fields = [("HTTP-Referer", "https://app.example"), ("X-Title", "App"), ("Stability-Client-Id", "s")];
-        let text = |provider| rendered(provider, Operation::ChatComplete, "/chat/completions", None, &fields);
+        let text = |provider| render_request(provider, Operation::ChatComplete, "/chat/completions", None, &fields);
         let openrouter = text("openrouter");
         assert!(openrouter.contains("http-referer: https://app.example\r\nx-title: App\r\n"), "{openrouter}");
         assert!(!openrouter.contains("stability") && !text("openai").contains("App"));
@@ -477,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_said_twice_is_said_once() {
-        assert!(rendered("openai", Operation::Proxy, "/v1/files", None, &[]).starts_with("POST /v1/files?a=1 "));
+    fn removes_duplicate_version_from_path() {
+        assert!(render_request("openai", Operation::Proxy, "/v1/files", None, &[]).starts_with("POST /v1/files?a=1 "));
     }
 }

@@ -14,45 +14,45 @@ use penstock_llm::{
 };
 
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     error::{Error, Result},
     ingress::{
         body::Body,
-        headers::{Head, Headers},
+        headers::{Headers, RequestHead},
         route::Route,
     },
     process::deadline::Deadline,
     resolve::{target::Target, target_resolver::Call},
-    response::normalise::{self, MOST_OF_ERROR},
-    state::shared::{self, Shared},
-    upstream::{self, AnswerBody, Incoming},
+    response::normalise::{self, MAX_ERROR_BODY_BYTES},
+    state::shared::{self, SharedState},
+    upstream::{self, IncomingResponse, ResponseBody},
 };
 
 /// A whole answer that is larger cannot be told.
-pub const MOST: usize = 64 * 1024 * 1024;
+pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 /// Bodies up to this size take far less than a millisecond to say.
-pub const SAID_HERE: usize = 128 * 1024;
+pub const MAX_INLINE_BYTES: usize = 128 * 1024;
 
 /// What is sent instead of the caller's body, and who understands the answer.
-pub async fn say(
+pub async fn translate_request(
     call: &Call<'_>,
     target: &Target<'_>,
     body: Body,
-    (wire, shared): (&'static dyn Wire, &Shared),
-    facts: &mut Facts,
+    (wire, shared): (&'static dyn Wire, &SharedState),
+    facts: &mut RequestLog,
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
-    let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
+    let (provider, operation, strict) = (target.provider, call.route.operation, target.is_strict);
     let length = body.len();
     let model = facts.model.clone();
     let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
-    let betas = text("anthropic_beta").or_else(|| call.head.headers.text("anthropic-beta").map(ToOwned::to_owned));
+    let betas = text("anthropic_beta").or_else(|| call.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
-    let is_anthropics = call.head.headers.text("anthropic-version").is_some();
+    let is_anthropics = call.head.headers.get_str("anthropic-version").is_some();
     let meant = Some(provider.meant(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
     // Of jobs alone there is something to say that neither body nor path says.
     let tuning = operation.is_of_jobs().then(|| (call.head.query.clone(), target.options.clone()));
-    let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| kept(shared, target, &model));
+    let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| signature_cache(shared, target, &model));
     let kept = signatures.clone().filter(|_| shared.redis.is_some());
     let said = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());
@@ -73,17 +73,17 @@ pub async fn say(
             model: &model,
             beside,
             strict,
-            now: now(),
+            now: unix_time_ms(),
             mark: fastrand::u32(..),
         };
         Translation::of(&question, wire)
     };
     let again = kept.map(|kept| (kept, said.clone()));
-    let mut told = worked(length, said).await?;
+    let mut told = run_offloaded(length, said).await?;
     if let Some((kept, said)) = again
-        && learned(shared, &kept).await
+        && load_shared_signatures(shared, &kept).await
     {
-        told = worked(length, said).await?;
+        told = run_offloaded(length, said).await?;
     }
     let refused = |refusal: penstock_llm::translation::Refusal| Error::Untranslatable {
         provider: provider.slug(),
@@ -91,45 +91,45 @@ pub async fn say(
         message: refusal.message,
     };
     let (translation, body) = told.map_err(refused)?;
-    facts.lost.clone_from(&translation.lost);
-    facts.unsaid = Some(translation.answering.unsaid.clone());
-    Ok((Body::Whole(body.into()), translation))
+    facts.dropped_params.clone_from(&translation.lost);
+    facts.dropped_fields = Some(translation.answering.unsaid.clone());
+    Ok((Body::Complete(body.into()), translation))
 }
 
 /// Signatures of calls of one caller, who asks one provider with one credential for one model.
-fn kept(shared: &Shared, target: &Target<'_>, model: &str) -> Kept {
+fn signature_cache(shared: &SharedState, target: &Target<'_>, model: &str) -> Kept {
     let caller = target.caller.key.map(|key| (&key.id, &key.workspace));
-    let Target { provider, base, credential, authorization, .. } = target;
+    let Target { provider, base_url: base, credential, authorization, .. } = target;
     let place = (provider.slug(), &base.origin);
-    let owner = shared.mark((caller, place, credential, authorization, model));
-    Kept::new(Arc::clone(&shared.signatures), owner, now())
+    let owner = shared.keyed_hash((caller, place, credential, authorization, model));
+    Kept::new(Arc::clone(&shared.tool_call_signatures), owner, unix_time_ms())
 }
 
 /// Whether another worker kept signatures that are missing here; now they are here.
-async fn learned(shared: &Shared, kept: &Kept) -> bool {
+async fn load_shared_signatures(shared: &SharedState, kept: &Kept) -> bool {
     let missed = kept.missed();
     let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
-    let names: Vec<_> = missed.iter().map(|call| shared::signature_of(kept.owner, call)).collect();
-    let noted = redis.noted(&names).await;
+    let names: Vec<_> = missed.iter().map(|call| shared::signature_key(kept.owner, call)).collect();
+    let noted = redis.get_many(&names).await;
     let found = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
     found.map(|(call, signature)| kept.learn(call, &signature)).count() > 0
 }
 
 /// Whether a stream is told as one array: Google's clients ask for events, and who does not gets this.
-fn wants_items(call: &Call<'_>) -> bool {
+fn wants_json_array(call: &Call<'_>) -> bool {
     let wants_events = call.head.query.split('&').any(|pair| pair == "alt=sse");
     call.route.operation == Operation::StreamGenerateContent && !wants_events
 }
 
 /// The head of the question how a job stands that was cancelled: its caller is told, and providers that are said all else in their
 /// own words say nothing of it.
-pub fn head_of_look(call: &Call<'_>) -> Option<Head> {
+pub fn job_status_head(call: &Call<'_>) -> Option<RequestHead> {
     let is_cancelled = matches!(call.route.operation, Operation::CancelFinetune | Operation::CancelBatch);
-    is_cancelled.then(|| Head { method: "GET".into(), ..call.head.clone() })
+    is_cancelled.then(|| RequestHead { method: "GET".into(), ..call.head.clone() })
 }
 
 /// That question.
-pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
+pub fn job_status_call<'c>(call: &Call<'c>, head: &'c RequestHead) -> Call<'c> {
     let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
     let tunes = call.route.operation.tunes();
     let operation = if tunes { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
@@ -137,87 +137,87 @@ pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
 }
 
 /// The answer as the caller's own provider would give it.
-pub async fn tell(
+pub async fn translate_response(
     call: &Call<'_>,
     translation: Translation,
-    incoming: Incoming,
+    incoming: IncomingResponse,
     deadline: &mut Deadline,
-) -> Result<Incoming> {
-    if incoming.head.status == normalise::LIMIT {
-        return Ok(normalise::named(incoming));
+) -> Result<IncomingResponse> {
+    if incoming.head.status == normalise::BUDGET_EXHAUSTED_STATUS {
+        return Ok(normalise::with_request_id(incoming));
     }
-    let Incoming { mut head, mut body } = incoming;
-    let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
-    if head.status == 200 && is_plain && head.headers.is_kind(translation.sent_stream_type()) {
-        let mut items = wants_items(call).then(gemini::Items::default);
+    let IncomingResponse { mut head, mut body } = incoming;
+    let is_plain = head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
+    if head.status == 200 && is_plain && head.headers.has_media_type(translation.sent_stream_type()) {
+        let mut items = wants_json_array(call).then(gemini::JsonArrayStream::default);
         let kind = if items.is_some() { "application/json" } else { translation.stream_type() };
-        head.headers = retyped(head.headers, kind.as_bytes());
+        head.headers = with_content_type(head.headers, kind.as_bytes());
         let mut transcoder = translation.stream();
-        let body = body.through(move |piece| {
+        let body = body.map_chunks(move |piece| {
             let is_end = piece.is_none();
             let told = match piece {
                 Some(piece) => transcoder.push(piece),
                 None => transcoder.finish(),
             };
             match &mut items {
-                Some(items) => items.told(&told, is_end).into(),
+                Some(items) => items.encode_events(&told, is_end).into(),
                 None => told,
             }
         });
-        return Ok(Incoming { head, body });
+        return Ok(IncomingResponse { head, body });
     }
     // Some give an image as it is, whatever they are asked for.
     let is_image = translation.draws() && head.headers.is_image();
-    let most = if head.status < 300 { MOST } else { MOST_OF_ERROR };
-    let answer = deadline.bound(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
+    let most = if head.status < 300 { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
+    let answer = deadline.enforce(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
     if head.status >= 400 {
-        normalise::name_request(&mut head.headers);
+        normalise::add_request_id_header(&mut head.headers);
     }
     let told = match answer {
         Some(answer) if head.status < 300 && is_image => {
-            worked(answer.len(), move || translation.image(&answer)).await?
+            run_offloaded(answer.len(), move || translation.image(&answer)).await?
         }
-        Some(answer) if head.status < 300 => whole(translation, answer, head.status).await?,
+        Some(answer) if head.status < 300 => translate_complete_response(translation, answer, head.status).await?,
         Some(answer) => {
-            let said = normalise::said(&head.headers, answer);
-            translation.error(head.status, &said, normalise::request_id(&head.headers))
+            let said = normalise::extract_error_body(&head.headers, answer);
+            translation.error(head.status, &said, normalise::provider_request_id(&head.headers))
         }
-        None if head.status < 300 => return Err(unread("it is too large, or compressed")),
-        None => translation.error(head.status, b"", normalise::request_id(&head.headers)),
+        None if head.status < 300 => return Err(unreadable_response_error("it is too large, or compressed")),
+        None => translation.error(head.status, b"", normalise::provider_request_id(&head.headers)),
     };
-    head.headers = retyped(head.headers, b"application/json");
+    head.headers = with_content_type(head.headers, b"application/json");
     // Who made something new, or has nothing to say, has said in our words that it is well.
     head.status = if head.status < 300 { 200 } else { head.status };
-    Ok(Incoming { head, body: AnswerBody::whole(told.into()) })
+    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(told.into()) })
 }
 
-async fn whole(translation: Translation, answer: Bytes, status: u16) -> Result<Vec<u8>> {
+async fn translate_complete_response(translation: Translation, answer: Bytes, status: u16) -> Result<Vec<u8>> {
     let (provider, said) = (translation.answering.provider, answer.clone());
-    let told = worked(answer.len(), move || translation.whole(&answer)).await?;
-    told.map_err(|_| Error::invalid_answer(provider, status, &said))
+    let told = run_offloaded(answer.len(), move || translation.whole(&answer)).await?;
+    told.map_err(|_| Error::invalid_response(provider, status, &said))
 }
 
 /// Does what a body of so many bytes needs, where it holds up nobody else.
-pub async fn worked<T: Send + 'static>(length: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    if length <= SAID_HERE {
+pub async fn run_offloaded<T: Send + 'static>(length: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    if length <= MAX_INLINE_BYTES {
         return Ok(work());
     }
     // It neither panics nor is cancelled, unless the process ends.
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)
 }
 
-pub fn unread(cause: &str) -> Error {
-    Error::UpstreamBroke { cause: format!("it cannot be read: {cause}") }
+pub fn unreadable_response_error(cause: &str) -> Error {
+    Error::UpstreamResponseBroken { cause: format!("it cannot be read: {cause}") }
 }
 
 /// The provider's fields, but for those that speak of its bytes, or send the caller to where it has nothing to ask for.
-pub fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
+pub fn with_content_type(mut headers: Headers, kind: &[u8]) -> Headers {
     headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding" | b"location"));
     headers.push(b"content-type", kind);
     headers
 }
 
 /// In milliseconds since 1970.
-pub fn now() -> u64 {
+pub fn unix_time_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }

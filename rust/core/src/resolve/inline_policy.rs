@@ -8,11 +8,11 @@ use crate::{
     error::{Error, Result},
     features::custom_host::CustomHost,
     ingress::headers,
-    resolve::target_resolver::Choice,
+    resolve::target_resolver::TargetResolver,
 };
 
 /// Control headers that decide which host of a provider is called.
-const HOST_FIELDS: [&str; 11] = [
+const HOST_HEADERS: [&str; 11] = [
     "x-gateway-aws-sts-endpoint",
     "x-gateway-azure-authority-host",
     "x-gateway-azure-deployment-name",
@@ -28,24 +28,24 @@ const HOST_FIELDS: [&str; 11] = [
 
 /// Where a credential is stored.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stored {
+pub(crate) struct CredentialStorage {
     /// In a config that was saved.
-    pub in_config: bool,
+    pub is_in_config: bool,
     /// With a saved provider, or header fields in its place.
-    pub in_provider: bool,
+    pub is_in_provider: bool,
 }
 
-impl Choice<'_> {
+impl TargetResolver<'_> {
     /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names; so do
     /// stored header fields.
-    pub(crate) fn refuse_leak(&self, node: &Node, stored: Stored) -> Result<()> {
-        let Stored { in_config, in_provider } = stored;
+    pub(crate) fn check_credential_host(&self, node: &Node, stored: CredentialStorage) -> Result<()> {
+        let CredentialStorage { is_in_config: in_config, is_in_provider: in_provider } = stored;
         let names_host = self.call.control.custom_host.is_some();
         let is_bound = node.features.custom_host != CustomHost::default();
         // A key that is stored without its provider belongs to none that a request could name.
         let is_loose = node.provider.is_none() && !is_bound;
         if in_config && (names_host || is_loose) || in_provider && (names_host || is_bound) {
-            return Err(Error::HostRefused {
+            return Err(Error::CustomHostInvalid {
                 message:
                     "stored credentials and header fields go to the host that they are stored for, not to one that a \
                     request names"
@@ -57,8 +57,13 @@ impl Choice<'_> {
 
     /// Of whom a target's credential is fetched. What the machine itself is given serves what is stored, where its operator
     /// lends it; no request may ask for it.
-    pub(crate) fn grant(&self, provider: &dyn Provider, options: &Options, is_stored: bool) -> Result<Option<Grant>> {
-        let refused = |message| Error::OptionInvalid { provider: provider.slug(), message };
+    pub(crate) fn resolve_grant(
+        &self,
+        provider: &dyn Provider,
+        options: &Options,
+        is_stored: bool,
+    ) -> Result<Option<Grant>> {
+        let refused = |message| Error::ProviderOptionInvalid { provider: provider.slug(), message };
         let grant = provider.grant(options).map_err(refused)?;
         if !grant.as_ref().is_some_and(Grant::is_machines) || (is_stored && self.settings.identity.lend) {
             return Ok(grant);
@@ -72,8 +77,8 @@ impl Choice<'_> {
     }
 
     /// With `block_inline_config` only what is saved may decide.
-    pub(crate) fn refuse_blocked(&self) -> Result<()> {
-        if !self.settings.block_inline_config && !self.snapshot.blocks_inline(self.caller.workspace()) {
+    pub(crate) fn check_inline_allowed(&self) -> Result<()> {
+        if !self.settings.block_inline_config && !self.snapshot.blocks_inline_config(self.caller.workspace()) {
             return Ok(());
         }
         let control = &self.call.control;
@@ -83,22 +88,23 @@ impl Choice<'_> {
             ("inline_provider_blocked", "x-gateway-provider")
         } else if control.custom_host.is_some() {
             ("inline_custom_host_blocked", "x-gateway-custom-host")
-        } else if let Some(field) = self.host_field() {
+        } else if let Some(field) = self.find_host_header() {
             ("inline_provider_url_blocked", field)
         } else if control.forward_headers.is_some() {
             ("inline_forward_headers_blocked", "x-gateway-forward-headers")
         } else {
             return Ok(());
         };
-        Err(Error::InlineBlocked { code: blocked.0, field: blocked.1 })
+        Err(Error::InlineOptionBlocked { code: blocked.0, field: blocked.1 })
     }
 
     /// The first field that decides a provider's host, under the name that we have for it.
-    fn host_field(&self) -> Option<&'static str> {
+    fn find_host_header(&self) -> Option<&'static str> {
         let aliases = &self.settings.header_aliases;
-        let rests = self.call.head.headers.iter().filter_map(|(name, _)| headers::control_name(name, aliases));
-        let known =
-            |rest: &[u8]| HOST_FIELDS.into_iter().find(|field| &field.as_bytes()[headers::PREFIX.len()..] == rest);
+        let rests = self.call.head.headers.iter().filter_map(|(name, _)| headers::split_control_name(name, aliases));
+        let known = |rest: &[u8]| {
+            HOST_HEADERS.into_iter().find(|field| &field.as_bytes()[headers::CONTROL_PREFIX.len()..] == rest)
+        };
         rests.into_iter().find_map(|(_, rest)| known(rest))
     }
 }

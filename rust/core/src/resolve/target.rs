@@ -11,92 +11,92 @@ use tokio::time::Instant;
 
 use crate::{
     accounting::prices, auth::caller::Caller, features::forward_headers::ForwardHeaders,
-    state::snapshot::SavedProvider, upstream::Base,
+    state::snapshot::SavedProvider, upstream::BaseUrl,
 };
 
 /// How far what a request names may lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum CredentialOrigin {
     /// As far as the credential does that came with it.
-    Own,
+    Request,
     /// As far as a stored credential was meant to.
     Stored,
 }
 
 /// How answers may be coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
+pub enum ResponseCoding {
     /// As the caller accepts them.
-    Any,
+    AnyAccepted,
     /// Not compressed: they are looked into.
-    Plain,
+    Uncompressed,
 }
 
 /// Whether a stream is asked for its usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Telling {
-    Asked,
+pub enum StreamUsage {
+    Requested,
     /// The config says what is asked of a stream.
-    AsWritten,
+    AsConfigured,
 }
 
 /// Where a request goes and with what.
 pub struct Target<'c> {
     pub provider: &'static dyn Provider,
-    pub base: Base,
+    pub base_url: BaseUrl,
     pub options: Options,
     pub credential: Option<Cow<'c, str>>,
     /// A whole `authorization` of the caller's, where it is more than a key and there is no other credential.
     pub authorization: Option<&'c str>,
     /// Who calls: no key of the gateway's goes further.
     pub caller: Caller<'c>,
-    pub forward: ForwardHeaders,
+    pub forward_headers: ForwardHeaders,
     pub timeout: Duration,
     /// How long it may take by config or settings, whatever the caller says.
-    pub patience: Duration,
+    pub configured_timeout: Duration,
     /// Its streams are held back until their first event is known.
-    pub inspects: bool,
-    pub coding: Coding,
-    pub telling: Telling,
+    pub inspects_stream: bool,
+    pub response_coding: ResponseCoding,
+    pub stream_usage: StreamUsage,
     /// Answers keep strictly to the shapes of `OpenAI`.
-    pub strict: bool,
+    pub is_strict: bool,
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
-    pub passthrough: bool,
-    pub saved: Option<&'c SavedProvider>,
-    pub reach: Reach,
+    pub is_passthrough: bool,
+    pub saved_provider: Option<&'c SavedProvider>,
+    pub credential_origin: CredentialOrigin,
     /// Of whom its credential is fetched, where that is not at hand.
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
-    pub fields: Vec<(&'c str, &'c str)>,
+    pub header_fields: Vec<(&'c str, &'c str)>,
     /// What was saved with it of prices.
-    pub priced: prices::Own,
+    pub price_overrides: prices::ProviderPricing,
     /// How it is told to go on, where another target began the answer.
-    pub goes_on: Option<&'static Continuing>,
+    pub prefill: Option<&'static Continuing>,
 }
 
 impl Target<'_> {
     /// How it is asked for what it does not offer in the caller's own dialect.
-    pub fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
-        self.provider.wire_at(operation, model, (&self.options, &self.base.prefix))
+    pub fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+        self.provider.wire_at(operation, model, (&self.options, &self.base_url.prefix))
     }
 
     /// Whether its requests are signed, and carry no key.
-    pub fn is_signed(&self) -> bool {
+    pub fn signs_requests(&self) -> bool {
         self.grant
             .as_ref()
             .map_or_else(|| !matches!(self.provider.signature(&self.options), Ok(None)), |grant| grant.is_to_sign())
     }
 
     /// It has no longer than until then.
-    pub fn end_by(&mut self, until: Option<Instant>) {
+    pub fn cap_timeout(&mut self, until: Option<Instant>) {
         if let Some(until) = until {
             self.timeout = self.timeout.min(until.saturating_duration_since(Instant::now()));
         }
     }
 
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
-    pub fn sets(&self, name: &[u8]) -> bool {
+    pub fn overrides_header(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
-            || self.fields.iter().any(|(set, _)| set.as_bytes() == name)
+            || self.header_fields.iter().any(|(set, _)| set.as_bytes() == name)
     }
 }

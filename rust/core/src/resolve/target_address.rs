@@ -9,87 +9,94 @@ use crate::{
     config::Node,
     error::{Error, Result},
     features::custom_host::CustomHost,
-    ingress::headers::control_name,
+    ingress::headers::split_control_name,
     resolve::{
-        inline_policy::Stored,
-        target_resolver::{Choice, Named, Plan},
+        inline_policy::CredentialStorage,
+        target_resolver::{NamedProvider, RoutePlan, TargetResolver},
     },
     state::snapshot::SavedProvider,
-    upstream::Base,
+    upstream::BaseUrl,
 };
 
 /// Where a target is, and who asks it.
-pub(crate) struct Place {
-    pub base: Base,
+pub(crate) struct TargetAddress {
+    pub base: BaseUrl,
     pub options: Options,
     pub grant: Option<Grant>,
     /// Its credential is stored.
-    pub is_bound: bool,
+    pub is_credential_stored: bool,
 }
 
-impl<'c> Choice<'c> {
+impl<'c> TargetResolver<'c> {
     /// Where that is, and of whom its credential is fetched. What is stored goes where what is stored with it says, whatever a
     /// request or a config says beside it.
-    pub(crate) fn place(
+    pub(crate) fn resolve_address(
         &self,
-        plan: &Plan<'c>,
+        plan: &RoutePlan<'c>,
         node: &Node,
-        (whom, model): (&Named<'c>, &str),
+        (whom, model): (&NamedProvider<'c>, &str),
         is_callers: bool,
-    ) -> Result<Place> {
-        let Named { provider, saved, .. } = *whom;
+    ) -> Result<TargetAddress> {
+        let NamedProvider { provider, saved, .. } = *whom;
         let mut options = Options::default();
         let has_own = saved.is_some_and(|saved| {
             saved.options.told_to(provider, &mut options);
-            saved.api_key.is_some() || has_secret(provider, &options)
+            saved.api_key.is_some() || has_credential(provider, &options)
         });
         // Fields alone go nowhere else either, but leave open who asks.
-        let keeps_fields = saved.is_some_and(SavedProvider::keeps_fields);
+        let keeps_fields = saved.is_some_and(SavedProvider::has_header_fields);
         let stored = (keeps_fields && !has_own).then(|| options.clone());
         let say = |options: &mut Options| {
-            node.deployments.told(provider, model, options);
+            node.deployments.add_options(provider, model, options);
             node.options.told_to(provider, options);
         };
         if !has_own {
             say(&mut options);
         }
-        let in_config = plan.slug.is_some() && (node.api_key.is_some() || !has_own && has_secret(provider, &options));
+        let in_config =
+            plan.config_slug.is_some() && (node.api_key.is_some() || !has_own && has_credential(provider, &options));
         let is_bound = has_own || in_config;
-        self.refuse_leak(node, Stored { in_config, in_provider: has_own || keeps_fields })?;
+        self.check_credential_host(
+            node,
+            CredentialStorage { is_in_config: in_config, is_in_provider: has_own || keeps_fields },
+        )?;
         if !is_bound && is_callers {
-            self.read_options(provider, &mut options);
+            self.apply_header_options(provider, &mut options);
         }
-        self.read_path(provider, &mut options, is_bound)?;
-        let host = match (&plan.host, self.call.control.custom_host) {
+        self.apply_path_options(provider, &mut options, is_bound)?;
+        let host = match (&plan.custom_host, self.call.control.custom_host) {
             (None, Some(_)) => CustomHost::default().resolve(self.call.control.custom_host)?,
             (host, _) => host.clone(),
         };
         let custom = if host.is_some() { host } else { node.features.custom_host.resolve(None)? };
         let base = match custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())) {
             Some(base) => base,
-            None => {
-                base_of(provider, self.call.route.operation, stored.as_ref().unwrap_or(&options), whom.own.as_ref())?
-            }
+            None => resolve_base_url(
+                provider,
+                self.call.route.operation,
+                stored.as_ref().unwrap_or(&options),
+                whom.base_url.as_ref(),
+            )?,
         };
-        let grant = self.grant(provider, &options, is_bound)?;
+        let grant = self.resolve_grant(provider, &options, is_bound)?;
         if has_own {
             say(&mut options);
         }
         if is_bound && is_callers {
-            self.read_options(provider, &mut options);
+            self.apply_header_options(provider, &mut options);
         }
-        Ok(Place { base, options, grant, is_bound })
+        Ok(TargetAddress { base, options, grant, is_credential_stored: is_bound })
     }
 
     /// Adds what a path that is passed on says; what is stored goes nowhere that it does not say itself.
-    fn read_path(&self, provider: &dyn Provider, options: &mut Options, is_bound: bool) -> Result<()> {
+    fn apply_path_options(&self, provider: &dyn Provider, options: &mut Options, is_bound: bool) -> Result<()> {
         let route = self.call.route;
         let said = if route.operation == Operation::Proxy { provider.said_in_path(route.path) } else { None };
         let Some((option, value)) = said else { return Ok(()) };
         match options.get(option.key) {
             Some(given) if given != value => {
                 let message = format!("{} is `{given}`, and the path says `{value}`", option.key);
-                Err(Error::OptionInvalid { provider: provider.slug(), message })
+                Err(Error::ProviderOptionInvalid { provider: provider.slug(), message })
             }
             None if !is_bound => {
                 options.put(option, value.to_owned());
@@ -100,12 +107,12 @@ impl<'c> Choice<'c> {
     }
 
     /// Adds what the request's headers say of options that are not decided yet.
-    fn read_options(&self, provider: &dyn Provider, options: &mut Options) {
-        if !self.call.control.others || provider.options().is_empty() {
+    fn apply_header_options(&self, provider: &dyn Provider, options: &mut Options) {
+        if !self.call.control.has_other_fields || provider.options().is_empty() {
             return;
         }
         for (name, value) in self.call.head.headers.iter() {
-            let Some((_, rest)) = control_name(name, &self.settings.header_aliases) else { continue };
+            let Some((_, rest)) = split_control_name(name, &self.settings.header_aliases) else { continue };
             let known = provider.options().iter().find(|option| option.header.as_bytes() == rest);
             if let (Some(option), Ok(value)) = (known, std::str::from_utf8(value))
                 && !value.trim().is_empty()
@@ -117,7 +124,7 @@ impl<'c> Choice<'c> {
 }
 
 /// Whether the options themselves say who asks, or hold a part of what does.
-fn has_secret(provider: &dyn Provider, options: &Options) -> bool {
+fn has_credential(provider: &dyn Provider, options: &Options) -> bool {
     provider.token(options).is_some()
         || !matches!(provider.grant(options), Ok(None))
         || !matches!(provider.signature(options), Ok(None))
@@ -125,13 +132,18 @@ fn has_secret(provider: &dyn Provider, options: &Options) -> bool {
 }
 
 /// A provider's own address: the same for everybody, or one that its options decide.
-fn base_of(provider: &dyn Provider, operation: Operation, options: &Options, own: Option<&Base>) -> Result<Base> {
+fn resolve_base_url(
+    provider: &dyn Provider,
+    operation: Operation,
+    options: &Options,
+    own: Option<&BaseUrl>,
+) -> Result<BaseUrl> {
     let slug = provider.slug();
-    let lacks = |message| Error::OptionInvalid { provider: slug, message };
+    let lacks = |message| Error::ProviderOptionInvalid { provider: slug, message };
     if let Some(url) = provider.base(operation, options).map_err(lacks)? {
-        return Base::parse(&url).map_err(lacks);
+        return BaseUrl::parse(&url).map_err(lacks);
     }
-    own.cloned().ok_or_else(|| Error::HostRefused {
+    own.cloned().ok_or_else(|| Error::CustomHostInvalid {
         message: format!("`{slug}` has no address of its own: send x-gateway-custom-host"),
     })
 }

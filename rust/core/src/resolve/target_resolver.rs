@@ -8,7 +8,7 @@ use std::{
 };
 
 use penstock_llm::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     catalog::{self, Credential, Provider},
     operation::Operation,
 };
@@ -20,73 +20,73 @@ use crate::{
     error::{Error, Result},
     features::custom_host::CustomHost,
     ingress::{
-        headers::{self, Control, Head},
+        headers::{self, ControlHeaders, RequestHead},
         route::{self, Route},
     },
     process::settings::Settings,
     resolve::{
-        target::{Coding, Reach, Target, Telling},
-        target_address::Place,
+        target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
+        target_address::TargetAddress,
     },
     state::{
-        shared::inline_configs::InlineConfigs,
-        snapshot::{Key, SavedProvider, Snapshot},
+        shared::inline_configs::InlineConfigCache,
+        snapshot::{GatewayKey, SavedProvider, Snapshot},
     },
-    upstream::Base,
+    upstream::BaseUrl,
 };
 
 /// One request of the data plane: what it is about, its own words, and what it asks of the gateway.
 pub struct Call<'c> {
     pub route: Route<'c>,
-    pub head: &'c Head,
-    pub control: Control<'c>,
+    pub head: &'c RequestHead,
+    pub control: ControlHeaders<'c>,
 }
 
 impl Call<'_> {
-    pub fn asked_for(&self) -> Operation {
-        self.route.asked_for(&self.head.method)
+    pub fn requested_operation(&self) -> Operation {
+        self.route.effective_operation(&self.head.method)
     }
 
     /// The dialect in which the caller writes, reads and is told of errors. Where a path is of several, clients are known
     /// by how theirs begin, Anthropic's also by the version that they ask for.
-    pub fn dialect(&self) -> Dialect {
+    pub fn client_api_format(&self) -> ApiFormat {
         let path = self.route.path;
         let is_anthropics = || {
             path == "/messages"
                 || path.starts_with("/messages/")
                 || self.head.headers.get("anthropic-version").is_some()
-                || route::is_of_claude(path)
+                || route::is_vertex_claude_path(path)
         };
         let by_path = || match path {
-            _ if route::is_of_google(path) => Dialect::Gemini,
-            _ if path.starts_with("/model/") || path.starts_with("/guardrail/") => Dialect::Bedrock,
-            _ if is_anthropics() => Dialect::Anthropic,
-            _ => Dialect::OpenAi,
+            _ if route::is_google_path(path) => ApiFormat::Gemini,
+            _ if path.starts_with("/model/") || path.starts_with("/guardrail/") => ApiFormat::Bedrock,
+            _ if is_anthropics() => ApiFormat::Anthropic,
+            _ => ApiFormat::OpenAi,
         };
-        self.asked_for().dialect().unwrap_or_else(by_path)
+        self.requested_operation().dialect().unwrap_or_else(by_path)
     }
 }
 
 /// What decides the target: the process's settings, the snapshot, the request.
-pub struct Choice<'c> {
+pub struct TargetResolver<'c> {
     pub settings: &'c Settings,
-    pub bases: &'c Bases,
+    pub base_urls: &'c BaseUrls,
     pub snapshot: &'c Snapshot,
-    pub inline_configs: &'c InlineConfigs,
+    pub inline_configs: &'c InlineConfigCache,
     pub call: &'c Call<'c>,
     pub caller: &'c Caller<'c>,
 }
 
 /// Where each provider's API starts, parsed once.
-pub struct Bases(Vec<(&'static str, &'static dyn Provider, Option<Base>)>);
+pub struct BaseUrls(Vec<(&'static str, &'static dyn Provider, Option<BaseUrl>)>);
 
-impl Bases {
+impl BaseUrls {
     /// `mock` is the address of the pretend provider.
     pub fn new(mock: Option<&str>) -> std::result::Result<Self, String> {
         let base_of = |provider: &'static dyn Provider| match (provider.slug(), mock) {
-            ("mock", Some(host)) => Base::parse(&format!("{}/v1", host.trim_end_matches('/'))).map(Some),
+            ("mock", Some(host)) => BaseUrl::parse(&format!("{}/v1", host.trim_end_matches('/'))).map(Some),
             _ if provider.base_url().is_empty() => Ok(None),
-            _ => Base::parse(provider.base_url()).map(Some),
+            _ => BaseUrl::parse(provider.base_url()).map(Some),
         };
         catalog::all()
             .map(|provider| Ok((provider.slug(), provider, base_of(provider)?)))
@@ -94,161 +94,180 @@ impl Bases {
             .map(Self)
     }
 
-    fn find(&self, slug: &str) -> Option<(&'static dyn Provider, &Option<Base>)> {
+    fn find(&self, slug: &str) -> Option<(&'static dyn Provider, &Option<BaseUrl>)> {
         self.0.iter().find(|(known, ..)| *known == slug).map(|(_, provider, base)| (*provider, base))
     }
 }
 
 /// A provider as it was named: by its own name, or by the slug of a saved one.
 #[derive(Clone, Copy)]
-pub(crate) struct Named<'c> {
+pub(crate) struct NamedProvider<'c> {
     pub provider: &'static dyn Provider,
-    pub own: &'c Option<Base>,
+    pub base_url: &'c Option<BaseUrl>,
     pub saved: Option<&'c SavedProvider>,
 }
 
 /// How a request is to be routed, as far as it can be said before its body is read.
-pub struct Plan<'c> {
-    pub config: Chosen<'c>,
+pub struct RoutePlan<'c> {
+    pub config: ConfigSource<'c>,
     /// Of the saved config.
-    pub slug: Option<&'c str>,
-    sent: Option<Named<'c>>,
+    pub config_slug: Option<&'c str>,
+    requested_provider: Option<NamedProvider<'c>>,
     /// From its header.
-    pub(crate) host: Option<Base>,
+    pub(crate) custom_host: Option<BaseUrl>,
 }
 
 /// The config of a request.
-pub enum Chosen<'c> {
+pub enum ConfigSource<'c> {
     Saved(&'c Config),
     Inline(Arc<Config>),
     None,
 }
 
-static NONE: LazyLock<Config> = LazyLock::new(Config::default);
+static EMPTY_CONFIG: LazyLock<Config> = LazyLock::new(Config::default);
 
-impl Deref for Chosen<'_> {
+impl Deref for ConfigSource<'_> {
     type Target = Config;
 
     fn deref(&self) -> &Config {
         match self {
             Self::Saved(config) => config,
             Self::Inline(config) => config,
-            Self::None => &NONE,
+            Self::None => &EMPTY_CONFIG,
         }
     }
 }
 
-impl Plan<'_> {
+impl RoutePlan<'_> {
     /// Whether where the request goes is known without its body.
-    pub fn names_provider(&self) -> bool {
-        self.sent.is_some() || self.config.root.provider.is_some()
+    pub fn has_provider(&self) -> bool {
+        self.requested_provider.is_some() || self.config.root.provider.is_some()
     }
 }
 
-impl<'c> Choice<'c> {
+impl<'c> TargetResolver<'c> {
     /// What the request says of its routing. What is wrong is told in the order in which it stands here.
-    pub fn plan(&self) -> Result<Plan<'c>> {
+    pub fn build_plan(&self) -> Result<RoutePlan<'c>> {
         let control = &self.call.control;
-        self.refuse_blocked()?;
-        self.refuse_kind()?;
-        self.refuse_guardrails()?;
+        self.check_inline_allowed()?;
+        self.check_content_type()?;
+        self.reject_guardrails()?;
         let sent = match (control.provider, control.virtual_key) {
-            (Some(name), _) => Some(self.named(name)?),
-            (None, Some(slug)) => Some(self.saved(slug)?),
+            (Some(name), _) => Some(self.find_provider(name)?),
+            (None, Some(slug)) => Some(self.find_saved_provider(slug)?),
             (None, None) => None,
         };
-        if sent.is_none() && self.config_named()?.is_none() {
+        if sent.is_none() && self.requested_config()?.is_none() {
             // A model of the form `@slug/model` may still name one.
             let operation = self.call.route.operation;
             let reads = operation.takes_json() || operation.takes_model_in_form() || operation == Operation::Realtime;
-            let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
-            return if reads { Ok(plan) } else { Err(Error::ProviderNeeded) };
+            let plan = RoutePlan {
+                config: ConfigSource::None,
+                config_slug: None,
+                requested_provider: sent,
+                custom_host: None,
+            };
+            return if reads { Ok(plan) } else { Err(Error::ProviderRequired) };
         }
         let host = CustomHost::default().resolve(control.custom_host)?;
-        let (config, slug) = self.config()?;
-        Ok(Plan { config, slug, sent, host })
+        let (config, slug) = self.resolve_config()?;
+        Ok(RoutePlan { config, config_slug: slug, requested_provider: sent, custom_host: host })
     }
 
     /// Where a node without further targets goes, for a request for this model; and the model, where part of its name
     /// said who is meant.
-    pub fn target<'m>(&self, plan: &Plan<'c>, node: &Node, model: &'m str) -> Result<(Target<'c>, Option<&'m str>)> {
+    pub fn resolve_target<'m>(
+        &self,
+        plan: &RoutePlan<'c>,
+        node: &Node,
+        model: &'m str,
+    ) -> Result<(Target<'c>, Option<&'m str>)> {
         let control = &self.call.control;
-        let (whom, named) = self.whom(plan, node, model)?;
+        let (whom, named) = self.resolve_provider(plan, node, model)?;
         // What the caller sends for one provider is not for whoever else a config names.
         let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
-        let Place { base, options, grant, is_bound } =
-            self.place(plan, node, (&whom, named.unwrap_or(model)), is_callers)?;
-        let Named { provider, saved, .. } = whom;
+        let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
+            self.resolve_address(plan, node, (&whom, named.unwrap_or(model)), is_callers)?;
+        let NamedProvider { provider, saved, .. } = whom;
         let features = &node.features;
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
         let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
-        let patience = features.request_timeout.or(settings);
+        let patience = features.request_timeout.or_setting(settings);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.call.head.headers;
         let stored = node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
         let credential = match stored {
             Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
-            None if is_callers => self.caller.credential(headers, field_of(provider, &base.prefix)).map(Cow::Borrowed),
+            None if is_callers => {
+                self.caller.provider_credential(headers, credential_header(provider, &base.prefix)).map(Cow::Borrowed)
+            }
             None => None,
         };
         let has_key = credential.is_some() || grant.is_some() || provider.token(&options).is_some();
         // What Amazon's clients sign is good for the host that they were given, and nowhere else.
-        let is_meant = is_callers && self.call.dialect() != Dialect::Bedrock;
-        let authorization = if has_key || !is_meant { None } else { self.caller.authorization(headers) };
+        let is_meant = is_callers && self.call.client_api_format() != ApiFormat::Bedrock;
+        let authorization = if has_key || !is_meant { None } else { self.caller.provider_authorization(headers) };
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
-        let (strict, passthrough) = (features.strict.resolve(control.strict), node.passthrough || control.is_nitro());
-        let priced = prices::Own { is_prepaid: provider.is_prepaid(&options), ..prices::Own::default() };
+        let (strict, passthrough) =
+            (features.strict.resolve(control.strict_openai_compliance), node.passthrough || control.is_nitro_mode());
+        let priced =
+            prices::ProviderPricing { is_prepaid: provider.is_prepaid(&options), ..prices::ProviderPricing::default() };
         let target = Target {
             provider,
-            base,
+            base_url: base,
             options,
             credential,
             authorization,
             caller: *self.caller,
-            forward,
+            forward_headers: forward,
             timeout,
-            patience,
-            inspects,
+            configured_timeout: patience,
+            inspects_stream: inspects,
             // What is inspected must be readable, whatever the caller accepts.
-            coding: if inspects { Coding::Plain } else { Coding::Any },
-            telling: Telling::Asked,
-            strict,
-            passthrough,
-            saved,
-            reach: if is_bound { Reach::Stored } else { Reach::Own },
+            response_coding: if inspects { ResponseCoding::Uncompressed } else { ResponseCoding::AnyAccepted },
+            stream_usage: StreamUsage::Requested,
+            is_strict: strict,
+            is_passthrough: passthrough,
+            saved_provider: saved,
+            credential_origin: if is_bound { CredentialOrigin::Stored } else { CredentialOrigin::Request },
             grant: grant.map(Box::new),
-            fields: Vec::new(),
-            priced,
-            goes_on: None,
+            header_fields: Vec::new(),
+            price_overrides: priced,
+            prefill: None,
         };
         Ok((target, named))
     }
 
     /// The provider of a node: the one that it names, the one that the request names, or the one in the model's name.
-    fn whom<'m>(&self, plan: &Plan<'c>, node: &Node, model: &'m str) -> Result<(Named<'c>, Option<&'m str>)> {
+    fn resolve_provider<'m>(
+        &self,
+        plan: &RoutePlan<'c>,
+        node: &Node,
+        model: &'m str,
+    ) -> Result<(NamedProvider<'c>, Option<&'m str>)> {
         let addressed = model.strip_prefix('@').and_then(|rest| rest.split_once('/'));
         let sent = if node.passthrough && !self.call.control.provider.is_some_and(|name| name.starts_with('@')) {
             None
         } else {
-            plan.sent
+            plan.requested_provider
         };
-        let pinned = node.provider.as_deref().map(|name| self.named(name)).transpose()?.or(sent);
+        let pinned = node.provider.as_deref().map(|name| self.find_provider(name)).transpose()?.or(sent);
         match (pinned, addressed) {
             (Some(named), Some((slug, rest))) => {
                 // Some providers' own models begin with an `@` too.
-                let is_slug = self.snapshot.provider(self.caller.workspace(), slug).is_some();
+                let is_slug = self.snapshot.find_provider(self.caller.workspace(), slug).is_some();
                 Ok((named, is_slug.then_some(rest)))
             }
             (Some(named), None) => Ok((named, None)),
-            (None, Some((slug, rest))) => Ok((self.saved(slug)?, Some(rest))),
+            (None, Some((slug, rest))) => Ok((self.find_saved_provider(slug)?, Some(rest))),
             (None, None) if node.passthrough => Err(Error::ProviderUnresolved),
-            (None, None) => Err(Error::ProviderNeeded),
+            (None, None) => Err(Error::ProviderRequired),
         }
     }
 
     /// Who asks for checks is not served without them: there are none yet.
-    fn refuse_guardrails(&self) -> Result<()> {
-        let Control { input_guardrails, output_guardrails, .. } = self.call.control;
+    fn reject_guardrails(&self) -> Result<()> {
+        let ControlHeaders { input_guardrails, output_guardrails, .. } = self.call.control;
         let lists = [
             ("x-gateway-default-input-guardrails", input_guardrails),
             ("x-gateway-default-output-guardrails", output_guardrails),
@@ -260,11 +279,13 @@ impl<'c> Choice<'c> {
     }
 
     /// What is read must be what it says it is.
-    fn refuse_kind(&self) -> Result<()> {
+    fn check_content_type(&self) -> Result<()> {
         let operation = self.call.route.operation;
         let (allowed, is_allowed): (_, fn(&[u8]) -> bool) = match operation {
-            _ if operation.takes_json() => ("application/json", headers::is_json),
-            _ if operation.takes_model_in_form() => ("multipart/form-data, audio/* or application/json", is_form),
+            _ if operation.takes_json() => ("application/json", headers::is_json_media_type),
+            _ if operation.takes_model_in_form() => {
+                ("multipart/form-data, audio/* or application/json", is_form_content_type)
+            }
             _ => return Ok(()),
         };
         let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !is_allowed(value);
@@ -275,63 +296,64 @@ impl<'c> Choice<'c> {
         Ok(())
     }
 
-    fn config(&self) -> Result<(Chosen<'c>, Option<&'c str>)> {
-        let Some(text) = self.config_named()? else { return Ok((Chosen::None, None)) };
+    fn resolve_config(&self) -> Result<(ConfigSource<'c>, Option<&'c str>)> {
+        let Some(text) = self.requested_config()? else { return Ok((ConfigSource::None, None)) };
         let (config, slug) = if is_slug(text.as_bytes()) {
-            let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
-            let saved = self.snapshot.config(self.caller.workspace(), text).ok_or_else(missing)?;
-            saved.check(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
-            (Chosen::Saved(saved), Some(text))
+            let missing = || Error::NotFoundInWorkspace { kind: "config", slug: text.to_owned() };
+            let saved = self.snapshot.find_config(self.caller.workspace(), text).ok_or_else(missing)?;
+            saved.check_limits(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
+            (ConfigSource::Saved(saved), Some(text))
         } else {
-            let compiled = self.inline_configs.compiled(text, self.settings.target_limits());
+            let compiled = self.inline_configs.get_or_compile(text, self.settings.target_limits());
             let inline = compiled.map_err(|problems| match self.call.control.provider {
-                None if names_nobody(text) => Error::ProviderNeeded,
+                None if lacks_provider(text) => Error::ProviderRequired,
                 _ => Error::ConfigInvalid(problems),
             })?;
-            (Chosen::Inline(inline), None)
+            (ConfigSource::Inline(inline), None)
         };
         Ok((config, slug))
     }
 
     /// The config that was sent, or the one that the key has for all its requests.
-    fn config_named(&self) -> Result<Option<&'c str>> {
-        let own = self.caller.key.and_then(Key::config).map(|named| self.snapshot.config_slug(named));
-        let sent = self.call.control.config.map(|named| self.config_slug(named));
-        let is_bound = self.caller.key.is_some_and(Key::is_bound);
+    fn requested_config(&self) -> Result<Option<&'c str>> {
+        let own =
+            self.caller.key.and_then(GatewayKey::default_config).map(|named| self.snapshot.resolve_config_slug(named));
+        let sent = self.call.control.config.map(|named| self.normalise_config_slug(named));
+        let is_bound = self.caller.key.is_some_and(GatewayKey::is_config_locked);
         match sent {
-            Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigBound),
+            Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigOverrideNotAllowed),
             // What its config sets is part of what binds a key.
-            _ if is_bound && self.call.control.is_nitro() => Err(Error::ConfigBound),
+            _ if is_bound && self.call.control.is_nitro_mode() => Err(Error::ConfigOverrideNotAllowed),
             sent => Ok(sent.or(own)),
         }
     }
 
     /// The slug of a saved config of this workspace that is named by its id: both ways it is the same one.
-    fn config_slug(&self, named: &'c str) -> &'c str {
+    fn normalise_config_slug(&self, named: &'c str) -> &'c str {
         if !is_slug(named.as_bytes()) {
             return named;
         }
-        let slug = self.snapshot.config_slug(named);
-        if self.snapshot.config(self.caller.workspace(), slug).is_some() { slug } else { named }
+        let slug = self.snapshot.resolve_config_slug(named);
+        if self.snapshot.find_config(self.caller.workspace(), slug).is_some() { slug } else { named }
     }
 
-    fn named(&self, name: &str) -> Result<Named<'c>> {
+    fn find_provider(&self, name: &str) -> Result<NamedProvider<'c>> {
         if let Some(slug) = name.strip_prefix('@') {
-            return self.saved(slug);
+            return self.find_saved_provider(slug);
         }
-        let (provider, own) = self.bases.find(name).ok_or_else(|| Error::ProviderUnknown(name.to_owned()))?;
-        Ok(Named { provider, own, saved: None })
+        let (provider, own) = self.base_urls.find(name).ok_or_else(|| Error::ProviderUnknown(name.to_owned()))?;
+        Ok(NamedProvider { provider, base_url: own, saved: None })
     }
 
-    fn saved(&self, slug: &str) -> Result<Named<'c>> {
-        let missing = || Error::SavedUnknown { kind: "provider", slug: slug.to_owned() };
-        let saved = self.snapshot.provider(self.caller.workspace(), slug).ok_or_else(missing)?;
-        Ok(Named { saved: Some(saved), ..self.named(&saved.provider)? })
+    fn find_saved_provider(&self, slug: &str) -> Result<NamedProvider<'c>> {
+        let missing = || Error::NotFoundInWorkspace { kind: "provider", slug: slug.to_owned() };
+        let saved = self.snapshot.find_provider(self.caller.workspace(), slug).ok_or_else(missing)?;
+        Ok(NamedProvider { saved: Some(saved), ..self.find_provider(&saved.provider)? })
     }
 }
 
 /// The field in which a provider wants its key, where it is not a bearer token.
-fn field_of(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
+fn credential_header(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
     match provider.credential("", prefix) {
         Credential::Header(name) => Some(name),
         Credential::Bearer | Credential::Scheme(_) => None,
@@ -339,13 +361,15 @@ fn field_of(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
 }
 
 /// Whether what takes a form may be sent so: some providers take the sound alone, or JSON that says where a picture is.
-fn is_form(kind: &[u8]) -> bool {
+fn is_form_content_type(kind: &[u8]) -> bool {
     let is_audio = |kind: &[u8]| kind.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"audio/"));
-    headers::is_kind(kind, "multipart/form-data") || is_audio(kind.trim_ascii()) || headers::is_json(kind)
+    headers::is_media_type(kind, "multipart/form-data")
+        || is_audio(kind.trim_ascii())
+        || headers::is_json_media_type(kind)
 }
 
 /// Whether an inline config with faults could not lead anywhere even without them.
-fn names_nobody(config: &str) -> bool {
+fn lacks_provider(config: &str) -> bool {
     let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config);
     read.is_ok_and(|map| !["provider", "targets", "virtual_key"].iter().any(|key| map.contains_key(*key)))
 }
@@ -355,33 +379,33 @@ mod tests {
     use super::*;
     use crate::ingress::headers::Headers;
 
-    fn target(
+    fn resolve_root_target(
         settings: &Settings,
         snapshot: &str,
         fields: &[(&str, &str)],
     ) -> Result<(String, String, Option<String>)> {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-        let head = Head { headers, ..Head::default() };
-        let control = Control::read(&head.headers, &[]);
-        let call = Call { route: Route::of("POST", "/v1/chat/completions").unwrap(), head: &head, control };
-        let (bases, caller) = (Bases::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
+        let head = RequestHead { headers, ..RequestHead::default() };
+        let control = ControlHeaders::parse(&head.headers, &[]);
+        let call = Call { route: Route::parse("POST", "/v1/chat/completions").unwrap(), head: &head, control };
+        let (bases, caller) = (BaseUrls::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
-        let inline_configs = InlineConfigs::new(1 << 20);
-        let choice = Choice {
+        let inline_configs = InlineConfigCache::new(1 << 20);
+        let choice = TargetResolver {
             settings,
-            bases: &bases,
+            base_urls: &bases,
             snapshot: &snapshot,
             inline_configs: &inline_configs,
             call: &call,
             caller: &caller,
         };
-        let plan = choice.plan()?;
-        let (target, _) = choice.target(&plan, &plan.config.root, "")?;
-        let authority = target.base.origin.authority();
+        let plan = choice.build_plan()?;
+        let (target, _) = choice.resolve_target(&plan, &plan.config.root, "")?;
+        let authority = target.base_url.origin.authority();
         Ok((target.provider.slug().to_owned(), authority, target.credential.map(Cow::into_owned)))
     }
 
-    const SAVED: &str = r#"{"epoch":"1","providers":[{"slug":"mine","provider":"openai","api_key":"sk-stored"}],
+    const SAVED_SNAPSHOT: &str = r#"{"epoch":"1","providers":[{"slug":"mine","provider":"openai","api_key":"sk-stored"}],
         "configs":[{"slug":"pc-1","config":{"provider":"@mine"}},
             {"slug":"pc-key","config":{"provider":"openai","api_key":"sk-config"}},
             {"slug":"pc-loose","config":{"api_key":"sk-config"}},
@@ -389,31 +413,37 @@ mod tests {
             {"slug":"pc-host","config":{"custom_host":"https://llm.example/v1"}}]}"#;
 
     #[test]
-    fn a_provider_name_takes_the_callers_credential() {
+    fn a_named_provider_gets_the_clients_credential() {
         let fields = [("x-gateway-provider", "openai"), ("authorization", "Bearer sk-1")];
-        let found = target(&Settings::default(), r#"{"epoch":"1"}"#, &fields).unwrap();
+        let found = resolve_root_target(&Settings::default(), r#"{"epoch":"1"}"#, &fields).unwrap();
         assert_eq!(found, ("openai".into(), "api.openai.com".into(), Some("sk-1".into())));
     }
 
     #[test]
-    fn a_custom_host_takes_the_providers_place() {
+    fn a_custom_host_replaces_the_provider_host() {
         let fields = [("x-gateway-provider", "openai"), ("x-gateway-custom-host", "https://llm.example/v1")];
-        assert_eq!(target(&Settings::default(), r#"{"epoch":"1"}"#, &fields).unwrap().1, "llm.example");
+        assert_eq!(resolve_root_target(&Settings::default(), r#"{"epoch":"1"}"#, &fields).unwrap().1, "llm.example");
     }
 
     #[test]
-    fn saved_things_are_found_by_their_slug() {
+    fn saved_providers_and_configs_are_found_by_slug() {
         for fields in [("x-gateway-provider", "@mine"), ("x-gateway-config", "pc-1"), ("x-gateway-virtual-key", "mine")]
         {
-            assert_eq!(target(&Settings::default(), SAVED, &[fields]).unwrap().2.as_deref(), Some("sk-stored"));
+            assert_eq!(
+                resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, &[fields]).unwrap().2.as_deref(),
+                Some("sk-stored")
+            );
         }
         for fields in [("x-gateway-provider", "@other"), ("x-gateway-config", "pc-2")] {
-            assert!(matches!(target(&Settings::default(), SAVED, &[fields]), Err(Error::SavedUnknown { .. })));
+            assert!(matches!(
+                resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, &[fields]),
+                Err(Error::NotFoundInWorkspace { .. })
+            ));
         }
     }
 
     #[test]
-    fn a_stored_credential_never_goes_to_a_host_of_the_requests_choice() {
+    fn a_stored_credential_never_goes_to_a_host_that_the_request_names() {
         let evil = ("x-gateway-custom-host", "https://evil.example");
         for fields in [
             &[("x-gateway-provider", "@mine"), evil][..],
@@ -430,30 +460,31 @@ mod tests {
             &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "groq")],
             &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "@mine")],
         ] {
-            let found = target(&Settings::default(), SAVED, fields);
-            assert!(matches!(found, Err(Error::HostRefused { .. })), "{fields:?}: {:?}", found.ok());
+            let found = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields);
+            assert!(matches!(found, Err(Error::CustomHostInvalid { .. })), "{fields:?}: {:?}", found.ok());
         }
     }
 
     #[test]
-    fn a_stored_credential_goes_where_it_was_stored_for() {
+    fn a_stored_credential_goes_to_the_host_it_is_stored_for() {
         for (fields, host) in [
             (&[("x-gateway-config", "pc-key"), ("x-gateway-provider", "groq")][..], "api.openai.com"),
             (&[("x-gateway-config", "pc-bound"), ("x-gateway-provider", "openai")], "llm.example"),
         ] {
-            let found = target(&Settings::default(), SAVED, fields).unwrap();
+            let found = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields).unwrap();
             assert_eq!((found.1.as_str(), found.2.as_deref()), (host, Some("sk-config")), "{fields:?}");
         }
         // What the request itself brings may go where the request says.
         let own =
             [("x-gateway-config", r#"{"provider":"openai","api_key":"sk-own","custom_host":"https://a.example"}"#)];
-        assert_eq!(target(&Settings::default(), SAVED, &own).unwrap().1, "a.example");
+        assert_eq!(resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, &own).unwrap().1, "a.example");
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_the_order_of_the_spec() {
-        let code =
-            |fields: &[(&str, &str)]| target(&Settings::default(), SAVED, fields).map_err(|error| error.code()).err();
+    fn reports_errors_in_the_order_of_the_spec() {
+        let code = |fields: &[(&str, &str)]| {
+            resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields).map_err(|error| error.code()).err()
+        };
         let kind = ("content-type", "text/plain");
         let host = ("x-gateway-custom-host", "ftp://a");
         let forward = ("x-gateway-forward-headers", "x-gateway-forward-headers");
@@ -477,34 +508,39 @@ mod tests {
         }
     }
 
-    const AZURE: &str = r#"{"epoch":"1","providers":[{"slug":"az","provider":"azure-openai","api_key":"k",
+    const AZURE_SNAPSHOT: &str = r#"{"epoch":"1","providers":[{"slug":"az","provider":"azure-openai","api_key":"k",
         "options":{"resource_name":"mine","api_version":"v1"}}]}"#;
 
     #[test]
     fn options_decide_the_address_of_a_provider() {
         let settings = Settings::default();
         let fields = [("x-gateway-provider", "azure-openai"), ("x-gateway-azure-resource-name", "res")];
-        assert_eq!(target(&settings, SAVED, &fields).unwrap().1, "res.openai.azure.com");
+        assert_eq!(resolve_root_target(&settings, SAVED_SNAPSHOT, &fields).unwrap().1, "res.openai.azure.com");
         let config = r#"{"provider":"azure-openai","resource_name":"in-config"}"#;
         let fields = [("x-gateway-config", config), ("x-gateway-azure-resource-name", "res")];
-        assert_eq!(target(&settings, SAVED, &fields).unwrap().1, "in-config.openai.azure.com");
-        let missing = target(&settings, SAVED, &[("x-gateway-provider", "azure-openai")]);
-        assert!(matches!(missing, Err(Error::OptionInvalid { provider: "azure-openai", .. })));
+        assert_eq!(resolve_root_target(&settings, SAVED_SNAPSHOT, &fields).unwrap().1, "in-config.openai.azure.com");
+        let missing = resolve_root_target(&settings, SAVED_SNAPSHOT, &[("x-gateway-provider", "azure-openai")]);
+        assert!(matches!(missing, Err(Error::ProviderOptionInvalid { provider: "azure-openai", .. })));
     }
 
     #[test]
-    fn a_stored_credential_goes_to_the_stored_address_whatever_a_header_says() {
+    fn a_stored_credential_goes_to_the_stored_address_despite_headers() {
         let fields = [("x-gateway-provider", "@az"), ("x-gateway-azure-resource-name", "evil")];
-        let found = target(&Settings::default(), AZURE, &fields).unwrap();
+        let found = resolve_root_target(&Settings::default(), AZURE_SNAPSHOT, &fields).unwrap();
         assert_eq!((found.1.as_str(), found.2.as_deref()), ("mine.openai.azure.com", Some("k")));
-        let unplaced = AZURE.replace(r#""resource_name":"mine","#, "");
-        assert!(matches!(target(&Settings::default(), &unplaced, &fields), Err(Error::OptionInvalid { .. })));
+        let unplaced = AZURE_SNAPSHOT.replace(r#""resource_name":"mine","#, "");
+        assert!(matches!(
+            resolve_root_target(&Settings::default(), &unplaced, &fields),
+            Err(Error::ProviderOptionInvalid { .. })
+        ));
     }
 
     #[test]
-    fn inline_choices_can_be_blocked_in_the_order_of_the_spec() {
+    fn blocks_inline_settings_in_the_order_of_the_spec() {
         let settings = Settings { block_inline_config: true, ..Settings::default() };
-        let code = |fields: &[(&str, &str)]| target(&settings, SAVED, fields).map_err(|error| error.code()).err();
+        let code = |fields: &[(&str, &str)]| {
+            resolve_root_target(&settings, SAVED_SNAPSHOT, fields).map_err(|error| error.code()).err()
+        };
         assert_eq!(
             code(&[("x-gateway-config", "{}"), ("x-gateway-provider", "openai")]),
             Some("inline_config_blocked")

@@ -7,346 +7,358 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     operation::Operation,
     usage::{Meter, Skim, Usage},
 };
 
 use crate::{
     accounting::{
-        record::{self, Later, Outcome, Record},
-        token_counting::Answered,
+        record::{self, DeferredBilling, Outcome, Record},
+        token_counting::CountableResponse,
     },
-    endpoints::realtime::Opened,
+    endpoints::realtime::UpstreamWebSocket,
     error::{Error, Result},
     gateway::Gateway,
     ingress::{
-        headers::{self, Control, Head, Headers, Whole},
+        headers::{self, CompleteResponse, ControlHeaders, Headers, RequestHead},
         route,
     },
     process::deadline::Deadline,
     resolve::target_resolver::Call,
     response::{
         compressed,
-        outgoing::{Answer, Reading, Reply, Stream},
+        outgoing::{ClientResponse, ClientResponseHead, ResponseMeter, ResponseStream},
         pretty_print,
     },
-    routing::Place,
-    upstream::{self, AnswerBody, AnswerHead, Incoming},
+    routing::ResumePoint,
+    upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
 };
 
 /// The kinds of streams.
-const EVENTS: &str = "text/event-stream";
-const FRAMES: &str = "application/vnd.amazon.eventstream";
+const SSE_CONTENT_TYPE: &str = "text/event-stream";
+const AWS_EVENT_STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
 
 /// Where Google says that an upload goes on.
-const UPLOAD_URL: &str = "x-goog-upload-url";
+const UPLOAD_URL_HEADER: &str = "x-goog-upload-url";
 
 /// Answers up to this size are read whole before they are passed on.
-pub const WHOLE: usize = 256 * 1024;
+pub const MAX_BUFFERED_RESPONSE_BYTES: usize = 256 * 1024;
 
 /// What came back from a target.
-pub struct Served {
-    pub incoming: Incoming,
-    pub dialect: Dialect,
+pub struct UpstreamResponse {
+    pub incoming: IncomingResponse,
+    pub dialect: ApiFormat,
     /// For what of the answer must be there before the caller gets anything.
     pub deadline: Deadline,
     /// Where another target may go on, should it break off.
-    pub place: Option<Box<Place>>,
+    pub resume_point: Option<Box<ResumePoint>>,
     /// In the place of a body: the connection, where it speaks another protocol from here on.
-    pub opened: Option<Box<Opened>>,
+    pub upgraded: Option<Box<UpstreamWebSocket>>,
 }
 
-impl Served {
-    pub fn new(incoming: Incoming, dialect: Dialect, deadline: Deadline) -> Self {
-        Self { incoming, dialect, deadline, place: None, opened: None }
+impl UpstreamResponse {
+    pub fn new(incoming: IncomingResponse, dialect: ApiFormat, deadline: Deadline) -> Self {
+        Self { incoming, dialect, deadline, resume_point: None, upgraded: None }
     }
 
     /// What is no longer HTTP.
-    pub(crate) fn opened(opened: Opened, deadline: Deadline) -> Self {
-        let head = AnswerHead { status: 101, headers: Headers::default() };
-        let incoming = Incoming { head, body: AnswerBody::whole(Bytes::new()) };
-        Self { opened: Some(Box::new(opened)), ..Self::new(incoming, Dialect::OpenAi, deadline) }
+    pub(crate) fn from_upgrade(opened: UpstreamWebSocket, deadline: Deadline) -> Self {
+        let head = ResponseHead { status: 101, headers: Headers::default() };
+        let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(Bytes::new()) };
+        Self { upgraded: Some(Box::new(opened)), ..Self::new(incoming, ApiFormat::OpenAi, deadline) }
     }
 }
 
 /// Turns the provider's answer into ours.
-pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
-    let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
-    let (asked, status) = (call.asked_for(), answered.status);
-    (record.facts.status, record.facts.first_byte) = (status, Some(record.elapsed()));
-    let pieces = Pieces::of(asked, &answered, body.expected());
-    let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
-    let is_small = is_small(pieces, &answered, body.expected());
-    let coded = Coded::of(&answered.headers);
-    let Coded { is_plain, is_packed, is_json } = coded;
+pub async fn deliver_response(
+    gateway: &Gateway,
+    served: UpstreamResponse,
+    call: &Call<'_>,
+    mut record: Record,
+) -> ClientResponse {
+    let UpstreamResponse { incoming: IncomingResponse { head: answered, mut body }, dialect, mut deadline, .. } =
+        served;
+    let (asked, status) = (call.requested_operation(), answered.status);
+    (record.log.status, record.log.time_to_first_byte) = (status, Some(record.elapsed()));
+    let pieces = StreamFraming::detect(asked, &answered, body.content_length());
+    let (is_events, is_frames) = (pieces == Some(StreamFraming::SseEvents), pieces == Some(StreamFraming::AwsFrames));
+    let is_small = should_buffer(pieces, &answered, body.content_length());
+    let coded = BodyEncoding::from_headers(&answered.headers);
+    let BodyEncoding { is_uncompressed: is_plain, is_gzip: is_packed, is_json } = coded;
     if status < 300 && asked.is_of_responses() {
         // In a box of its own: it would make the future of every request larger.
-        record.facts.paid.later = Box::pin(Later::of(&gateway.shared.dues, call, record.facts.provider)).await;
+        record.log.billing.deferred_billing =
+            Box::pin(DeferredBilling::for_call(&gateway.shared.pending_charges, call, record.log.provider)).await;
     }
-    let has_cost = status < 300 && (is_plain || is_packed) && is_paid_for(call, &record);
-    let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
-    let beside = if dialect == Dialect::Bedrock { invocation(&answered.headers) } else { None };
-    let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
+    let has_cost = status < 300 && (is_plain || is_packed) && is_billable(call, &record);
+    let declared = answered.headers.get_str("content-length").and_then(|text| text.parse().ok());
+    let beside = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&answered.headers) } else { None };
+    let mut reply = ClientResponseHead::new(status, build_response_headers(answered.headers, call, &record));
     if is_small {
         // Pinned here and below: what an async function takes it keeps twice.
         let collected = {
-            let collecting = pin!(upstream::collect(&mut body, WHOLE));
-            unless_closing(gateway, pin!(deadline.bound(collecting))).await
+            let collecting = pin!(upstream::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES));
+            run_unless_draining(gateway, pin!(deadline.enforce(collecting))).await
         };
         match collected {
             Ok(Some(bytes)) => {
                 let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
-                let shown = (is_json && is_plain && pretty_print::is_asked(call))
-                    .then(|| pretty_print::indented(bytes.clone()));
+                let shown = (is_json && is_plain && pretty_print::is_requested(call))
+                    .then(|| pretty_print::pretty_print(bytes.clone()));
                 let length = if is_bodiless { declared } else { Some(shown.as_ref().unwrap_or(&bytes).len()) };
-                reply.set_length(length);
+                reply.set_content_length(length);
                 let cost = (has_cost && is_json).then_some((dialect, is_packed));
-                let Answer { reply, body } = whole(reply, bytes, (cost, beside), record);
-                return Answer { reply, body: shown.map_or(body, Into::into) };
+                let ClientResponse { head: reply, body } =
+                    finish_buffered_response(reply, bytes, (cost, beside), record);
+                return ClientResponse { head: reply, body: shown.map_or(body, Into::into) };
             }
             Ok(None) => (),
-            Err(error) => return refuse(&error, call, record),
+            Err(error) => return respond_with_error(&error, call, record),
         }
     }
-    if !(is_events || is_frames) || is_impatient(gateway, &deadline) {
+    if !(is_events || is_frames) || is_deadline_before_heartbeat(gateway, &deadline) {
         // The status is still ours to choose until something of the body is there.
         let first = {
-            let beginning = pin!(body.begun());
-            unless_closing(gateway, pin!(deadline.bound(beginning))).await
+            let beginning = pin!(body.wait_for_first_chunk());
+            run_unless_draining(gateway, pin!(deadline.enforce(beginning))).await
         };
         if let Err(error) = first {
-            return refuse(&error, call, record);
+            return respond_with_error(&error, call, record);
         }
     }
     if is_json && pieces.is_none() {
         // Too large to be held, but whole all the same.
-        body.ends_with(&deadline);
+        body.limit_by(&deadline);
     }
     // An event may be added at the end of events: their length is open.
-    reply.set_length(if is_events { None } else { body.expected() });
-    gateway.sink.metrics.streams.add(1);
-    let reading = coded.reading(pieces, has_cost, (dialect, asked), &record);
+    reply.set_content_length(if is_events { None } else { body.content_length() });
+    gateway.record_sink.metrics.streams.add(1);
+    let reading = coded.select_reader(pieces, has_cost, (dialect, asked), &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
-    let every = spread(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
-    let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
-    let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
-    Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+    let every = jitter_interval(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
+    let stream = ResponseStream::new(body, (reading, dialect), ends_with_event, record);
+    let beats = is_events && is_plain && allows_heartbeat(call, dialect) && !every.is_zero();
+    ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
 
 /// A question is answered with what it cost; what is fetched later has been paid for, as a rule.
-fn is_paid_for(call: &Call<'_>, record: &Record) -> bool {
-    let is_now = match &record.facts.paid.later {
-        Some(later) => !later.is_paid(),
+fn is_billable(call: &Call<'_>, record: &Record) -> bool {
+    let is_now = match &record.log.billing.deferred_billing {
+        Some(later) => !later.is_already_charged(),
         None => call.head.method == "POST",
     };
-    is_now && !record.facts.is_from_cache()
+    is_now && !record.log.is_from_cache()
 }
 
 /// Whether a stream's first byte must come before its caller would have to hear that it is still coming.
-fn is_impatient(gateway: &Gateway, deadline: &Deadline) -> bool {
+fn is_deadline_before_heartbeat(gateway: &Gateway, deadline: &Deadline) -> bool {
     let settings = &gateway.settings;
     let silence = if settings.heartbeat_ms == 0 { settings.idle_timeout_ms } else { settings.heartbeat_ms };
     deadline.limit() < Duration::from_millis(silence)
 }
 
 /// What becomes of this, unless the process ends before.
-async fn unless_closing<T>(gateway: &Gateway, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
+async fn run_unless_draining<T>(gateway: &Gateway, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
     tokio::select! {
         biased;
         done = work => done,
-        () = gateway.closing() => Err(Error::Draining),
+        () = gateway.wait_for_stream_shutdown() => Err(Error::Draining),
     }
 }
 
 /// Up to a quarter less, by the random part of an id: the heartbeats of streams that began together must not fall together.
-fn spread(every: Duration, id: uuid::Uuid) -> Duration {
+fn jitter_interval(every: Duration, id: uuid::Uuid) -> Duration {
     every.saturating_sub(every / 4 * u32::from(id.as_bytes()[15]) / u32::from(u8::MAX))
 }
 
 /// Whether a comment may stand in a stream. Google's own clients take every line for JSON.
-fn may_beat(call: &Call<'_>, dialect: Dialect) -> bool {
-    call.route.operation != Operation::Proxy && dialect != Dialect::Gemini
+fn allows_heartbeat(call: &Call<'_>, dialect: ApiFormat) -> bool {
+    call.route.operation != Operation::Proxy && dialect != ApiFormat::Gemini
 }
 
 /// What the bytes of an answer are.
 #[derive(Clone, Copy)]
-struct Coded {
-    is_plain: bool,
-    is_packed: bool,
+struct BodyEncoding {
+    is_uncompressed: bool,
+    is_gzip: bool,
     is_json: bool,
 }
 
-impl Coded {
-    fn of(headers: &Headers) -> Self {
-        Self { is_plain: is_plain(headers), is_packed: compressed::is_packed(headers), is_json: headers.is_json() }
+impl BodyEncoding {
+    fn from_headers(headers: &Headers) -> Self {
+        Self {
+            is_uncompressed: is_uncompressed(headers),
+            is_gzip: compressed::is_gzip(headers),
+            is_json: headers.is_json(),
+        }
     }
 
     /// How what is passed on is read meanwhile.
-    fn reading(
+    fn select_reader(
         self,
-        pieces: Option<Pieces>,
+        pieces: Option<StreamFraming>,
         has_cost: bool,
-        (dialect, asked): (Dialect, Operation),
+        (dialect, asked): (ApiFormat, Operation),
         record: &Record,
-    ) -> Reading {
-        let is_events = pieces == Some(Pieces::Events);
+    ) -> ResponseMeter {
+        let is_events = pieces == Some(StreamFraming::SseEvents);
         match pieces {
-            _ if self.is_packed && has_cost && (is_events || self.is_json) => {
-                Reading::Packed(record.packed(dialect, is_events))
+            _ if self.is_gzip && has_cost && (is_events || self.is_json) => {
+                ResponseMeter::Compressed(record.compressed_buffer(dialect, is_events))
             }
             // What is compressed can be neither read nor added to: where it breaks off it is cut.
-            _ if !self.is_plain => Reading::Nothing,
-            Some(Pieces::Events) if has_cost && record.facts.asked.is_some() => {
-                Reading::Events(Meter::counting(dialect, asked).into())
+            _ if !self.is_uncompressed => ResponseMeter::Unmetered,
+            Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
+                ResponseMeter::SseEvents(Meter::counting(dialect, asked).into())
             }
-            Some(Pieces::Events) => Reading::Events(Meter::of(dialect, asked).into()),
-            Some(Pieces::Frames) => Reading::Frames(Box::default()),
-            Some(Pieces::Items) => Reading::Items(Box::default()),
-            None if self.is_json && has_cost => Reading::Body(Skim::of(asked)),
-            None => Reading::Nothing,
+            Some(StreamFraming::SseEvents) => ResponseMeter::SseEvents(Meter::of(dialect, asked).into()),
+            Some(StreamFraming::AwsFrames) => ResponseMeter::AwsFrames(Box::default()),
+            Some(StreamFraming::JsonArrayItems) => ResponseMeter::ArrayItems(Box::default()),
+            None if self.is_json && has_cost => ResponseMeter::LargeBody(Skim::of(asked)),
+            None => ResponseMeter::Unmetered,
         }
     }
 }
 
 /// Whether its bytes can be read as they are.
-pub fn is_plain(headers: &Headers) -> bool {
-    headers.text("content-encoding").is_none_or(|coding| coding == "identity")
+pub fn is_uncompressed(headers: &Headers) -> bool {
+    headers.get_str("content-encoding").is_none_or(|coding| coding == "identity")
 }
 
 /// Whether a first event can be looked for.
-pub fn is_readable_stream(incoming: &Incoming) -> bool {
-    let AnswerHead { status, headers, .. } = &incoming.head;
-    *status == 200 && is_events(headers) && is_plain(headers)
+pub fn can_inspect_events(incoming: &IncomingResponse) -> bool {
+    let ResponseHead { status, headers, .. } = &incoming.head;
+    *status == 200 && is_event_stream(headers) && is_uncompressed(headers)
 }
 
 /// What a stream consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pieces {
-    Events,
+pub enum StreamFraming {
+    SseEvents,
     /// Amazon's.
-    Frames,
+    AwsFrames,
     /// Of one array: so Google tells its streams to who does not ask for events.
-    Items,
+    JsonArrayItems,
 }
 
-impl Pieces {
+impl StreamFraming {
     /// Of an answer to this operation of which so many bytes are expected; `None` where it is no stream.
-    pub fn of(operation: Operation, head: &AnswerHead, expected: Option<usize>) -> Option<Self> {
+    pub fn detect(operation: Operation, head: &ResponseHead, expected: Option<usize>) -> Option<Self> {
         let is_in_items = || operation == Operation::StreamGenerateContent && head.status == 200 && expected.is_none();
         match &head.headers {
-            headers if is_events(headers) => Some(Self::Events),
-            headers if headers.is_kind(FRAMES) => Some(Self::Frames),
-            _ => is_in_items().then_some(Self::Items),
+            headers if is_event_stream(headers) => Some(Self::SseEvents),
+            headers if headers.has_media_type(AWS_EVENT_STREAM_CONTENT_TYPE) => Some(Self::AwsFrames),
+            _ => is_in_items().then_some(Self::JsonArrayItems),
         }
     }
 }
 
 /// Whether an answer is passed on whole: where its length is not said, JSON is tried.
-pub fn is_small(pieces: Option<Pieces>, head: &AnswerHead, expected: Option<usize>) -> bool {
-    pieces.is_none() && expected.map_or_else(|| head.headers.is_json(), |length| length <= WHOLE)
+pub fn should_buffer(pieces: Option<StreamFraming>, head: &ResponseHead, expected: Option<usize>) -> bool {
+    pieces.is_none() && expected.map_or_else(|| head.headers.is_json(), |length| length <= MAX_BUFFERED_RESPONSE_BYTES)
 }
 
-pub fn is_events(headers: &Headers) -> bool {
-    headers.is_kind(EVENTS)
+pub fn is_event_stream(headers: &Headers) -> bool {
+    headers.has_media_type(SSE_CONTENT_TYPE)
 }
 
 /// The provider's header fields that the caller gets, and ours.
-fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers {
-    let of_the_connection = answered.of_the_connection();
+fn build_response_headers(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers {
+    let of_the_connection = answered.connection_options();
     answered.retain(|name| {
         let is_the_connections = headers::is_hop_by_hop(name) || of_the_connection.iter().any(|named| named == name);
-        let is_ours =
-            name.starts_with(headers::PREFIX) || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
+        let is_ours = name.starts_with(headers::CONTROL_PREFIX)
+            || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
         !is_the_connections && !matches!(name, b"content-length" | b"x-powered-by") && !is_ours
     });
-    lead_back(&mut answered, call);
-    mark(&mut answered, call, record);
+    rewrite_upload_url(&mut answered, call);
+    push_gateway_headers(&mut answered, call, record);
     answered
 }
 
 /// An upload that began here goes on here: the credential that it needs is not the caller's.
-fn lead_back(answered: &mut Headers, call: &Call<'_>) {
-    let Some(there) = answered.text(UPLOAD_URL) else { return };
+fn rewrite_upload_url(answered: &mut Headers, call: &Call<'_>) {
+    let Some(there) = answered.get_str(UPLOAD_URL_HEADER) else { return };
     let fields = &call.head.headers;
-    let scheme = if fields.text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
-    if let Some(here) = fields.text("host").and_then(|host| route::upload_here(there, scheme, host)) {
-        answered.retain(|name| name != UPLOAD_URL.as_bytes());
-        answered.push(UPLOAD_URL.as_bytes(), here.as_bytes());
+    let scheme = if fields.get_str("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    if let Some(here) = fields.get_str("host").and_then(|host| route::rewrite_upload_url(there, scheme, host)) {
+        answered.retain(|name| name != UPLOAD_URL_HEADER.as_bytes());
+        answered.push(UPLOAD_URL_HEADER.as_bytes(), here.as_bytes());
     }
 }
 
 /// What Bedrock says beside an answer that it cost: models of some vendors do not say it themselves.
-fn invocation(headers: &Headers) -> Option<Usage> {
-    let [asked, answered] = ["input", "output"].map(|of| headers.text(&format!("x-amzn-bedrock-{of}-token-count")));
+fn bedrock_header_usage(headers: &Headers) -> Option<Usage> {
+    let [asked, answered] = ["input", "output"].map(|of| headers.get_str(&format!("x-amzn-bedrock-{of}-token-count")));
     Usage::from_header_fields(asked, answered)
 }
 
 /// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed; `beside`: what its header
 /// fields say of that.
-fn whole(
-    reply: Reply,
+fn finish_buffered_response(
+    reply: ClientResponseHead,
     bytes: Bytes,
-    (cost, beside): (Option<(Dialect, bool)>, Option<Usage>),
+    (cost, beside): (Option<(ApiFormat, bool)>, Option<Usage>),
     mut record: Record,
-) -> Answer {
-    record.facts.bytes_out = bytes.len() as u64;
-    record.facts.fill(&bytes);
+) -> ClientResponse {
+    record.log.bytes_out = bytes.len() as u64;
+    record.log.append_to_cache_entry(&bytes);
     let (usage, untold) = match cost {
         Some((dialect, true)) => {
-            let mut packed = record.packed(dialect, false);
+            let mut packed = record.compressed_buffer(dialect, false);
             packed.feed(&bytes);
-            (None, Some(Answered::Packed(packed)))
+            (None, Some(CountableResponse::Compressed(packed)))
         }
         Some((dialect, false)) => {
-            record.facts.count_drawn(&bytes);
+            record.log.count_images(&bytes);
             let usage = Usage::from_answer(dialect, &bytes).or(beside);
-            (usage, usage.is_none().then(|| Answered::Whole(bytes.clone())))
+            (usage, usage.is_none().then(|| CountableResponse::Complete(bytes.clone())))
         }
         None => (None, None),
     };
-    record.settle(usage, untold, Outcome::Complete);
-    Answer { reply, body: bytes.into() }
+    record.finish(usage, untold, Outcome::Complete);
+    ClientResponse { head: reply, body: bytes.into() }
 }
 
 /// An error of ours: told to the caller, and the end of the record.
-pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
+pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) -> ClientResponse {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
-    let Whole { mut answered, mut body } = error.answer(call.dialect(), Some(id));
-    if pretty_print::is_asked(call) {
-        body = pretty_print::indented(body);
+    let CompleteResponse { head: mut answered, mut body } = error.to_response(call.client_api_format(), Some(id));
+    if pretty_print::is_requested(call) {
+        body = pretty_print::pretty_print(body);
     }
-    record.facts.status = answered.status;
-    record.facts.error = Some(error.code());
-    if matches!(error, Error::NoRoom) {
-        record.metrics().bodies_refused.add(1);
+    record.log.status = answered.status;
+    record.log.error_code = Some(error.code());
+    if matches!(error, Error::MemoryExhausted) {
+        record.metrics().bodies_rejected.add(1);
     }
-    mark(&mut answered.headers, call, &record);
-    record.facts.bytes_out = body.len() as u64;
-    if matches!(error, Error::BrokenBody) {
+    push_gateway_headers(&mut answered.headers, call, &record);
+    record.log.bytes_out = body.len() as u64;
+    if matches!(error, Error::IncompleteBody) {
         // The caller left. Whoever only closed its own direction still learns why.
-        record.facts.status = 0;
+        record.log.status = 0;
         drop(record);
     } else {
         record.close(Outcome::Refused);
     }
-    let mut reply = Reply::new(answered.status, answered.headers);
-    reply.set_length(Some(body.len()));
-    Answer { reply, body: body.into() }
+    let mut reply = ClientResponseHead::new(answered.status, answered.headers);
+    reply.set_content_length(Some(body.len()));
+    ClientResponse { head: reply, body: body.into() }
 }
 
 /// The same with ids made for it, where it is no answer of the data plane and has no record.
-pub fn labelled(mut answer: Answer, head: &Head, aliases: &[String]) -> Answer {
-    let id = record::new_id(record::now()).to_string();
-    let control = Control::read(&head.headers, aliases);
-    let prefix = control.prefix.unwrap_or(headers::PREFIX);
-    identify(&mut answer.reply.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
+pub fn add_request_ids(mut answer: ClientResponse, head: &RequestHead, aliases: &[String]) -> ClientResponse {
+    let id = record::new_id(record::unix_time()).to_string();
+    let control = ControlHeaders::parse(&head.headers, aliases);
+    let prefix = control.prefix.unwrap_or(headers::CONTROL_PREFIX);
+    push_id_headers(&mut answer.head.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
     answer
 }
 
 /// The ids by which clients speak of a request.
-pub fn identify(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&str, &str)) {
+pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&str, &str)) {
     for name in ["x-request-id", "request-id"] {
         if headers.get(name).is_none() {
             headers.push(name.as_bytes(), id.as_bytes());
@@ -356,29 +368,29 @@ pub fn identify(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&str, &st
 }
 
 /// Our own header fields, under the prefix that the caller used.
-fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
-    let prefix = call.control.prefix.unwrap_or(headers::PREFIX);
+fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record) {
+    let prefix = call.control.prefix.unwrap_or(headers::CONTROL_PREFIX);
     let mut id = uuid::Uuid::encode_buffer();
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
-    let trace_id = record.facts.trace_id.as_deref().unwrap_or(id);
-    headers.reserve(headers::OURS, headers::OURS * 48 + trace_id.len());
-    identify(headers, prefix, (id, trace_id));
-    if record.facts.is_spent() {
+    let trace_id = record.log.trace_id.as_deref().unwrap_or(id);
+    headers.reserve(headers::MAX_ADDED_FIELDS, headers::MAX_ADDED_FIELDS * 48 + trace_id.len());
+    push_id_headers(headers, prefix, (id, trace_id));
+    if record.log.has_exhausted_attempts() {
         headers.retain(|name| name != b"x-should-retry");
         headers.push(b"x-should-retry", b"false");
     }
     let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
-    let decision = record.facts.decision.as_deref();
-    push(b"last-used-option-index", decision.map_or("config", |decision| &*decision.option));
-    push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
-    push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
-    if let Some(lost) = record.facts.not_translated() {
+    let decision = record.log.decision.as_deref();
+    push(b"last-used-option-index", decision.map_or("config", |decision| &*decision.selected_target));
+    push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retry_count)));
+    push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache_status.header_value()));
+    if let Some(lost) = record.log.dropped_names() {
         push(b"not-translated", &lost);
     }
-    if call.control.is_to_be_explained() {
-        push(b"explanation", &record.facts.explanation());
+    if call.control.should_explain() {
+        push(b"explanation", &record.log.explain_decision());
     }
-    if !record.facts.provider.is_empty() {
-        push(b"provider", record.facts.provider);
+    if !record.log.provider.is_empty() {
+        push(b"provider", record.log.provider);
     }
 }

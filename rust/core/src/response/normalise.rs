@@ -12,142 +12,159 @@ use crate::{
     error::{Error, Result},
     ingress::headers::Headers,
     process::deadline::Deadline,
-    request::translate::{retyped, worked},
+    request::translate::{run_offloaded, with_content_type},
     resolve::{target::Target, target_resolver::Call},
     response::{compressed, delivery},
-    upstream::{self, AnswerBody, AnswerHead, Incoming},
+    upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
 };
 
 /// Under these names providers say how they call a request.
-const IDS: [&str; 5] = ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-ms-request-id"];
+const REQUEST_ID_HEADERS: [&str; 5] =
+    ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-ms-request-id"];
 
 /// Of an error that says more, nothing but its status is read: that is done where other requests wait meanwhile.
-pub const MOST_OF_ERROR: usize = 256 * 1024;
+pub const MAX_ERROR_BODY_BYTES: usize = 256 * 1024;
 
 /// A good answer that is longer passes as it came.
-const MOST: usize = 16 * 1024 * 1024;
+const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// May stand before any text.
-const BOM: &[u8] = b"\xef\xbb\xbf";
+const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// The status of a budget that is spent: whoever says so says it to the caller.
-pub const LIMIT: u16 = 412;
+pub const BUDGET_EXHAUSTED_STATUS: u16 = 412;
 
 /// What is mended of the answers of this target; `None` where they are to stay as they are.
-pub fn of(call: &Call<'_>, target: &Target<'_>) -> Option<Mending> {
+pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>) -> Option<Mending> {
     let operation = call.route.operation;
     // What is left is said in the provider's own words on purpose.
     let is_known = operation.dialect().is_some() || operation.is_of_files() || operation == Operation::Models;
-    let mending = || Mending::of(target.provider, operation, call.dialect(), target.strict);
-    (is_known && !target.passthrough).then(mending)
+    let mending = || Mending::of(target.provider, operation, call.client_api_format(), target.is_strict);
+    (is_known && !target.is_passthrough).then(mending)
 }
 
 /// Whether there is something to mend of this one.
-pub fn is_due(mending: Mending, incoming: &Incoming) -> bool {
-    incoming.head.status >= 400 || mending.mends() || is_page(mending, &incoming.head)
+pub fn needs_normalising(mending: Mending, incoming: &IncomingResponse) -> bool {
+    incoming.head.status >= 400 || mending.mends() || is_html_page(mending, &incoming.head)
 }
 
 /// Whether it is a page for a browser, which no API answers with: somebody else did, in the provider's place.
-fn is_page(mending: Mending, head: &AnswerHead) -> bool {
-    head.status == 200 && !mending.may_be_page() && head.headers.is_kind("text/html")
+fn is_html_page(mending: Mending, head: &ResponseHead) -> bool {
+    head.status == 200 && !mending.may_be_page() && head.headers.has_media_type("text/html")
 }
 
 /// The answer as the caller gets it.
-pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+pub async fn normalise_response(
+    mending: Mending,
+    incoming: IncomingResponse,
+    deadline: &mut Deadline,
+) -> Result<IncomingResponse> {
     let head = &incoming.head;
-    let (is_plain, is_events) = (delivery::is_plain(&head.headers), delivery::is_events(&head.headers));
+    let (is_plain, is_events) = (delivery::is_uncompressed(&head.headers), delivery::is_event_stream(&head.headers));
     let is_json = head.headers.is_json();
     match head.status {
         // What a limit says passes untouched.
-        LIMIT => Ok(named(incoming)),
-        400.. if is_plain || compressed::is_packed(&head.headers) => {
-            Box::pin(mend_error(mending, incoming, deadline)).await
+        BUDGET_EXHAUSTED_STATUS => Ok(with_request_id(incoming)),
+        400.. if is_plain || compressed::is_gzip(&head.headers) => {
+            Box::pin(normalise_error(mending, incoming, deadline)).await
         }
-        200 if is_page(mending, head) => Err(no_answer(mending, incoming, deadline).await?),
+        200 if is_html_page(mending, head) => Err(invalid_response_error(mending, incoming, deadline).await?),
         200 if is_plain && is_events => {
-            let Incoming { head, body } = incoming;
-            Ok(Incoming { head, body: body.through(mending.stream()) })
+            let IncomingResponse { head, body } = incoming;
+            Ok(IncomingResponse { head, body: body.map_chunks(mending.stream()) })
         }
-        200 if is_plain && is_json => mend_whole(mending, incoming, deadline).await,
+        200 if is_plain && is_json => normalise_body(mending, incoming, deadline).await,
         _ => Ok(incoming),
     }
 }
 
-async fn mend_whole(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
-    let Incoming { head, mut body } = incoming;
-    let most = if mending.is_of_list() { model_list::MOST } else { MOST };
-    if body.expected().is_none_or(|length| length <= most)
-        && let Some(answer) = deadline.bound(upstream::collect(&mut body, most)).await?
+async fn normalise_body(
+    mending: Mending,
+    incoming: IncomingResponse,
+    deadline: &mut Deadline,
+) -> Result<IncomingResponse> {
+    let IncomingResponse { head, mut body } = incoming;
+    let most = if mending.is_of_list() { model_list::MAX_LIST_BYTES } else { MAX_BODY_BYTES };
+    if body.content_length().is_none_or(|length| length <= most)
+        && let Some(answer) = deadline.enforce(upstream::collect(&mut body, most)).await?
     {
         let (status, length) = (head.status, answer.len());
         let work = move || {
-            let text = answer.strip_prefix(BOM).unwrap_or(&answer);
+            let text = answer.strip_prefix(UTF8_BOM).unwrap_or(&answer);
             match serde_json::from_slice::<IgnoredAny>(text) {
                 Ok(_) => Ok(mending.whole(answer)),
-                Err(_) => Err(Error::invalid_answer(mending.provider(), status, &answer)),
+                Err(_) => Err(Error::invalid_response(mending.provider(), status, &answer)),
             }
         };
-        body = AnswerBody::whole(worked(length, work).await??);
+        body = ResponseBody::from_bytes(run_offloaded(length, work).await??);
     }
-    Ok(Incoming { head, body })
+    Ok(IncomingResponse { head, body })
 }
 
 /// A good answer that is none of its provider's.
-async fn no_answer(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Error> {
-    let Incoming { head, mut body } = incoming;
-    let said = deadline.bound(upstream::collect(&mut body, MOST_OF_ERROR)).await?.unwrap_or_default();
-    let said = if delivery::is_plain(&head.headers) { said } else { Bytes::new() };
-    Ok(Error::invalid_answer(mending.provider(), head.status, &said))
+async fn invalid_response_error(
+    mending: Mending,
+    incoming: IncomingResponse,
+    deadline: &mut Deadline,
+) -> Result<Error> {
+    let IncomingResponse { head, mut body } = incoming;
+    let said = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
+    let said = if delivery::is_uncompressed(&head.headers) { said } else { Bytes::new() };
+    Ok(Error::invalid_response(mending.provider(), head.status, &said))
 }
 
-async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
-    let Incoming { mut head, mut body } = incoming;
-    let Some(answer) = deadline.bound(upstream::collect(&mut body, MOST_OF_ERROR)).await? else {
-        return Ok(Incoming { head, body });
+async fn normalise_error(
+    mending: Mending,
+    incoming: IncomingResponse,
+    deadline: &mut Deadline,
+) -> Result<IncomingResponse> {
+    let IncomingResponse { mut head, mut body } = incoming;
+    let Some(answer) = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await? else {
+        return Ok(IncomingResponse { head, body });
     };
-    let plain = if delivery::is_plain(&head.headers) {
+    let plain = if delivery::is_uncompressed(&head.headers) {
         Some(answer.clone())
     } else {
-        compressed::plain(&answer, MOST_OF_ERROR)
+        compressed::decompress(&answer, MAX_ERROR_BODY_BYTES)
     };
-    name_request(&mut head.headers);
-    let id = request_id(&head.headers).map(ToOwned::to_owned);
-    let is_events = delivery::is_events(&head.headers);
+    add_request_id_header(&mut head.headers);
+    let id = provider_request_id(&head.headers).map(ToOwned::to_owned);
+    let is_events = delivery::is_event_stream(&head.headers);
     let told = plain.and_then(|plain| {
-        let said = said(&head.headers, plain);
+        let said = extract_error_body(&head.headers, plain);
         mending.error(head.status, &said, id.as_deref()).or_else(|| is_events.then(|| said.into()))
     });
     let answer = match told {
         None => answer,
         Some(told) => {
-            head.headers = retyped(head.headers, b"application/json");
+            head.headers = with_content_type(head.headers, b"application/json");
             Bytes::from(told)
         }
     };
-    Ok(Incoming { head, body: AnswerBody::whole(answer) })
+    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(answer) })
 }
 
 /// What an error says: of one that is told as a stream the first event, which is all of it.
-pub fn said(headers: &Headers, answer: Bytes) -> Bytes {
+pub fn extract_error_body(headers: &Headers, answer: Bytes) -> Bytes {
     let first = || sse::split(&answer).find_map(|event| sse::data(event).map(Cow::into_owned));
-    if delivery::is_events(headers) { first().map_or_else(|| answer.clone(), Bytes::from) } else { answer }
+    if delivery::is_event_stream(headers) { first().map_or_else(|| answer.clone(), Bytes::from) } else { answer }
 }
 
 /// An error as it came, under the provider's own name for its request.
-pub fn named(mut incoming: Incoming) -> Incoming {
-    name_request(&mut incoming.head.headers);
+pub fn with_request_id(mut incoming: IncomingResponse) -> IncomingResponse {
+    add_request_id_header(&mut incoming.head.headers);
     incoming
 }
 
 /// Has clients know a failed request by the provider's own name for it, where that came in a field that they do not read.
-pub fn name_request(headers: &mut Headers) {
+pub fn add_request_id_header(headers: &mut Headers) {
     let is_read = ["x-request-id", "request-id"].iter().any(|name| headers.get(name).is_some());
-    if let (false, Some(id)) = (is_read, request_id(headers).map(ToOwned::to_owned)) {
+    if let (false, Some(id)) = (is_read, provider_request_id(headers).map(ToOwned::to_owned)) {
         headers.push(b"x-request-id", id.as_bytes());
     }
 }
 
 /// How the provider calls this request.
-pub fn request_id(headers: &Headers) -> Option<&str> {
-    IDS.iter().find_map(|name| headers.text(name))
+pub fn provider_request_id(headers: &Headers) -> Option<&str> {
+    REQUEST_ID_HEADERS.iter().find_map(|name| headers.get_str(name))
 }

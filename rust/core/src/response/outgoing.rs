@@ -4,448 +4,489 @@ use std::{mem, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::{
-    api_format::{Dialect, Failure, error_event},
+    api_format::{ApiFormat, Failure, error_event},
     stream::include_usage,
     usage::{FrameMeter, ItemMeter, Meter, Metered, Skim, Usage},
 };
 use tokio::time::{Instant, sleep_until};
 
-use crate::response::compressed::Packed;
-use crate::response::partial_event::Held;
+use crate::response::compressed::CompressedResponse;
+use crate::response::partial_event::PartialEventBuffer;
 
 use crate::{
     accounting::{
         record::{Outcome, Record},
-        token_counting::Answered,
+        token_counting::CountableResponse,
     },
     error::Error,
-    ingress::headers::{Headers, Whole},
+    ingress::headers::{CompleteResponse, Headers},
     response::delivery,
     routing::Continuation,
-    upstream::AnswerBody,
+    upstream::ResponseBody,
 };
 
 /// Status and header fields.
 #[derive(Debug)]
-pub struct Reply {
+pub struct ClientResponseHead {
     pub status: u16,
     pub headers: Headers,
 }
 
-impl Reply {
+impl ClientResponseHead {
     pub fn new(status: u16, headers: Headers) -> Self {
         Self { status, headers }
     }
 
     /// Whether the body is a stream of events.
-    pub fn is_events(&self) -> bool {
-        delivery::is_events(&self.headers)
+    pub fn is_event_stream(&self) -> bool {
+        delivery::is_event_stream(&self.headers)
     }
 
-    pub fn set_length(&mut self, length: Option<usize>) {
+    pub fn set_content_length(&mut self, length: Option<usize>) {
         if let Some(length) = length {
             self.headers.push(b"content-length", itoa::Buffer::new().format(length).as_bytes());
         }
     }
 }
 
-pub struct Answer {
-    pub reply: Reply,
-    pub body: Contents,
+pub struct ClientResponse {
+    pub head: ClientResponseHead,
+    pub body: ClientResponseBody,
 }
 
 /// The body of an answer.
-pub enum Contents {
-    Whole(Bytes),
-    Stream(Box<Stream>),
+pub enum ClientResponseBody {
+    Complete(Bytes),
+    Stream(Box<ResponseStream>),
 }
 
-impl From<Bytes> for Contents {
+impl From<Bytes> for ClientResponseBody {
     fn from(bytes: Bytes) -> Self {
-        Self::Whole(bytes)
+        Self::Complete(bytes)
     }
 }
 
-impl From<Stream> for Contents {
-    fn from(stream: Stream) -> Self {
+impl From<ResponseStream> for ClientResponseBody {
+    fn from(stream: ResponseStream) -> Self {
         Self::Stream(Box::new(stream))
     }
 }
 
-impl Answer {
-    pub fn text(status: u16, text: &'static str) -> Self {
-        let mut reply = Reply::new(status, Headers::with_capacity(2));
-        reply.headers.push(b"content-type", b"text/plain; charset=utf-8");
-        reply.set_length(Some(text.len()));
-        Self { reply, body: Bytes::from_static(text.as_bytes()).into() }
+impl ClientResponse {
+    pub fn plain_text(status: u16, text: &'static str) -> Self {
+        let mut head = ClientResponseHead::new(status, Headers::with_capacity(2));
+        head.headers.push(b"content-type", b"text/plain; charset=utf-8");
+        head.set_content_length(Some(text.len()));
+        Self { head, body: Bytes::from_static(text.as_bytes()).into() }
     }
 
     /// What is said where the walk itself failed.
     pub fn internal_error() -> Self {
-        Self::error(&Error::Panicked, Dialect::OpenAi)
+        Self::from_error(&Error::Panicked, ApiFormat::OpenAi)
     }
 
     /// An error outside the walk: it has no record.
-    pub fn error(error: &Error, dialect: Dialect) -> Self {
-        let Whole { answered, body } = error.answer(dialect, None);
-        let mut reply = Reply::new(answered.status, answered.headers);
-        reply.set_length(Some(body.len()));
-        Self { reply, body: body.into() }
+    pub fn from_error(error: &Error, dialect: ApiFormat) -> Self {
+        let CompleteResponse { head: answered, body } = error.to_response(dialect, None);
+        let mut head = ClientResponseHead::new(answered.status, answered.headers);
+        head.set_content_length(Some(body.len()));
+        Self { head, body: body.into() }
     }
 }
 
 /// What is read of an answer as it passes by.
 #[derive(Default)]
-pub enum Reading {
-    Events(Box<Meter>),
+pub enum ResponseMeter {
+    SseEvents(Box<Meter>),
     /// A stream of Amazon's.
-    Frames(Box<FrameMeter>),
+    AwsFrames(Box<FrameMeter>),
     /// A stream of one array.
-    Items(Box<(ItemMeter, Skim)>),
+    ArrayItems(Box<(ItemMeter, Skim)>),
     /// A whole answer that is too large to be held.
-    Body(Skim),
-    Packed(Packed),
+    LargeBody(Skim),
+    Compressed(CompressedResponse),
     #[default]
-    Nothing,
+    Unmetered,
 }
 
 /// What an answer turned out to be.
 #[derive(Default)]
-pub struct Read {
+pub struct MeteredResponse {
     usage: Option<Usage>,
     /// What there is to count where usage is none.
-    answered: Option<Answered>,
-    is_events: bool,
+    countable_content: Option<CountableResponse>,
+    is_event_stream: bool,
     /// Whether it said how it ended; `None` where an end says nothing.
-    pub told: Option<bool>,
-    pub failed: bool,
+    pub has_end_marker: Option<bool>,
+    pub has_failed: bool,
     /// How many images there were.
-    drawn: Option<u64>,
+    image_count: Option<u64>,
     /// The response that goes on in the background.
-    begun: Option<String>,
+    background_response_id: Option<String>,
 }
 
-impl Read {
+impl MeteredResponse {
     /// Closes the record of what was read.
-    fn settle(self, mut record: Record, outcome: Outcome) {
-        let Self { usage, answered, drawn, begun, .. } = self;
-        record.facts.paid.drawn = drawn;
-        let goes_on = usage.is_none() && begun.is_some_and(|id| record.facts.owes_for(&id));
-        record.settle(usage, answered.filter(|_| !goes_on), outcome);
+    fn settle_record(self, mut record: Record, outcome: Outcome) {
+        let Self { usage, countable_content: answered, image_count: drawn, background_response_id: begun, .. } = self;
+        record.log.billing.image_count = drawn;
+        let goes_on = usage.is_none() && begun.is_some_and(|id| record.log.defer_charge(&id));
+        record.finish(usage, answered.filter(|_| !goes_on), outcome);
     }
 }
 
-impl Reading {
+impl ResponseMeter {
     pub fn feed(&mut self, bytes: &[u8]) {
         match self {
-            Self::Events(meter) => meter.feed(bytes),
-            Self::Frames(meter) => meter.feed(bytes),
-            Self::Items(read) => {
+            Self::SseEvents(meter) => meter.feed(bytes),
+            Self::AwsFrames(meter) => meter.feed(bytes),
+            Self::ArrayItems(read) => {
                 read.0.feed(bytes);
                 read.1.feed(bytes);
             }
-            Self::Body(skim) => skim.feed(bytes),
-            Self::Packed(packed) => packed.feed(bytes),
-            Self::Nothing => (),
+            Self::LargeBody(skim) => skim.feed(bytes),
+            Self::Compressed(packed) => packed.feed(bytes),
+            Self::Unmetered => (),
         }
     }
 
     /// How much of what was read last belongs to an event that is not complete.
-    fn incomplete(&self) -> usize {
-        if let Self::Events(meter) = self { meter.incomplete() } else { 0 }
+    fn incomplete_bytes(&self) -> usize {
+        if let Self::SseEvents(meter) = self { meter.incomplete() } else { 0 }
     }
 
     /// `is_cut`: it did not end well by itself.
-    pub fn finish(self, dialect: Dialect, is_cut: bool) -> Read {
+    pub fn finish(self, dialect: ApiFormat, is_cut: bool) -> MeteredResponse {
         match self {
-            Self::Nothing => Read::default(),
-            Self::Packed(packed) => Read { answered: Some(Answered::Packed(packed)), ..Read::default() },
-            Self::Body(mut skim) => {
-                let (drawn, answered) = (skim.drawn(), Some(Answered::Length(skim.length())));
-                Read { usage: skim.finish(dialect), answered, drawn, ..Read::default() }
+            Self::Unmetered => MeteredResponse::default(),
+            Self::Compressed(packed) => MeteredResponse {
+                countable_content: Some(CountableResponse::Compressed(packed)),
+                ..MeteredResponse::default()
+            },
+            Self::LargeBody(mut skim) => {
+                let (drawn, answered) = (skim.drawn(), Some(CountableResponse::ByteLength(skim.length())));
+                MeteredResponse {
+                    usage: skim.finish(dialect),
+                    countable_content: answered,
+                    image_count: drawn,
+                    ..MeteredResponse::default()
+                }
             }
-            Self::Frames(meter) => {
+            Self::AwsFrames(meter) => {
                 let Metered { usage, terminated, error_event: failed, .. } = meter.finish();
-                Read { usage, is_events: true, told: Some(failed || terminated), failed, ..Read::default() }
+                MeteredResponse {
+                    usage,
+                    is_event_stream: true,
+                    has_end_marker: Some(failed || terminated),
+                    has_failed: failed,
+                    ..MeteredResponse::default()
+                }
             }
-            Self::Items(read) => {
+            Self::ArrayItems(read) => {
                 let (meter, skim) = *read;
-                let answered = Some(Answered::Length(skim.length()));
+                let answered = Some(CountableResponse::ByteLength(skim.length()));
                 let (told, failed) = (Some(meter.is_told()), meter.has_failed());
-                Read { usage: skim.finish(dialect), answered, told, failed, ..Read::default() }
+                MeteredResponse {
+                    usage: skim.finish(dialect),
+                    countable_content: answered,
+                    has_end_marker: told,
+                    has_failed: failed,
+                    ..MeteredResponse::default()
+                }
             }
-            Self::Events(meter) => {
+            Self::SseEvents(meter) => {
                 let Metered { usage, terminated, finished, error_event: failed, deltas, begun, .. } = meter.finish();
                 // Who failed before the first word has done nothing that costs.
                 let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
                 // After the event that says how it ended, it does not matter how the connection does.
                 let told = Some(failed || terminated || (finished && !is_cut));
-                let answered = deltas.map(Answered::Deltas);
-                Read { usage, answered, is_events: true, told, failed, begun, ..Read::default() }
+                let answered = deltas.map(CountableResponse::Deltas);
+                MeteredResponse {
+                    usage,
+                    countable_content: answered,
+                    is_event_stream: true,
+                    has_end_marker: told,
+                    has_failed: failed,
+                    background_response_id: begun,
+                    ..MeteredResponse::default()
+                }
             }
         }
     }
 }
 
 /// The rest of an answer, read as the caller takes it.
-pub struct Stream {
-    body: AnswerBody,
-    reading: Reading,
-    dialect: Dialect,
+pub struct ResponseStream {
+    body: ResponseBody,
+    meter: ResponseMeter,
+    api_format: ApiFormat,
     /// A good stream of this operation ends with an event that says so.
-    ends_with_event: bool,
+    expects_end_event: bool,
     record: Option<Record>,
-    pace: Pace,
-    held: Held,
+    coalescer: ChunkCoalescer,
+    partial_event: PartialEventBuffer,
     /// Another target goes on where it breaks off.
     continuation: Option<Box<Continuation>>,
-    over: bool,
+    is_finished: bool,
 }
 
 /// Lets what comes in quick succession leave together. A provider that sends a hundred events one by one within a
 /// millisecond would otherwise cost a crossing and two system calls for each of them.
 #[derive(Default)]
-struct Pace {
-    last: Option<Instant>,
+struct ChunkCoalescer {
+    last_chunk_at: Option<Instant>,
     /// How many small pieces in a row came quickly one after the other.
-    quick: u8,
+    quick_chunk_count: u8,
 }
 
 /// A comment, which readers of events skip: it keeps those awake who close what is quiet for long.
-const HEARTBEAT: &[u8] = b": keep-alive\n\n";
+const HEARTBEAT_COMMENT: &[u8] = b": keep-alive\n\n";
 
 /// Pieces that are closer to each other than this are quick. Timers ring to the millisecond.
-const GATHER: Duration = Duration::from_millis(1);
+const COALESCE_INTERVAL: Duration = Duration::from_millis(1);
 /// So many quick pieces leave at once: the first words of an answer must not wait.
-const UNGATHERED: u8 = 4;
+const MAX_UNCOALESCED_CHUNKS: u8 = 4;
 /// A larger piece has been gathered already.
-const SMALL: usize = 4 * 1024;
+const SMALL_CHUNK_BYTES: usize = 4 * 1024;
 
-impl Pace {
+impl ChunkCoalescer {
     /// Waits, in the middle of a quick row, for more to come.
-    async fn gather(&self) {
-        if let Some(last) = self.last
-            && self.quick >= UNGATHERED
+    async fn wait_for_more(&self) {
+        if let Some(last) = self.last_chunk_at
+            && self.quick_chunk_count >= MAX_UNCOALESCED_CHUNKS
         {
-            sleep_until(last + GATHER).await;
+            sleep_until(last + COALESCE_INTERVAL).await;
         }
     }
 
-    fn passed(&mut self, bytes: usize) {
+    fn record_chunk(&mut self, bytes: usize) {
         let now = Instant::now();
         // A piece that was waited for comes a little later than the row's own limit.
-        let is_quick = self.last.is_some_and(|last| now - last < GATHER * 3) && bytes < SMALL;
-        self.quick = if is_quick { self.quick.saturating_add(1) } else { 0 };
-        self.last = Some(now);
+        let is_quick =
+            self.last_chunk_at.is_some_and(|last| now - last < COALESCE_INTERVAL * 3) && bytes < SMALL_CHUNK_BYTES;
+        self.quick_chunk_count = if is_quick { self.quick_chunk_count.saturating_add(1) } else { 0 };
+        self.last_chunk_at = Some(now);
     }
 }
 
 /// A body that broke off where nothing can be said within it: the caller's connection must not end well.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Cut;
+pub struct BodyTruncated;
 
-impl Stream {
-    pub fn new(mut body: AnswerBody, read: (Reading, Dialect), ends_with_event: bool, record: Record) -> Self {
-        body.in_small_pieces();
-        let (reading, dialect) = read;
-        let (pace, held) = <(Pace, Held)>::default();
+impl ResponseStream {
+    pub fn new(
+        mut body: ResponseBody,
+        read: (ResponseMeter, ApiFormat),
+        expects_end_event: bool,
+        record: Record,
+    ) -> Self {
+        body.use_small_chunks();
+        let (meter, api_format) = read;
+        let (coalescer, partial_event) = <(ChunkCoalescer, PartialEventBuffer)>::default();
         Self {
             body,
-            reading,
-            dialect,
-            ends_with_event,
+            meter,
+            api_format,
+            expects_end_event,
             record: Some(record),
-            pace,
-            held,
+            coalescer,
+            partial_event,
             continuation: None,
-            over: false,
+            is_finished: false,
         }
     }
 
     /// Says a word in each silence of this length, where it falls between two events.
     #[must_use]
     pub fn with_heartbeat(mut self, every: Duration) -> Self {
-        self.body.in_steps(every);
+        self.body.report_idle_every(every);
         self
     }
 
     /// A stream that is only passed on: no meter, no record.
-    pub fn plain(body: AnswerBody) -> Self {
-        let (reading, dialect) = (Reading::Nothing, Dialect::OpenAi);
-        let (pace, held) = <(Pace, Held)>::default();
+    pub fn passthrough(body: ResponseBody) -> Self {
+        let (meter, api_format) = (ResponseMeter::Unmetered, ApiFormat::OpenAi);
+        let (coalescer, partial_event) = <(ChunkCoalescer, PartialEventBuffer)>::default();
         Self {
             body,
-            reading,
-            dialect,
-            ends_with_event: false,
+            meter,
+            api_format,
+            expects_end_event: false,
             record: None,
-            pace,
-            held,
+            coalescer,
+            partial_event,
             continuation: None,
-            over: false,
+            is_finished: false,
         }
     }
 
     /// All bytes that are ready, as the provider sent them, or a heartbeat; `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Cut> {
-        if self.over {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, BodyTruncated> {
+        if self.is_finished {
             return Ok(None);
         }
         if !self.body.is_done() {
-            self.pace.gather().await;
+            self.coalescer.wait_for_more().await;
         }
         loop {
-            match self.body.next().await {
+            match self.body.next_chunk().await {
                 Some(Ok(silence)) if silence.is_empty() => {
-                    if !self.held.is_open() && matches!(&self.reading, Reading::Events(meter) if !meter.terminated()) {
-                        return Ok(Some(Bytes::from_static(HEARTBEAT)));
+                    if !self.partial_event.is_mid_event()
+                        && matches!(&self.meter, ResponseMeter::SseEvents(meter) if !meter.terminated())
+                    {
+                        return Ok(Some(Bytes::from_static(HEARTBEAT_COMMENT)));
                     }
                 }
                 Some(Ok(bytes)) => {
-                    let bytes = self.read(bytes);
+                    let bytes = self.process_chunk(bytes);
                     if !bytes.is_empty() {
                         return Ok(Some(bytes));
                     }
                 }
-                None if self.goes_on(None).await => (),
+                None if self.try_resume(None).await => (),
                 None => return self.finish(None),
-                Some(Err(error)) if self.goes_on(Some(&error)).await => (),
+                Some(Err(error)) if self.try_resume(Some(&error)).await => (),
                 Some(Err(error)) => return self.finish(Some(&error)),
             }
         }
     }
 
     /// Looks at what the provider sent, and says what of it may leave.
-    fn read(&mut self, bytes: Bytes) -> Bytes {
-        self.pace.passed(bytes.len());
-        self.reading.feed(&bytes);
-        let bytes = self.held.pass(bytes, self.reading.incomplete());
-        let bytes = if self.hides_usage() { include_usage::hide(bytes) } else { bytes };
+    fn process_chunk(&mut self, bytes: Bytes) -> Bytes {
+        self.coalescer.record_chunk(bytes.len());
+        self.meter.feed(&bytes);
+        let bytes = self.partial_event.hold_incomplete(bytes, self.meter.incomplete_bytes());
+        let bytes = if self.should_hide_usage() { include_usage::hide(bytes) } else { bytes };
         if let Some(continuation) = &mut self.continuation
-            && !continuation.hear(&bytes)
+            && !continuation.record_events(&bytes)
         {
             self.continuation = None;
-            self.record.iter().for_each(|record| record.metrics().unheld.add(1));
+            self.record.iter().for_each(|record| record.metrics().stream_recovery_overflows.add(1));
         }
         if let Some(record) = &mut self.record {
-            record.passed_on(&bytes);
-            if matches!(&self.reading, Reading::Events(meter) if meter.has_usage()) {
-                record.facts.asked = None;
+            record.record_chunk(&bytes);
+            if matches!(&self.meter, ResponseMeter::SseEvents(meter) if meter.has_usage()) {
+                record.log.count_input = None;
             }
         }
         bytes
     }
 
     /// Whether its events say what the caller did not ask for.
-    fn hides_usage(&self) -> bool {
-        let hides = self.record.as_ref().is_some_and(|record| record.facts.hides_usage);
-        hides && matches!(self.reading, Reading::Events(_))
+    fn should_hide_usage(&self) -> bool {
+        let hides = self.record.as_ref().is_some_and(|record| record.log.hides_usage);
+        hides && matches!(self.meter, ResponseMeter::SseEvents(_))
     }
 
-    pub(crate) fn follow(&mut self, continuation: Box<Continuation>) {
+    pub(crate) fn set_continuation(&mut self, continuation: Box<Continuation>) {
         self.continuation = Some(continuation);
     }
 
     /// Whether somebody else says the rest of what ends here before its time.
-    async fn goes_on(&mut self, error: Option<&Error>) -> bool {
+    async fn try_resume(&mut self, error: Option<&Error>) -> bool {
         // In a box of its own: it would make the future of every stream larger.
         self.continuation.is_some() && Box::pin(self.resume(error)).await
     }
 
     async fn resume(&mut self, error: Option<&Error>) -> bool {
         let (Some(mut continuation), Some(record)) = (self.continuation.take(), &mut self.record) else { return false };
-        let is_cut = match &self.reading {
-            Reading::Events(meter) => meter.is_cut(error.is_some(), self.ends_with_event),
+        let is_cut = match &self.meter {
+            ResponseMeter::SseEvents(meter) => meter.is_cut(error.is_some(), self.expects_end_event),
             _ => false,
         };
-        if !is_cut || self.held.is_open() {
+        if !is_cut || self.partial_event.is_mid_event() {
             return false;
         }
         let Some(mut body) = continuation.resume(error.map_or("upstream_broke", Error::code), record).await else {
             return false;
         };
         // The beginning of an event that has no end.
-        self.held.rest();
-        body.in_small_pieces();
-        if let Some(every) = continuation.heartbeat() {
-            body.in_steps(every);
+        self.partial_event.take_held();
+        body.use_small_chunks();
+        if let Some(every) = continuation.heartbeat_interval() {
+            body.report_idle_every(every);
         }
         self.body = body;
-        let meter = match record.facts.operation {
-            Some(operation) => Meter::counting(self.dialect, operation),
-            None => Meter::new(self.dialect),
+        let meter = match record.log.operation {
+            Some(operation) => Meter::counting(self.api_format, operation),
+            None => Meter::new(self.api_format),
         };
-        self.reading = Reading::Events(meter.into());
+        self.meter = ResponseMeter::SseEvents(meter.into());
         self.continuation = Some(continuation);
         true
     }
 
     /// Whether what comes next needs no waiting: all of the body was read.
     pub fn is_ended(&self) -> bool {
-        self.over || self.body.is_done()
+        self.is_finished || self.body.is_done()
     }
 
     /// Ends it before its time, because this process is about to end.
-    pub fn stop(&mut self) -> Result<Option<Bytes>, Cut> {
+    pub fn stop_for_drain(&mut self) -> Result<Option<Bytes>, BodyTruncated> {
         self.finish(Some(&Error::Draining))
     }
 
     /// Ends it before its time, because its caller does not read.
-    pub fn leave_unread(&mut self, limit: Duration) -> Result<Option<Bytes>, Cut> {
-        self.finish(Some(&Error::Unread { milliseconds: limit.as_millis() as u64 }))
+    pub fn stop_unread(&mut self, limit: Duration) -> Result<Option<Bytes>, BodyTruncated> {
+        self.finish(Some(&Error::ClientReadTimeout { milliseconds: limit.as_millis() as u64 }))
     }
 
     /// The end: the record closes, and where the end is not a good one the caller is told so.
-    fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, Cut> {
-        self.over = true;
-        let hides_usage = self.hides_usage();
+    fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, BodyTruncated> {
+        self.is_finished = true;
+        let hides_usage = self.should_hide_usage();
         // Nothing can be said in the middle of a frame.
-        let is_within = matches!(&self.reading, Reading::Frames(meter) if meter.is_within());
-        let read = mem::take(&mut self.reading).finish(self.dialect, error.is_some());
-        let is_events = read.is_events;
-        let is_cut = match read.told {
+        let is_within = matches!(&self.meter, ResponseMeter::AwsFrames(meter) if meter.is_within());
+        let read = mem::take(&mut self.meter).finish(self.api_format, error.is_some());
+        let is_events = read.is_event_stream;
+        let is_cut = match read.has_end_marker {
             Some(true) => false,
-            Some(false) => error.is_some() || self.ends_with_event,
+            Some(false) => error.is_some() || self.expects_end_event,
             None => error.is_some(),
         };
-        let rest = if is_cut { Bytes::new() } else { self.held.rest() };
+        let rest = if is_cut { Bytes::new() } else { self.partial_event.take_held() };
         let rest = if hides_usage { include_usage::hide(rest) } else { rest };
         if let Some(mut record) = self.record.take() {
-            record.facts.error = if is_cut {
+            record.log.error_code = if is_cut {
                 Some(error.map_or("upstream_broke", Error::code))
             } else {
-                read.failed.then_some("upstream_error_event")
+                read.has_failed.then_some("upstream_error_event")
             };
             if !rest.is_empty() {
-                record.passed_on(&rest);
+                record.record_chunk(&rest);
             }
-            read.settle(record, if is_cut { Outcome::Cut } else { Outcome::Complete });
+            read.settle_record(record, if is_cut { Outcome::Truncated } else { Outcome::Complete });
         }
         match (is_cut, is_events && !is_within) {
             (false, _) => Ok((!rest.is_empty()).then_some(rest)),
-            (true, true) => Ok(Some(told(self.dialect, error, self.held.is_open()))),
-            (true, false) => Err(Cut),
+            (true, true) => Ok(Some(encode_error_event(self.api_format, error, self.partial_event.is_mid_event()))),
+            (true, false) => Err(BodyTruncated),
         }
     }
 }
 
-impl Drop for Stream {
+impl Drop for ResponseStream {
     /// A caller who left has still cost what the provider counted so far.
     fn drop(&mut self) {
         if let (Some(record), false) = (self.record.take(), std::thread::panicking()) {
-            let read = mem::take(&mut self.reading).finish(self.dialect, true);
-            read.settle(record, Outcome::Aborted);
+            let read = mem::take(&mut self.meter).finish(self.api_format, true);
+            read.settle_record(record, Outcome::Aborted);
         }
     }
 }
 
 /// The error as the last event of the stream.
-fn told(dialect: Dialect, error: Option<&Error>, is_within: bool) -> Bytes {
-    let unfinished = Error::UpstreamBroke { cause: "its stream ended before it was complete".into() };
+fn encode_error_event(dialect: ApiFormat, error: Option<&Error>, is_within: bool) -> Bytes {
+    let unfinished = Error::UpstreamResponseBroken { cause: "its stream ended before it was complete".into() };
     let error = error.unwrap_or(&unfinished);
     let message = error.message();
-    let failure =
-        Failure { status: error.status(), kind: None, message: &message, code: Some(error.code()), request_id: None };
+    let failure = Failure {
+        status: error.status(),
+        error_type: None,
+        message: &message,
+        code: Some(error.code()),
+        request_id: None,
+    };
     // A blank line ends the event in the middle of which it is said.
     let end: &[u8] = if is_within { b"\n\n" } else { b"" };
     [end, error_event(dialect, &failure).as_slice()].concat().into()

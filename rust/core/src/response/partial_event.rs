@@ -3,50 +3,50 @@
 use bytes::Bytes;
 
 /// An event that is longer is passed on as it comes: several pieces may wait for a caller who reads slowly.
-const MOST: usize = 16 * 1024;
+const MAX_HELD_BYTES: usize = 16 * 1024;
 
 #[derive(Default)]
-pub struct Held {
-    begun: Vec<u8>,
+pub struct PartialEventBuffer {
+    held_bytes: Vec<u8>,
     /// Part of an event has left already.
-    is_open: bool,
+    is_mid_event: bool,
 }
 
-impl Held {
+impl PartialEventBuffer {
     /// What may leave now that these bytes have come, which end with so many of an event that is not complete.
-    pub fn pass(&mut self, mut bytes: Bytes, incomplete: usize) -> Bytes {
-        if self.is_open && incomplete >= bytes.len() {
+    pub fn hold_incomplete(&mut self, mut bytes: Bytes, incomplete: usize) -> Bytes {
+        if self.is_mid_event && incomplete >= bytes.len() {
             return bytes;
         }
-        self.is_open = incomplete > MOST;
-        if self.is_open || (incomplete == 0 && self.begun.is_empty()) {
-            return self.with(bytes);
+        self.is_mid_event = incomplete > MAX_HELD_BYTES;
+        if self.is_mid_event || (incomplete == 0 && self.held_bytes.is_empty()) {
+            return self.prepend_held(bytes);
         }
         if incomplete > bytes.len() {
-            self.begun.extend_from_slice(&bytes);
+            self.held_bytes.extend_from_slice(&bytes);
             return Bytes::new();
         }
         let rest = bytes.split_off(bytes.len() - incomplete);
-        let passed = if bytes.is_empty() { bytes } else { self.with(bytes) };
-        self.begun.extend_from_slice(&rest);
+        let passed = if bytes.is_empty() { bytes } else { self.prepend_held(bytes) };
+        self.held_bytes.extend_from_slice(&rest);
         passed
     }
 
     /// What was begun and will have no end.
-    pub fn rest(&mut self) -> Bytes {
-        std::mem::take(&mut self.begun).into()
+    pub fn take_held(&mut self) -> Bytes {
+        std::mem::take(&mut self.held_bytes).into()
     }
 
     /// Whether a reader stands in the middle of an event.
-    pub fn is_open(&self) -> bool {
-        self.is_open
+    pub fn is_mid_event(&self) -> bool {
+        self.is_mid_event
     }
 
-    fn with(&mut self, bytes: Bytes) -> Bytes {
-        if self.begun.is_empty() {
+    fn prepend_held(&mut self, bytes: Bytes) -> Bytes {
+        if self.held_bytes.is_empty() {
             return bytes;
         }
-        let mut joined = std::mem::take(&mut self.begun);
+        let mut joined = std::mem::take(&mut self.held_bytes);
         joined.extend_from_slice(&bytes);
         joined.into()
     }
@@ -57,32 +57,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_events_pass_as_they_are() {
+    fn passes_complete_events_without_copying() {
         let event = Bytes::from_static(b"data: 1\n\n");
-        let passed = Held::default().pass(event.clone(), 0);
+        let passed = PartialEventBuffer::default().hold_incomplete(event.clone(), 0);
         assert_eq!(passed.as_ptr(), event.as_ptr());
     }
 
     #[test]
-    fn the_beginning_of_an_event_waits_for_its_end() {
-        let mut held = Held::default();
-        assert_eq!(held.pass("data: 1\n\nda".into(), 2), "data: 1\n\n");
-        assert_eq!(held.pass("ta: ".into(), 6), "");
-        assert_eq!(held.pass("2\n\nd".into(), 1), "data: 2\n\n");
-        assert_eq!(held.pass("ata: 3\n\n".into(), 0), "data: 3\n\n");
-        assert!(held.rest().is_empty() && !held.is_open());
+    fn holds_an_incomplete_event_until_its_end() {
+        let mut held = PartialEventBuffer::default();
+        assert_eq!(held.hold_incomplete("data: 1\n\nda".into(), 2), "data: 1\n\n");
+        assert_eq!(held.hold_incomplete("ta: ".into(), 6), "");
+        assert_eq!(held.hold_incomplete("2\n\nd".into(), 1), "data: 2\n\n");
+        assert_eq!(held.hold_incomplete("ata: 3\n\n".into(), 0), "data: 3\n\n");
+        assert!(held.take_held().is_empty() && !held.is_mid_event());
     }
 
     #[test]
-    fn a_long_event_leaves_as_it_comes() {
-        let mut held = Held::default();
-        let piece = Bytes::from(vec![b'x'; MOST]);
-        assert_eq!(held.pass(piece.clone(), MOST), "");
-        assert_eq!(held.pass(piece.clone(), 2 * MOST).len(), 2 * MOST);
-        assert_eq!(held.pass(piece, 3 * MOST).len(), MOST);
-        assert!(held.is_open());
-        assert_eq!(held.pass("x\n\nda".into(), 2), "x\n\n");
-        assert!(!held.is_open());
-        assert_eq!(held.rest(), "da");
+    fn passes_a_long_event_through_in_chunks() {
+        let mut held = PartialEventBuffer::default();
+        let piece = Bytes::from(vec![b'x'; MAX_HELD_BYTES]);
+        assert_eq!(held.hold_incomplete(piece.clone(), MAX_HELD_BYTES), "");
+        assert_eq!(held.hold_incomplete(piece.clone(), 2 * MAX_HELD_BYTES).len(), 2 * MAX_HELD_BYTES);
+        assert_eq!(held.hold_incomplete(piece, 3 * MAX_HELD_BYTES).len(), MAX_HELD_BYTES);
+        assert!(held.is_mid_event());
+        assert_eq!(held.hold_incomplete("x\n\nda".into(), 2), "x\n\n");
+        assert!(!held.is_mid_event());
+        assert_eq!(held.take_held(), "da");
     }
 }

@@ -8,13 +8,13 @@ use crate::resolve::target_resolver::Call;
 
 const INDENT: &[u8] = b"  ";
 /// Indents grow with the square of what is nested: what is deeper stays as it is.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// So many times its length it may be, and so many bytes: what would be longer stays as it is.
-const MOST_TIMES: usize = 4;
-const MOST_MORE: usize = 64 * 1024;
+const MAX_GROWTH_FACTOR: usize = 4;
+const MAX_EXTRA_BYTES: usize = 64 * 1024;
 
 /// Whether the request's query holds `pretty`, with whatever value. On paths that are passed on it is the provider's.
-pub fn is_asked(call: &Call<'_>) -> bool {
+pub fn is_requested(call: &Call<'_>) -> bool {
     let query = &call.head.query;
     !query.is_empty()
         && call.route.operation != Operation::Proxy
@@ -22,13 +22,13 @@ pub fn is_asked(call: &Call<'_>) -> bool {
 }
 
 /// The same with line breaks and indents; as it came where it is nested too deeply, grows too much, or does not end as it begins.
-pub fn indented(json: Bytes) -> Bytes {
-    indent(&json).map_or(json, Bytes::from)
+pub fn pretty_print(json: Bytes) -> Bytes {
+    try_pretty_print(&json).map_or(json, Bytes::from)
 }
 
-fn indent(json: &[u8]) -> Option<Vec<u8>> {
+fn try_pretty_print(json: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(json.len() * 2);
-    let most = json.len() * MOST_TIMES + MOST_MORE;
+    let most = json.len() * MAX_GROWTH_FACTOR + MAX_EXTRA_BYTES;
     let (mut depth, mut at) = (0usize, 0);
     while let Some(byte) = json.get(at) {
         if out.len() > most {
@@ -37,7 +37,7 @@ fn indent(json: &[u8]) -> Option<Vec<u8>> {
         let next = at + 1;
         match byte {
             b'"' => {
-                let end = end_of_text(json, at)?;
+                let end = find_string_end(json, at)?;
                 out.extend_from_slice(&json[at..end]);
                 at = end;
                 continue;
@@ -51,16 +51,16 @@ fn indent(json: &[u8]) -> Option<Vec<u8>> {
                     continue;
                 }
                 depth += 1;
-                line(&mut out, depth)?;
+                push_newline(&mut out, depth)?;
             }
             b'}' | b']' => {
                 depth = depth.checked_sub(1)?;
-                line(&mut out, depth)?;
+                push_newline(&mut out, depth)?;
                 out.push(*byte);
             }
             b',' => {
                 out.push(b',');
-                line(&mut out, depth)?;
+                push_newline(&mut out, depth)?;
             }
             b':' => out.extend_from_slice(b": "),
             byte if byte.is_ascii_whitespace() => (),
@@ -71,14 +71,14 @@ fn indent(json: &[u8]) -> Option<Vec<u8>> {
     (depth == 0).then_some(out)
 }
 
-fn line(out: &mut Vec<u8>, depth: usize) -> Option<()> {
+fn push_newline(out: &mut Vec<u8>, depth: usize) -> Option<()> {
     out.push(b'\n');
     (0..depth).for_each(|_| out.extend_from_slice(INDENT));
-    (depth <= DEEPEST).then_some(())
+    (depth <= MAX_DEPTH).then_some(())
 }
 
 /// Where a text ends that begins here, behind its quotation mark.
-fn end_of_text(json: &[u8], begin: usize) -> Option<usize> {
+fn find_string_end(json: &[u8], begin: usize) -> Option<usize> {
     let mut at = begin + 1;
     loop {
         at += memchr::memchr2(b'"', b'\\', json.get(at..)?)?;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_everybody_else_calls_pretty() {
+    fn matches_the_pretty_format_of_serde_json() {
         for value in [
             json!({"a": [1, {"b": "x, {y}: \"z\\\\"}, [], {}, null], "c": {}, "d": {"e": true}}),
             json!([]),
@@ -104,30 +104,30 @@ mod tests {
             json!([[[1.5]], "é\u{1F600}"]),
         ] {
             for text in [value.to_string(), format!(" {value:#} \n")] {
-                let told = indented(text.into());
+                let told = pretty_print(text.into());
                 assert_eq!(std::str::from_utf8(&told).unwrap(), serde_json::to_string_pretty(&value).unwrap());
             }
         }
     }
 
     #[test]
-    fn what_would_be_many_times_as_long_stays_as_it_is() {
+    fn returns_json_unchanged_if_it_would_grow_too_much() {
         let nested = |count: usize| format!("{}{}1{}", "[".repeat(60), "1,".repeat(count), "]".repeat(60));
-        assert!(indented(Bytes::from(nested(100))).len() > 100 * 120);
+        assert!(pretty_print(Bytes::from(nested(100))).len() > 100 * 120);
         let long = nested(100_000);
-        assert_eq!(indented(Bytes::from(long.clone())), long);
+        assert_eq!(pretty_print(Bytes::from(long.clone())), long);
     }
 
     #[test]
-    fn numbers_and_escapes_stay_as_they_are_and_what_is_no_json_too() {
+    fn keeps_numbers_and_escapes_and_returns_malformed_json_unchanged() {
         assert_eq!(
-            &indented(Bytes::from(r#"{"n":1.50,"n":1e400,"s":"\u00e9\/"}"#))[..],
+            &pretty_print(Bytes::from(r#"{"n":1.50,"n":1e400,"s":"\u00e9\/"}"#))[..],
             b"{\n  \"n\": 1.50,\n  \"n\": 1e400,\n  \"s\": \"\\u00e9\\/\"\n}"
         );
         let deep = "[".repeat(70) + "1" + &"]".repeat(70);
         for odd in ["", "{\"a\"", "{\"a", "[1", "]", &deep] {
-            assert_eq!(indented(Bytes::from(odd.to_owned())), odd, "{odd}");
+            assert_eq!(pretty_print(Bytes::from(odd.to_owned())), odd, "{odd}");
         }
-        assert!(serde_json::from_slice::<Value>(&indented(Bytes::from_static(b"[[1],[2]]"))).is_ok());
+        assert!(serde_json::from_slice::<Value>(&pretty_print(Bytes::from_static(b"[[1],[2]]"))).is_ok());
     }
 }

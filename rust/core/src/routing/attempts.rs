@@ -6,302 +6,326 @@ use std::{
 };
 
 use super::{
-    Place,
-    decision::{CacheStatus, Step, milliseconds},
+    ResumePoint,
+    decision::{CacheStatus, RoutingStep, elapsed_ms},
     explain,
 };
-use crate::routing::{cache_lookup::Question, executor::Walk, replay_body::Prepared};
+use crate::routing::{cache_lookup::CacheLookup, executor::RouteExecutor, replay_body::PreparedBody};
 use crate::{
     config::Node,
     endpoints::{count_tokens, realtime},
-    error::{Error, Origin, Result},
+    error::{Error, ErrorOrigin, Result},
     features::{
         circuit_breaker::{Policy, Verdict},
         parameters::Parameters,
         recovery::Mode,
-        retry::{Retry, Waits},
+        retry::{Backoff, Retry},
     },
     gateway::{self, Gateway},
     ingress::body::Body,
     resolve::{
         inference_profiles,
-        target::{Coding, Target, Telling},
+        target::{ResponseCoding, StreamUsage, Target},
     },
-    response::delivery::{Pieces, Served},
-    state::shared::circuit_breakers::Passage,
+    response::delivery::{StreamFraming, UpstreamResponse},
+    state::shared::circuit_breakers::BreakerPermit,
 };
 
 /// Of a node that sets nothing and is asked once.
-static UNSET: LazyLock<(Parameters, Retry)> = LazyLock::new(Default::default);
+static DEFAULT_FEATURES: LazyLock<(Parameters, Retry)> = LazyLock::new(Default::default);
 
 /// What is decided after an attempt.
-enum Next {
+enum AttemptDecision {
     /// Its answer is the one.
-    Answer,
+    Accept,
     /// No further one is to be made, though one was wanted.
     Stop(&'static str),
     /// Another one after this time.
-    Again(Duration),
+    RetryAfter(Duration),
 }
 
 /// The attempts at one target so far.
-struct Tries {
-    retries: i32,
-    waits: Waits,
+struct RetryState {
+    retry_count: i32,
+    backoff: Backoff,
     /// What stands for the account at the provider, where there may be another attempt.
-    account: u64,
+    account_hash: u64,
     is_replayable: bool,
     /// It tries for all others whether the target is well again: once.
     is_probe: bool,
 }
 
-impl Tries {
-    fn begin(gateway: &Gateway, retry: &Retry, target: &Target<'_>, is_probe: bool) -> Self {
-        let waits = Waits::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
-        let mut account = 0;
-        if retry.attempts() > 0 {
+impl RetryState {
+    fn new(gateway: &Gateway, retry: &Retry, target: &Target<'_>, is_probe: bool) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
+        let mut account_hash = 0;
+        if retry.max_retries() > 0 {
             let (credential, options) = (target.credential.as_deref(), target.options.said());
-            account = gateway.shared.mark_within(false, (&target.base.origin, credential, options));
-            gateway.shared.budgets.request(account, gateway.shared.now());
+            account_hash = gateway.shared.keyed_hash_in_config(false, (&target.base_url.origin, credential, options));
+            gateway.shared.retry_budgets.count_request(account_hash, gateway.shared.now());
         }
-        Self { retries: 0, waits, account, is_replayable: false, is_probe }
+        Self { retry_count: 0, backoff, account_hash, is_replayable: false, is_probe }
     }
 
-    fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, guard: Option<&Guard<'_>>, result: &Result<Served>) -> Next {
+    fn evaluate(
+        &mut self,
+        walk: &RouteExecutor<'_>,
+        retry: &Retry,
+        guard: Option<&BreakerGuard<'_>>,
+        result: &Result<UpstreamResponse>,
+    ) -> AttemptDecision {
         let (is_wanted, asked) = match result {
-            Ok(served) => (retry.is_on(served.status()), retry.asked(served.status(), served.headers())),
+            Ok(served) => {
+                (retry.is_retryable_status(served.status()), retry.requested_wait(served.status(), served.headers()))
+            }
             // What is refused here would be once more.
-            Err(error) => (error.is_of_network() || is_theirs(error) && retry.is_on(error.status()), None),
+            Err(error) => (
+                error.is_network_error() || is_upstream_error(error) && retry.is_retryable_status(error.status()),
+                None,
+            ),
         };
-        if !is_wanted || retry.attempts() == 0 {
-            return Next::Answer;
+        if !is_wanted || retry.max_retries() == 0 {
+            return AttemptDecision::Accept;
         }
         if self.is_probe {
-            return Next::Stop("the breaker lets it try once");
+            return AttemptDecision::Stop("the breaker lets it try once");
         }
-        if i64::from(self.retries) >= i64::from(retry.attempts()) {
-            return Next::Stop("all retries are spent");
+        if i64::from(self.retry_count) >= i64::from(retry.max_retries()) {
+            return AttemptDecision::Stop("all retries are spent");
         }
         if !self.is_replayable {
-            return Next::Stop("the body was sent as it came and is gone");
+            return AttemptDecision::Stop("the body was sent as it came and is gone");
         }
-        if guard.is_some_and(|guard| guard.is_closed_off(walk.gateway)) {
-            return Next::Stop(OPENED);
+        if guard.is_some_and(|guard| guard.is_open(walk.gateway)) {
+            return AttemptDecision::Stop(BREAKER_OPENED);
         }
-        let Some(wait) = self.waits.next(asked, fastrand::f64()) else {
-            return Next::Stop("the wait would be too long");
+        let Some(wait) = self.backoff.next_wait(asked, fastrand::f64()) else {
+            return AttemptDecision::Stop("the wait would be too long");
         };
-        if walk.left().is_some_and(|left| left <= wait) {
-            return Next::Stop("the caller waits no longer");
+        if walk.time_left().is_some_and(|left| left <= wait) {
+            return AttemptDecision::Stop("the caller waits no longer");
         }
         let shared = &walk.gateway.shared;
-        let is_within = shared.budgets.admit(self.account, shared.now());
+        let is_within = shared.retry_budgets.admit_retry(self.account_hash, shared.now());
         if !is_within {
-            walk.gateway.sink.metrics.retries_refused.add(1);
-            return Next::Stop("the retry budget is spent");
+            walk.gateway.record_sink.metrics.retries_denied.add(1);
+            return AttemptDecision::Stop("the retry budget is spent");
         }
-        Next::Again(wait)
+        AttemptDecision::RetryAfter(wait)
     }
 }
 
-const OPENED: &str = "the breaker opened";
+const BREAKER_OPENED: &str = "the breaker opened";
 
 /// The breaker of a target, and this request's right to send there.
-struct Guard<'w> {
+struct BreakerGuard<'w> {
     policy: &'w Policy,
-    passage: Passage,
+    permit: BreakerPermit,
 }
 
-impl Guard<'_> {
+impl BreakerGuard<'_> {
     /// How an attempt ended.
-    fn tell(&mut self, gateway: &Gateway, target: &Target<'_>, result: &Result<Served>) {
+    fn record_result(&mut self, gateway: &Gateway, target: &Target<'_>, result: &Result<UpstreamResponse>) {
         let failed = match result {
             Ok(served) => self.policy.is_failure(Some(served.status())),
             // It says nothing of the target: as if it had never been sent.
-            Err(error) if !is_targets(error, target) => return,
+            Err(error) if !is_target_fault(error, target) => return,
             Err(_) => self.policy.is_failure(None),
         };
-        if self.passage.count(self.policy, gateway.shared.now(), failed) {
-            gateway.sink.metrics.breakers_opened.add(1);
+        if self.permit.record_outcome(self.policy, gateway.shared.now(), failed) {
+            gateway.record_sink.metrics.breakers_opened.add(1);
         }
     }
 
-    fn is_closed_off(&self, gateway: &Gateway) -> bool {
-        self.passage.is_closed_off(self.policy, gateway.shared.now())
+    fn is_open(&self, gateway: &Gateway) -> bool {
+        self.permit.has_breaker_opened(self.policy, gateway.shared.now())
     }
 }
 
 /// Whether an error is the target's: not the caller's, who may have been in more of a hurry than the config is.
-fn is_targets(error: &Error, target: &Target<'_>) -> bool {
-    let is_hurried =
-        matches!(error, Error::Timeout { milliseconds } if u128::from(*milliseconds) < target.patience.as_millis());
-    is_theirs(error) && !is_hurried
+fn is_target_fault(error: &Error, target: &Target<'_>) -> bool {
+    let is_hurried = matches!(error, Error::Timeout { milliseconds } if u128::from(*milliseconds) < target.configured_timeout.as_millis());
+    is_upstream_error(error) && !is_hurried
 }
 
-fn is_theirs(error: &Error) -> bool {
-    error.origin() == Origin::Upstream
+fn is_upstream_error(error: &Error) -> bool {
+    error.origin() == ErrorOrigin::Upstream
 }
 
-impl<'w> Walk<'w> {
+impl<'w> RouteExecutor<'w> {
     /// A node without further targets, which was entered.
-    pub async fn try_target(&mut self, node: &'w Node) -> Result<Served> {
-        let passage = self.passage.take();
-        self.decide(|decision| {
-            decision.option.clone_from(&node.path);
+    pub async fn try_target(&mut self, node: &'w Node) -> Result<UpstreamResponse> {
+        let passage = self.breaker_permit.take();
+        self.update_decision(|decision| {
+            decision.selected_target.clone_from(&node.path);
             // What was so of another target says nothing of this one.
-            (decision.retries, decision.cache) = (0, CacheStatus::Disabled);
-            decision.is_persistent |= node.features.retry.is_said();
+            (decision.retry_count, decision.cache_status) = (0, CacheStatus::Disabled);
+            decision.has_retry_policy |= node.features.retry.is_configured();
         });
         let failed = |walk: &mut Self, error: Error| {
             let (at, code) = (node.path.clone(), error.code());
-            walk.note(|| Step::Failed { at, error: code });
+            walk.record_step(|| RoutingStep::Failed { at, error: code });
             error
         };
-        let mut prepared = match self.carried.prepare(self.parameters(node)).await {
+        let mut prepared = match self.replay_body.prepare(self.parameters_for(node)).await {
             Ok(prepared) => prepared,
             Err(error) => return Err(failed(self, error)),
         };
-        let mut target = match self.aim(node, &mut prepared).await {
+        let mut target = match self.resolve_target(node, &mut prepared).await {
             Ok(target) => target,
             Err(error) => {
-                self.carried.give_back(prepared.body);
+                self.replay_body.restore(prepared.body);
                 return Err(failed(self, error));
             }
         };
-        let question = Question::of(self, node, &target, &prepared.body);
-        if self.call.control.is_to_be_explained() {
+        let question = CacheLookup::for_target(self, node, &target, &prepared.body);
+        if self.call.control.should_explain() {
             let breaker = passage.as_ref().filter(|passage| passage.is_probe()).map(|_| Verdict::HalfOpen);
-            let breaker = breaker.or_else(|| self.verdict(node));
-            let mut told = Box::pin(explain::briefly(self, node, (&target, &prepared), question.as_ref())).await;
+            let breaker = breaker.or_else(|| self.breaker_verdict(node));
+            let mut told =
+                Box::pin(explain::summarise_target(self, node, (&target, &prepared), question.as_ref())).await;
             told["breaker"] = breaker.map(Verdict::name).into();
-            self.decide(|decision| decision.target = Some(told));
+            self.update_decision(|decision| decision.target_report = Some(told));
         }
         if let Some(question) = &question
-            && let Some(served) = question.kept(self, &target).await
+            && let Some(served) = question.find_cached(self, &target).await
         {
             let at = node.path.clone();
-            self.note(|| Step::Kept { at });
-            self.facts.forget_target();
+            self.record_step(|| RoutingStep::Kept { at });
+            self.log.clear_target();
             return Ok(served);
         }
-        let mut served = self.send(node, &mut target, prepared.into_body(self.call).await?, passage).await?;
-        served.place = Place::of(self, node, &served);
+        let mut served =
+            self.send_with_retries(node, &mut target, prepared.into_body(self.call).await?, passage).await?;
+        served.resume_point = ResumePoint::from_response(self, node, &served);
         if let Some(question) = question {
-            question.keep(self, &served);
+            question.prepare_store(self, &served);
         }
         Ok(served)
     }
 
     /// What is set in bodies for a node, unless the caller wants its own to stay as it is.
-    pub fn parameters(&self, node: &'w Node) -> &'w Parameters {
-        if self.call.control.is_nitro() { &UNSET.0 } else { &node.features.parameters }
+    pub fn parameters_for(&self, node: &'w Node) -> &'w Parameters {
+        if self.call.control.is_nitro_mode() { &DEFAULT_FEATURES.0 } else { &node.features.parameters }
     }
 
     /// How often a node is asked again.
-    pub fn retry(&self, node: &'w Node) -> &'w Retry {
-        if self.call.control.is_nitro() { &UNSET.1 } else { &node.features.retry }
+    pub fn retry_policy(&self, node: &'w Node) -> &'w Retry {
+        if self.call.control.is_nitro_mode() { &DEFAULT_FEATURES.1 } else { &node.features.retry }
     }
 
     /// Where this goes, and the body as it goes there.
-    pub async fn aim(&mut self, node: &'w Node, prepared: &mut Prepared) -> Result<Target<'w>> {
-        if let Some(model) = self.named_without_json(node) {
-            prepared.name_model(self.call, &model).await?;
+    pub async fn resolve_target(&mut self, node: &'w Node, prepared: &mut PreparedBody) -> Result<Target<'w>> {
+        if let Some(model) = self.non_json_model_override(node) {
+            prepared.set_model(self.call, &model).await?;
         }
         let model = std::mem::take(&mut prepared.model);
-        let (mut target, named) = self.choice.target(self.plan, node, &model)?;
+        let (mut target, named) = self.resolver.resolve_target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
-        self.facts.provider = target.provider.slug();
-        count_tokens::refuse_unserved(operation, &target)?;
+        self.log.provider = target.provider.slug();
+        count_tokens::check_supported(operation, &target)?;
         match named {
-            Some(model) => prepared.name_model(self.call, model).await?,
+            Some(model) => prepared.set_model(self.call, model).await?,
             None => prepared.model = model,
         }
-        self.facts.model.clone_from(&prepared.model);
-        self.facts.stream = prepared.stream;
-        target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
-        if let (false, Some(nameless)) = (self.is_dry, target.provider.nameless(&target.options, &self.facts.model)) {
-            Box::pin(inference_profiles::learn(self.gateway, operation, &mut target, nameless, self.facts)).await;
+        self.log.model.clone_from(&prepared.model);
+        self.log.is_streaming = prepared.is_streaming;
+        target.apply_model(self.call, &self.log.model, prepared.body.complete_bytes())?;
+        if let (false, Some(nameless)) = (self.is_dry_run, target.provider.nameless(&target.options, &self.log.model)) {
+            Box::pin(inference_profiles::resolve_backing_model(
+                self.gateway,
+                operation,
+                &mut target,
+                nameless,
+                self.log,
+            ))
+            .await;
         }
-        gateway::refuse_other_words(self.call, &target, &self.facts.model)?;
-        if self.parameters(node).decides("stream_options") {
-            target.telling = Telling::AsWritten;
+        gateway::reject_untranslated_passthrough(self.call, &target, &self.log.model)?;
+        if self.parameters_for(node).overrides_or_drops("stream_options") {
+            target.stream_usage = StreamUsage::AsConfigured;
         }
-        if node.features.read(self.call.route, &self.call.head.method) {
-            target.coding = Coding::Plain;
+        if node.features.reads_response(self.call.route, &self.call.head.method) {
+            target.response_coding = ResponseCoding::Uncompressed;
         }
         Ok(target)
     }
 
     /// The model that a target has for what names it elsewhere than in JSON: in a form, or in a WebSocket's query.
-    fn named_without_json(&self, node: &Node) -> Option<String> {
-        let is_named = self.is_socket || self.call.route.operation.takes_model_in_form();
-        if is_named && self.carried.json().is_none() { self.parameters(node).model() } else { None }
+    fn non_json_model_override(&self, node: &Node) -> Option<String> {
+        let is_named = self.is_websocket || self.call.route.operation.takes_model_in_form();
+        if is_named && self.replay_body.as_json().is_none() { self.parameters_for(node).model_override() } else { None }
     }
 
     /// As often as its config allows, and no more once the target's breaker, which let this request through, has opened.
-    pub async fn send(
+    pub async fn send_with_retries(
         &mut self,
         node: &'w Node,
         target: &mut Target<'w>,
         mut body: Body,
-        passage: Option<Passage>,
-    ) -> Result<Served> {
+        passage: Option<BreakerPermit>,
+    ) -> Result<UpstreamResponse> {
         let gateway = self.gateway;
-        let (timeout, retry) = (target.timeout, self.retry(node));
+        let (timeout, retry) = (target.timeout, self.retry_policy(node));
         let policy = node.features.circuit_breaker.policy();
-        let mut guard = policy.zip(passage).map(|(policy, passage)| Guard { policy, passage });
-        let is_probe = guard.as_ref().is_some_and(|guard| guard.passage.is_probe());
-        let mut tries = Tries::begin(gateway, retry, target, is_probe);
+        let mut guard = policy.zip(passage).map(|(policy, passage)| BreakerGuard { policy, permit: passage });
+        let is_probe = guard.as_ref().is_some_and(|guard| guard.permit.is_probe());
+        let mut tries = RetryState::new(gateway, retry, target, is_probe);
         loop {
-            target.timeout = self.left().map_or(timeout, |left| left.min(timeout));
-            let next = body.again();
-            let lent = self.carried.lend(body);
+            target.timeout = self.time_left().map_or(timeout, |left| left.min(timeout));
+            let next = body.try_clone();
+            let lent = self.replay_body.check_out(body);
             let result = self.send_once(node, target, lent).await;
             if let Some(guard) = &mut guard {
-                guard.tell(gateway, target, &result);
+                guard.record_result(gateway, target, &result);
             }
-            tries.is_replayable = next.is_some() || self.carried.is_there();
-            let wait = match tries.judge(self, retry, guard.as_ref(), &result) {
-                Next::Answer => {
-                    self.decide(|decision| decision.retries = tries.retries);
+            tries.is_replayable = next.is_some() || self.replay_body.can_resend();
+            let wait = match tries.evaluate(self, retry, guard.as_ref(), &result) {
+                AttemptDecision::Accept => {
+                    self.update_decision(|decision| decision.retry_count = tries.retry_count);
                     return result;
                 }
-                Next::Stop(because) => return self.stopped(node, because, result),
-                Next::Again(wait) => wait,
+                AttemptDecision::Stop(because) => return self.stop_retrying(node, because, result),
+                AttemptDecision::RetryAfter(wait) => wait,
             };
             tokio::time::sleep(wait).await;
             // Others may have closed the target off meanwhile: then this was the last word.
-            if guard.as_ref().is_some_and(|guard| guard.is_closed_off(gateway)) {
-                return self.stopped(node, OPENED, result);
+            if guard.as_ref().is_some_and(|guard| guard.is_open(gateway)) {
+                return self.stop_retrying(node, BREAKER_OPENED, result);
             }
             // Judged: there is one.
-            body = next.or_else(|| self.carried.take_back()).unwrap_or_else(Body::empty);
+            body = next.or_else(|| self.replay_body.reclaim()).unwrap_or_else(Body::empty);
             if let Ok(served) = result {
                 Box::pin(served.discard()).await;
             }
-            gateway.sink.metrics.retries.add(1);
-            tries.retries += 1;
+            gateway.record_sink.metrics.retries.add(1);
+            tries.retry_count += 1;
         }
     }
 
     /// What came last, though another attempt was wanted.
-    fn stopped(&mut self, node: &Node, because: &'static str, result: Result<Served>) -> Result<Served> {
-        self.decide(|decision| decision.retries = -1);
+    fn stop_retrying(
+        &mut self,
+        node: &Node,
+        because: &'static str,
+        result: Result<UpstreamResponse>,
+    ) -> Result<UpstreamResponse> {
+        self.update_decision(|decision| decision.retry_count = -1);
         let at = node.path.clone();
-        self.note(|| Step::Stopped { at, because });
+        self.record_step(|| RoutingStep::Stopped { at, because });
         result
     }
 
     /// One request. What breaks off before anything of its answer could be passed on has failed.
-    async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<Served> {
+    async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
         let began = Instant::now();
-        let attempted = if self.is_socket {
-            Box::pin(realtime::ask(self.gateway, self.call, target, &self.carried.model, self.facts)).await
+        let attempted = if self.is_websocket {
+            Box::pin(realtime::upgrade_target(self.gateway, self.call, target, &self.replay_body.model, self.log)).await
         } else {
-            self.gateway.attempt(self.call, target, body, self.facts).await
+            self.gateway.attempt_target(self.call, target, body, self.log).await
         };
         let result = match attempted {
-            Ok(mut served) => self.begin(node, &mut served).await.map(|()| served),
+            Ok(mut served) => self.await_first_chunk(node, &mut served).await.map(|()| served),
             Err(error) => Err(error),
         };
         let (status, error) = match &result {
@@ -309,66 +333,66 @@ impl<'w> Walk<'w> {
             Err(error) => (None, Some(error.code())),
         };
         let (at, provider) = (node.path.clone(), target.provider.slug());
-        self.note(|| Step::Tried { at, provider, status, error, milliseconds: milliseconds(began) });
+        self.record_step(|| RoutingStep::Tried { at, provider, status, error, milliseconds: elapsed_ms(began) });
         result
     }
 
     /// Once there is something to pass on: a first piece, or all of it where streams are held.
-    async fn begin(&mut self, node: &Node, served: &mut Served) -> Result<()> {
+    async fn await_first_chunk(&mut self, node: &Node, served: &mut UpstreamResponse) -> Result<()> {
         if node.features.recovery.mode() == Mode::Hold
-            && let Some(pieces) = served.pieces(self.call.asked_for())
+            && let Some(pieces) = served.chunk_format(self.call.requested_operation())
         {
-            return Box::pin(self.hold(node, served, pieces)).await;
+            return Box::pin(self.buffer_stream(node, served, pieces)).await;
         }
         // While others may answer instead, or nothing is said meanwhile, it has begun with its first byte alone.
         let patience = match self.gateway.settings.heartbeat_ms {
             0 => Duration::MAX,
-            _ if self.has_others => Duration::MAX,
+            _ if self.has_alternatives => Duration::MAX,
             beat => Duration::from_millis(beat),
         };
-        served.begin(self.call.asked_for(), patience).await
+        served.await_body_start(self.call.requested_operation(), patience).await
     }
 
     /// Until all of a stream is there, if there is room for it.
-    async fn hold(&mut self, node: &Node, served: &mut Served, pieces: Pieces) -> Result<()> {
-        let asked = self.call.asked_for();
-        let share = self.gateway.shared.recovery.share();
+    async fn buffer_stream(&mut self, node: &Node, served: &mut UpstreamResponse, pieces: StreamFraming) -> Result<()> {
+        let asked = self.call.requested_operation();
+        let share = self.gateway.shared.recovery_memory.new_permit();
         // Nothing is heard meanwhile: its first piece has all of its time.
         let holding = async {
-            served.begin(asked, Duration::MAX).await?;
-            served.hold(pieces, asked, share).await
+            served.await_body_start(asked, Duration::MAX).await?;
+            served.buffer_stream(pieces, asked, share).await
         };
-        let is_held = match self.left() {
+        let is_held = match self.time_left() {
             Some(left) => {
                 let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
                 tokio::time::timeout(left, holding).await.map_err(late)??
             }
             None => holding.await?,
         };
-        let metrics = &self.gateway.sink.metrics;
+        let metrics = &self.gateway.record_sink.metrics;
         if is_held {
-            metrics.held.add(1);
+            metrics.streams_buffered.add(1);
         } else {
-            metrics.unheld.add(1);
+            metrics.stream_recovery_overflows.add(1);
             let at = node.path.clone();
-            self.note(|| Step::Unheld { at });
+            self.record_step(|| RoutingStep::Unheld { at });
         }
         Ok(())
     }
 
     /// How long the caller still waits, where that is known.
-    pub fn left(&self) -> Option<Duration> {
-        self.until.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
+    pub fn time_left(&self) -> Option<Duration> {
+        self.client_deadline.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
     }
 
-    pub fn set_cache(&mut self, status: CacheStatus) {
-        let metrics = &self.gateway.sink.metrics;
+    pub fn set_cache_status(&mut self, status: CacheStatus) {
+        let metrics = &self.gateway.record_sink.metrics;
         match status {
             CacheStatus::Hit => metrics.cache_hits.add(1),
             CacheStatus::Miss => metrics.cache_misses.add(1),
             CacheStatus::Refresh => metrics.cache_refreshes.add(1),
             CacheStatus::Disabled => (),
         }
-        self.decide(|decision| decision.cache = status);
+        self.update_decision(|decision| decision.cache_status = status);
     }
 }

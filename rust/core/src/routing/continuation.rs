@@ -13,10 +13,10 @@ use penstock_llm::{
     usage::Usage,
 };
 
-use super::{Strategy, decision::Step};
-use crate::routing::{executor::Walk, replay_body::Carried};
+use super::{Strategy, decision::RoutingStep};
+use crate::routing::{executor::RouteExecutor, replay_body::ReplayBody};
 use crate::{
-    accounting::record::{Facts, Record},
+    accounting::record::{Record, RequestLog},
     auth::caller,
     config::Node,
     error::Error,
@@ -24,284 +24,296 @@ use crate::{
     gateway::Gateway,
     ingress::{
         body::Body,
-        headers::{Control, Head},
+        headers::{ControlHeaders, RequestHead},
         route::Route,
     },
     resolve::{target::Target, target_resolver::Call},
     response::{
-        delivery::{self, Served},
-        outgoing::{Answer, Contents},
+        delivery::{self, UpstreamResponse},
+        outgoing::{ClientResponse, ClientResponseBody},
     },
-    state::{shared::memory_budget::Share, snapshot::Snapshot},
-    upstream::AnswerBody,
+    state::{shared::memory_budget::MemoryPermit, snapshot::Snapshot},
+    upstream::ResponseBody,
 };
 
 /// So often one answer goes on elsewhere.
-const MOST_SEAMS: u8 = 5;
+const MAX_CONTINUATIONS: u8 = 5;
 
 /// What is asked, and the target that answers it.
-pub struct Place {
-    body: Bytes,
+pub struct ResumePoint {
+    request_body: Bytes,
     model: String,
-    at: Arc<str>,
+    target_path: Arc<str>,
     /// How it says its text, where that can be the beginning of another answer.
-    form: Option<Form>,
+    transcript_format: Option<Form>,
 }
 
-impl Place {
+impl ResumePoint {
     /// Of a stream that may be continued; `None` for any other answer.
-    pub fn of(walk: &Walk<'_>, node: &Node, served: &Served) -> Option<Box<Self>> {
-        if node.features.recovery.mode() != Mode::Continue || !is_readable(served) {
+    pub fn from_response(walk: &RouteExecutor<'_>, node: &Node, served: &UpstreamResponse) -> Option<Box<Self>> {
+        if node.features.recovery.mode() != Mode::Continue || !is_readable_stream(served) {
             return None;
         }
-        let (body, model) = (walk.carried.json()?.clone(), walk.carried.model.clone());
-        let form = Form::of(walk.call.asked_for(), served.dialect);
-        Some(Box::new(Self { body, model, at: node.path.clone(), form }))
+        let (body, model) = (walk.replay_body.as_json()?.clone(), walk.replay_body.model.clone());
+        let form = Form::of(walk.call.requested_operation(), served.dialect);
+        Some(Box::new(Self { request_body: body, model, target_path: node.path.clone(), transcript_format: form }))
     }
 }
 
-fn is_readable(served: &Served) -> bool {
-    served.is_stream() && delivery::is_plain(served.headers())
+fn is_readable_stream(served: &UpstreamResponse) -> bool {
+    served.is_event_stream() && delivery::is_uncompressed(served.headers())
 }
 
 /// All that it takes to ask somebody else, long after the walk.
 pub struct Continuation {
     gateway: Arc<Gateway>,
     snapshot: Arc<Snapshot>,
-    head: Arc<Head>,
-    place: Box<Place>,
+    request_head: Arc<RequestHead>,
+    resume_point: Box<ResumePoint>,
     /// `None` where nobody can go on.
-    said: Option<Said>,
-    share: Share,
-    spent: Spent,
-    seams: u8,
+    transcript: Option<Said>,
+    memory_permit: MemoryPermit,
+    spent_tokens: Spent,
+    continuation_count: u8,
 }
 
 impl Continuation {
     /// Stands by an answer that is a stream.
-    pub fn follow(
-        (gateway, snapshot, head): (&Arc<Gateway>, Arc<Snapshot>, Arc<Head>),
-        place: Option<Box<Place>>,
-        mut answer: Answer,
-    ) -> Answer {
-        if let (Some(place), Contents::Stream(stream)) = (place, &mut answer.body) {
-            stream.follow(Box::new(Self {
+    pub fn attach(
+        (gateway, snapshot, head): (&Arc<Gateway>, Arc<Snapshot>, Arc<RequestHead>),
+        place: Option<Box<ResumePoint>>,
+        mut answer: ClientResponse,
+    ) -> ClientResponse {
+        if let (Some(place), ClientResponseBody::Stream(stream)) = (place, &mut answer.body) {
+            stream.set_continuation(Box::new(Self {
                 gateway: Arc::clone(gateway),
                 snapshot,
-                head,
-                said: place.form.map(Said::new),
-                place,
-                share: gateway.shared.recovery.share(),
-                spent: Spent::default(),
-                seams: 0,
+                request_head: head,
+                transcript: place.transcript_format.map(Said::new),
+                resume_point: place,
+                memory_permit: gateway.shared.recovery_memory.new_permit(),
+                spent_tokens: Spent::default(),
+                continuation_count: 0,
             }));
         }
         answer
     }
 
     /// Hears what the caller gets. Whether there is room to remember it.
-    pub fn hear(&mut self, events: &Bytes) -> bool {
-        let Some(said) = &mut self.said else { return true };
+    pub fn record_events(&mut self, events: &Bytes) -> bool {
+        let Some(said) = &mut self.transcript else { return true };
         let before = said.held();
         said.take(events.clone());
-        self.share.grow(said.held() - before)
+        self.memory_permit.try_reserve(said.held() - before)
     }
 
     /// The silence after which its caller hears something.
-    pub fn heartbeat(&self) -> Option<Duration> {
+    pub fn heartbeat_interval(&self) -> Option<Duration> {
         Some(Duration::from_millis(self.gateway.settings.heartbeat_ms)).filter(|every| !every.is_zero())
     }
 
     /// What another target says after what was said; `None` where there is none that could.
-    pub async fn resume(&mut self, error: &'static str, record: &mut Record) -> Option<AnswerBody> {
-        let facts = &mut record.facts;
-        if let Some(because) = self.refusal() {
+    pub async fn resume(&mut self, error: &'static str, record: &mut Record) -> Option<ResponseBody> {
+        let facts = &mut record.log;
+        if let Some(because) = self.refusal_reason() {
             if let Some(decision) = &mut facts.decision {
-                decision.add(Step::Broke { at: self.place.at.clone(), error });
-                decision.add(Step::Stopped { at: self.place.at.clone(), because });
+                decision.add_step(RoutingStep::Broke { at: self.resume_point.target_path.clone(), error });
+                decision.add_step(RoutingStep::Stopped { at: self.resume_point.target_path.clone(), because });
             }
             return None;
         }
         // What one target begins and another ends is no answer to be given again.
-        facts.filling = None;
-        self.seams += 1;
-        let searched = facts.own_searches();
-        let Rest { served, asked, at, repeated } = self.found(error, facts).await?;
-        self.count(facts.model.clone()).await;
-        let Spent { input, output } = self.spent;
-        facts.paid.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
-        facts.paid.searched += searched;
-        let operation = Route::of(&self.head.method, &self.head.path)?.asked_for(&self.head.method);
-        facts.asked = Some(self.gateway.sink.counting.keep(operation, &asked));
-        self.gateway.sink.metrics.continued.add(1);
-        self.place.at = at;
-        let mut seam = Seam::after(self.said.as_ref()?, self.spent, repeated);
-        Some(served.incoming.body.through(move |piece| seam.push(piece)))
+        facts.pending_cache_entry = None;
+        self.continuation_count += 1;
+        let searched = facts.implicit_searches();
+        let ResumedStream { response: served, request_body: asked, target_path: at, repeated_text: repeated } =
+            self.request_continuation(error, facts).await?;
+        self.count_spent_tokens(facts.model.clone()).await;
+        let Spent { input, output } = self.spent_tokens;
+        facts.billing.interrupted_usage = Some(Usage { input, output, estimated: true, ..Usage::default() });
+        facts.billing.interrupted_searches += searched;
+        let operation = Route::parse(&self.request_head.method, &self.request_head.path)?
+            .effective_operation(&self.request_head.method);
+        facts.count_input = Some(self.gateway.record_sink.token_counter.retain_body(operation, &asked));
+        self.gateway.record_sink.metrics.streams_resumed.add(1);
+        self.resume_point.target_path = at;
+        let mut seam = Seam::after(self.transcript.as_ref()?, self.spent_tokens, repeated);
+        Some(served.incoming.body.map_chunks(move |piece| seam.push(piece)))
     }
 
     /// Why nobody is asked to go on, if so.
-    fn refusal(&self) -> Option<&'static str> {
-        let Some(said) = &self.said else { return Some("answers on this path are not continued") };
-        said.obstacle().or((self.seams == MOST_SEAMS).then_some("it went on as often as an answer may"))
+    fn refusal_reason(&self) -> Option<&'static str> {
+        let Some(said) = &self.transcript else { return Some("answers on this path are not continued") };
+        said.obstacle()
+            .or((self.continuation_count == MAX_CONTINUATIONS).then_some("it went on as often as an answer may"))
     }
 
     /// The answer of a target that goes on.
-    async fn found(&self, broke: &'static str, facts: &mut Facts) -> Option<Rest> {
-        let Self { gateway, snapshot, head, place, said, .. } = self;
+    async fn request_continuation(&self, broke: &'static str, facts: &mut RequestLog) -> Option<ResumedStream> {
+        let Self { gateway, snapshot, request_head: head, resume_point: place, transcript: said, .. } = self;
         let said = said.as_ref()?;
-        let control = Control::read(&head.headers, &gateway.settings.header_aliases);
-        let call = Call { route: Route::of(&head.method, &head.path)?, head, control };
+        let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
+        let call = Call { route: Route::parse(&head.method, &head.path)?, head, control };
         // A token may have run out since the request came.
         let mut refused = |error: Error| {
             if let Some(decision) = &mut facts.decision {
-                decision.add(Step::Broke { at: place.at.clone(), error: broke });
-                decision.add(Step::Failed { at: place.at.clone(), error: error.code() });
+                decision.add_step(RoutingStep::Broke { at: place.target_path.clone(), error: broke });
+                decision.add_step(RoutingStep::Failed { at: place.target_path.clone(), error: error.code() });
             }
         };
         let require = gateway.settings.require_key;
-        let passport = caller::passport(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
+        let passport = caller::authenticate_token(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
         let admitted = caller::admit(passport.as_ref(), snapshot, require, &head.headers, &call.control);
         let caller = admitted.map_err(&mut refused).ok()?;
-        let choice = gateway.choice(snapshot, &call, &caller);
-        let plan = choice.plan().map_err(&mut refused).ok()?;
-        let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts).await.ok()?;
-        (carried.model, carried.stream) = (place.model.clone(), true);
-        let (known, decision) = (facts.twin(), facts.decision.take());
-        let mut walk = Walk::new(gateway, &choice, &plan, facts, carried);
+        let choice = gateway.target_resolver(snapshot, &call, &caller);
+        let plan = choice.build_plan().map_err(&mut refused).ok()?;
+        let mut carried = ReplayBody::new(&call, Body::Complete(place.request_body.clone()), true, facts).await.ok()?;
+        (carried.model, carried.is_streaming) = (place.model.clone(), true);
+        let (known, decision) = (facts.fork(), facts.decision.take());
+        let mut walk = RouteExecutor::new(gateway, &choice, &plan, facts, carried);
         // How long a client waits counts for each of its reads, and it reads: what bounds an answer is the gateway's own time.
-        (walk.facts.decision, walk.until) = (decision, None);
-        let at = place.at.clone();
-        walk.note(|| Step::Broke { at, error: broke });
+        (walk.log.decision, walk.client_deadline) = (decision, None);
+        let at = place.target_path.clone();
+        walk.record_step(|| RoutingStep::Broke { at, error: broke });
         // Whom to ask is only thought over: each is asked for a passage when its turn comes.
-        walk.is_dry = true;
-        let successors = successors(&mut walk, &plan.config.root, &place.at);
-        walk.is_dry = false;
+        walk.is_dry_run = true;
+        let successors = list_successors(&mut walk, &plan.config.root, &place.target_path);
+        walk.is_dry_run = false;
         for node in successors {
-            if let Some(rest) = walk.go_on_at(node, said).await {
+            if let Some(rest) = walk.resume_on_target(node, said).await {
                 return Some(rest);
             }
         }
-        facts.adopt(known);
+        facts.adopt_target(known);
         None
     }
 
     /// What the streams before have cost: what they were asked, and all that was said.
-    async fn count(&mut self, model: String) {
-        let text = self.said.as_ref().map_or_else(String::new, |said| said.text().to_owned());
-        let body = self.place.body.clone();
+    async fn count_spent_tokens(&mut self, model: String) {
+        let text = self.transcript.as_ref().map_or_else(String::new, |said| said.text().to_owned());
+        let body = self.resume_point.request_body.clone();
         let counting = tokio::task::spawn_blocking(move || {
             let encoding = tokens::encoding_for(&model);
             (tokens::count_messages(encoding, &body).unwrap_or_default(), tokens::count(encoding, &text))
         });
         let (input, output) = counting.await.unwrap_or_default();
         // Who went on was asked with all that had been said before.
-        self.spent = Spent { input: self.spent.input + self.spent.output + input as u64, output: output as u64 };
+        self.spent_tokens =
+            Spent { input: self.spent_tokens.input + self.spent_tokens.output + input as u64, output: output as u64 };
     }
 }
 
 /// An answer that goes on.
-struct Rest {
-    served: Served,
+struct ResumedStream {
+    response: UpstreamResponse,
     /// What was asked for it.
-    asked: Bytes,
+    request_body: Bytes,
     /// Who answers.
-    at: Arc<str>,
+    target_path: Arc<str>,
     /// What of the text before it may be in it again.
-    repeated: String,
+    repeated_text: String,
 }
 
 /// Whom to ask after the target at this path: it itself where it is to be asked again or there is nobody else, then those
 /// that would be next if it had not answered.
-fn successors<'w>(walk: &mut Walk<'w>, root: &'w Node, path: &str) -> Vec<&'w Node> {
+fn list_successors<'w>(walk: &mut RouteExecutor<'w>, root: &'w Node, path: &str) -> Vec<&'w Node> {
     let mut after = Vec::new();
-    let Some(broken) = descend(walk, root, path, &mut after) else { return after };
-    if after.is_empty() || walk.retry(broken).attempts() > 0 {
+    let Some(broken) = find_node_and_fallbacks(walk, root, path, &mut after) else { return after };
+    if after.is_empty() || walk.retry_policy(broken).max_retries() > 0 {
         after.insert(0, broken);
     }
     after
 }
 
 /// Goes down to the node at a path, and gathers on the way back what stands behind it.
-fn descend<'w>(walk: &mut Walk<'w>, node: &'w Node, path: &str, after: &mut Vec<&'w Node>) -> Option<&'w Node> {
+fn find_node_and_fallbacks<'w>(
+    walk: &mut RouteExecutor<'w>,
+    node: &'w Node,
+    path: &str,
+    after: &mut Vec<&'w Node>,
+) -> Option<&'w Node> {
     if *node.path == *path {
         return Some(node);
     }
     let is_on_way =
         |target: &Node| path.strip_prefix(&*target.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     let place = node.targets.iter().position(is_on_way)?;
-    let found = descend(walk, &node.targets[place], path, after)?;
+    let found = find_node_and_fallbacks(walk, &node.targets[place], path, after)?;
     if matches!(node.strategy, Strategy::Fallback(_)) {
         for later in &node.targets[place + 1..] {
-            after.extend(walk.order(later).unwrap_or_default());
+            after.extend(walk.attempt_order(later).unwrap_or_default());
         }
     }
     Some(found)
 }
 
-impl<'w> Walk<'w> {
+impl<'w> RouteExecutor<'w> {
     /// Asks one target to go on, where it can.
-    async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<Rest> {
+    async fn resume_on_target(&mut self, node: &'w Node, said: &Said) -> Option<ResumedStream> {
         let at = node.path.clone();
-        let aimed = match self.carried.prepare(self.parameters(node)).await {
-            Ok(mut prepared) => self.aim(node, &mut prepared).await.map(|target| (target, prepared)),
+        let aimed = match self.replay_body.prepare(self.parameters_for(node)).await {
+            Ok(mut prepared) => self.resolve_target(node, &mut prepared).await.map(|target| (target, prepared)),
             Err(error) => Err(error),
         };
         let (mut target, prepared) = match aimed {
             Ok(aimed) => aimed,
             Err(error) => {
-                self.note(|| Step::Failed { at, error: error.code() });
+                self.record_step(|| RoutingStep::Failed { at, error: error.code() });
                 return None;
             }
         };
-        let Body::Whole(body) = &prepared.body else { return None };
-        let Again { body: asked, beginning } = match self.asked_again(node, &target, (said, body)) {
+        let Body::Complete(body) = &prepared.body else { return None };
+        let Again { body: asked, beginning } = match self.build_resume_request(node, &target, (said, body)) {
             Ok(again) => again,
             Err(because) => {
-                self.note(|| Step::Unable { at, because });
+                self.record_step(|| RoutingStep::Unable { at, because });
                 return None;
             }
         };
-        if !self.may_go(node) {
-            self.pass_over(node);
+        if !self.try_enter(node) {
+            self.record_skip(node);
             return None;
         }
-        let passage = self.passage.take();
+        let passage = self.breaker_permit.take();
         let asked = Bytes::from(asked);
-        target.goes_on = Some(target.provider.continuing()).filter(|_| !beginning.is_empty());
-        let repeated = if target.goes_on.is_some_and(|how| how.repeats) { beginning } else { String::new() };
-        let served = self.send(node, &mut target, Body::Whole(asked.clone()), passage).await.ok()?;
-        if !is_readable(&served) {
+        target.prefill = Some(target.provider.continuing()).filter(|_| !beginning.is_empty());
+        let repeated = if target.prefill.is_some_and(|how| how.repeats) { beginning } else { String::new() };
+        let served = self.send_with_retries(node, &mut target, Body::Complete(asked.clone()), passage).await.ok()?;
+        if !is_readable_stream(&served) {
             served.discard().await;
-            self.note(|| Step::Unable { at, because: "it did not answer with a stream that can be read" });
+            self.record_step(|| RoutingStep::Unable {
+                at,
+                because: "it did not answer with a stream that can be read",
+            });
             return None;
         }
         let length = said.text().len();
-        self.note(|| Step::Continued { at: at.clone(), said: length });
-        self.decide(|decision| decision.option.clone_from(&node.path));
-        Some(Rest { served, asked, at, repeated })
+        self.record_step(|| RoutingStep::Continued { at: at.clone(), said: length });
+        self.update_decision(|decision| decision.selected_target.clone_from(&node.path));
+        Some(ResumedStream { response: served, request_body: asked, target_path: at, repeated_text: repeated })
     }
 
     /// What a target is asked; an error says why it is not.
-    fn asked_again(
+    fn build_resume_request(
         &self,
         node: &Node,
         target: &Target<'_>,
         (said, body): (&Said, &[u8]),
     ) -> Result<Again, &'static str> {
-        match self.refusal_to_go_on(node, target) {
+        match self.continuation_refusal(node, target) {
             Some(because) if !said.is_silent() => Err(because),
             _ => said.ask_again(body).ok_or("the request has nothing that could be gone on from"),
         }
     }
 
     /// Why a target does not go on from a given beginning, if so. Where that is a prompt every model does.
-    pub fn refusal_to_go_on(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
-        let (provider, model) = (target.provider, &self.facts.model);
-        let is_its_own = target.wire(self.call.route.operation, model).is_none();
-        let known = match self.call.asked_for() {
+    pub fn continuation_refusal(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
+        let (provider, model) = (target.provider, &self.log.model);
+        let is_its_own = target.provider_format(self.call.route.operation, model).is_none();
+        let known = match self.call.requested_operation() {
             Operation::Complete if is_its_own => None,
             asked => provider.continuing().refusal(model, is_its_own && asked == Operation::CreateModelResponse),
         };
-        node.features.recovery.refusal(known)
+        node.features.recovery.prefill_refusal(known)
     }
 }

@@ -22,7 +22,7 @@ pub enum CacheStatus {
 
 impl CacheStatus {
     /// As headers have it.
-    pub fn header(self) -> &'static str {
+    pub fn header_value(self) -> &'static str {
         match self {
             Self::Disabled => "DISABLED",
             Self::Hit => "HIT",
@@ -45,7 +45,7 @@ impl CacheStatus {
 /// One choice on the way, or one attempt.
 #[derive(Debug, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
-pub enum Step {
+pub enum RoutingStep {
     /// There was nothing to choose: headers or a config name the one provider.
     Named { at: &'static str, provider: &'static str, by: &'static str },
     /// A strategy chose a target.
@@ -93,9 +93,9 @@ pub enum Step {
     LeftOut { steps: usize },
 }
 
-impl Step {
+impl RoutingStep {
     /// As JSON. Each record has one of the first of these, or two: a general serialiser would be most of what they cost.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub fn write_json(&self, out: &mut Vec<u8>) {
         match self {
             Self::Named { at, provider, by } => write_object(out, |step| {
                 step.text("step", "named");
@@ -131,56 +131,56 @@ impl Step {
 }
 
 /// More steps than this are not kept: of those in the middle their number.
-const MOST_STEPS: usize = 64;
-const MIDDLE: usize = MOST_STEPS / 2;
+const MAX_STEPS: usize = 64;
+const OMITTED_STEPS_INDEX: usize = MAX_STEPS / 2;
 
 #[derive(Debug)]
-pub struct Decision {
+pub struct RoutingDecision {
     /// Of the root.
     pub strategy: &'static str,
     /// The target that answered.
-    pub option: Arc<str>,
+    pub selected_target: Arc<str>,
     /// 0: none was made, n: the nth one answered, -1: all were spent or could not be made.
-    pub retries: i32,
-    pub cache: CacheStatus,
+    pub retry_count: i32,
+    pub cache_status: CacheStatus,
     /// On the way that it went the config says how often it is tried: a caller who tries again only repeats that.
-    pub is_persistent: bool,
-    pub steps: Vec<Step>,
+    pub has_retry_policy: bool,
+    pub steps: Vec<RoutingStep>,
     /// What the target that answered was given and how often, for a caller who asks.
-    pub target: Option<Value>,
+    pub target_report: Option<Value>,
 }
 
-impl Decision {
+impl RoutingDecision {
     /// Nothing is decided yet of what a config says.
     pub fn new(root: &Node) -> Self {
         Self {
             strategy: root.strategy.name(),
-            option: Arc::clone(&root.path),
-            retries: 0,
-            cache: CacheStatus::Disabled,
-            is_persistent: false,
+            selected_target: Arc::clone(&root.path),
+            retry_count: 0,
+            cache_status: CacheStatus::Disabled,
+            has_retry_policy: false,
             steps: Vec::new(),
-            target: None,
+            target_report: None,
         }
     }
 
     /// The last so many steps.
-    pub fn latest(&self, most: usize) -> &[Step] {
+    pub fn last_steps(&self, most: usize) -> &[RoutingStep] {
         &self.steps[self.steps.len().saturating_sub(most)..]
     }
 
-    pub fn add(&mut self, step: Step) {
-        if self.steps.len() == MOST_STEPS {
-            let before = if let Step::LeftOut { steps } = self.steps[MIDDLE] { steps } else { 1 };
-            self.steps.remove(MIDDLE + 1);
-            self.steps[MIDDLE] = Step::LeftOut { steps: before + 1 };
+    pub fn add_step(&mut self, step: RoutingStep) {
+        if self.steps.len() == MAX_STEPS {
+            let before = if let RoutingStep::LeftOut { steps } = self.steps[OMITTED_STEPS_INDEX] { steps } else { 1 };
+            self.steps.remove(OMITTED_STEPS_INDEX + 1);
+            self.steps[OMITTED_STEPS_INDEX] = RoutingStep::LeftOut { steps: before + 1 };
         }
         self.steps.push(step);
     }
 }
 
 /// How long something took, for a step.
-pub fn milliseconds(since: Instant) -> u64 {
+pub fn elapsed_ms(since: Instant) -> u64 {
     let took: Duration = since.elapsed();
     took.as_millis() as u64
 }
@@ -191,35 +191,35 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn what_is_written_by_hand_is_what_a_serialiser_writes() {
+    fn hand_written_json_equals_serde_output() {
         let at = || Arc::from("config.targets[0]");
-        let tried = |status, error| Step::Tried { at: at(), provider: "mock", status, error, milliseconds: 7 };
+        let tried = |status, error| RoutingStep::Tried { at: at(), provider: "mock", status, error, milliseconds: 7 };
         for step in [
-            Step::Named { at: "config", provider: "mock", by: "header" },
-            Step::Chose { at: at(), strategy: "loadbalance", target: 3, condition: None },
-            Step::Chose { at: "a \"b\"".into(), strategy: "conditional", target: 0, condition: Some(2) },
+            RoutingStep::Named { at: "config", provider: "mock", by: "header" },
+            RoutingStep::Chose { at: at(), strategy: "loadbalance", target: 3, condition: None },
+            RoutingStep::Chose { at: "a \"b\"".into(), strategy: "conditional", target: 0, condition: Some(2) },
             tried(Some(200), None),
             tried(None, Some("timeout")),
-            Step::Kept { at: at() },
+            RoutingStep::Kept { at: at() },
         ] {
             let mut out = Vec::new();
-            step.write(&mut out);
+            step.write_json(&mut out);
             assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string(&step).unwrap());
         }
     }
 
     #[test]
-    fn the_first_steps_and_the_last_are_kept_and_the_number_of_the_others() {
-        let mut decision = Decision::new(&Config::default().root);
+    fn keeps_first_and_last_steps_and_counts_the_rest() {
+        let mut decision = RoutingDecision::new(&Config::default().root);
         for target in 0..200 {
-            decision.add(Step::Chose { at: "config".into(), strategy: "single", target, condition: None });
+            decision.add_step(RoutingStep::Chose { at: "config".into(), strategy: "single", target, condition: None });
         }
         let told: Vec<_> = decision
             .steps
             .iter()
             .map(|step| match step {
-                Step::Chose { target, .. } => *target,
-                Step::LeftOut { steps } => steps + 1000,
+                RoutingStep::Chose { target, .. } => *target,
+                RoutingStep::LeftOut { steps } => steps + 1000,
                 _ => 0,
             })
             .collect();

@@ -11,210 +11,215 @@ use tokio::time::Instant;
 
 use super::{
     Strategy,
-    decision::{Decision, Step},
-    fallback::Fallback,
+    decision::{RoutingDecision, RoutingStep},
+    fallback::FallbackPolicy,
     hedge::Hedge,
-    loadbalance::{LoadBalance, Session},
+    loadbalance::{LoadBalancer, StickySession},
 };
-use crate::routing::{condition_input::Asked, replay_body::Carried};
+use crate::routing::{condition_input::ConditionInput, replay_body::ReplayBody};
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     config::Node,
     error::{Error, Result},
     features::{circuit_breaker::Verdict, timeout},
     gateway::Gateway,
     ingress::body::Body,
-    resolve::target_resolver::{Call, Choice, Chosen, Plan},
-    response::delivery::Served,
-    state::shared::{circuit_breakers::Passage, sticky_sessions::Wanted},
+    resolve::target_resolver::{Call, ConfigSource, RoutePlan, TargetResolver},
+    response::delivery::UpstreamResponse,
+    state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
 };
 
 /// The way of a request whose config asks for more than one attempt at one target.
-pub(crate) async fn route(
+pub(crate) async fn route_request(
     gateway: &Gateway,
-    choice: &Choice<'_>,
-    plan: &Plan<'_>,
+    choice: &TargetResolver<'_>,
+    plan: &RoutePlan<'_>,
     body: Body,
-    facts: &mut Facts,
-) -> Result<Served> {
+    facts: &mut RequestLog,
+) -> Result<UpstreamResponse> {
     // Before its body is read: the caller waits meanwhile too.
-    let until = choice.call.control.patience.and_then(timeout::until);
-    let is_json = is_json(choice.call);
+    let until = choice.call.control.client_timeout.and_then(timeout::client_deadline);
+    let is_json = is_json_request(choice.call);
     // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
-    let body = if is_json { Body::Whole(body.limited(gateway.body_limits)?.collect().await?) } else { body };
-    let body = gateway.read(choice.call, body, facts).await.map_err(|error| match (&plan.config, error) {
+    let body = if is_json { Body::Complete(body.with_limits(gateway.body_limits)?.collect().await?) } else { body };
+    let body = gateway.read_body(choice.call, body, facts).await.map_err(|error| match (&plan.config, error) {
         // What cannot be read names nobody.
-        (Chosen::None, Error::BodyInvalid { .. }) if !plan.names_provider() => Error::ProviderNeeded,
+        (ConfigSource::None, Error::BodyInvalid { .. }) if !plan.has_provider() => Error::ProviderRequired,
         (_, error) => error,
     })?;
-    facts.metadata.check()?;
-    let asked = choice.call.asked_for();
-    if let (true, Body::Whole(bytes)) = (asked.is_countable(), &body) {
-        facts.asked = Some(gateway.sink.counting.keep(asked, bytes));
+    facts.metadata.validate()?;
+    let asked = choice.call.requested_operation();
+    if let (true, Body::Complete(bytes)) = (asked.is_countable(), &body) {
+        facts.count_input = Some(gateway.record_sink.token_counter.retain_body(asked, bytes));
     }
-    let carried = Carried::new(choice.call, body, is_json, facts).await?;
-    Walk { until, ..Walk::new(gateway, choice, plan, facts, carried) }.go().await
+    let carried = ReplayBody::new(choice.call, body, is_json, facts).await?;
+    RouteExecutor { client_deadline: until, ..RouteExecutor::new(gateway, choice, plan, facts, carried) }.run().await
 }
 
 /// The way of a request whose model may say which provider is meant.
-pub(crate) async fn readdress(
+pub(crate) async fn resolve_model_prefix(
     gateway: &Gateway,
-    choice: &Choice<'_>,
-    plan: &Plan<'_>,
+    choice: &TargetResolver<'_>,
+    plan: &RoutePlan<'_>,
     body: Body,
-    facts: &mut Facts,
-) -> Result<Served> {
-    let carried = Carried::new(choice.call, body, is_json(choice.call), facts).await?;
-    Walk::new(gateway, choice, plan, facts, carried).go().await
+    facts: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    let carried = ReplayBody::new(choice.call, body, is_json_request(choice.call), facts).await?;
+    RouteExecutor::new(gateway, choice, plan, facts, carried).run().await
 }
 
-fn is_json(call: &Call<'_>) -> bool {
+fn is_json_request(call: &Call<'_>) -> bool {
     call.route.operation.takes_json() || call.head.headers.is_json()
 }
 
 /// The way of a request for a WebSocket whose config asks for more than one attempt at one target.
-pub(crate) async fn open(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Served> {
-    let carried = Carried::new(choice.call, Body::empty(), false, facts).await?;
-    Walk { is_socket: true, ..Walk::new(gateway, choice, plan, facts, carried) }.go().await
+pub(crate) async fn open_websocket(
+    gateway: &Gateway,
+    choice: &TargetResolver<'_>,
+    plan: &RoutePlan<'_>,
+    facts: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    let carried = ReplayBody::new(choice.call, Body::empty(), false, facts).await?;
+    RouteExecutor { is_websocket: true, ..RouteExecutor::new(gateway, choice, plan, facts, carried) }.run().await
 }
 
 /// A group on the way whose targets are tried one after the other.
-struct Level<'w> {
+struct FallbackLevel<'w> {
     node: &'w Node,
-    fallback: &'w Fallback,
+    policy: &'w FallbackPolicy,
     /// Those before it were tried or passed over.
-    place: usize,
-    has_tried: bool,
+    next_index: usize,
+    has_tried_any: bool,
     /// None was open: the breakers are of no help.
-    is_desperate: bool,
+    ignores_breakers: bool,
 }
 
-impl<'w> Level<'w> {
-    fn new(node: &'w Node, fallback: &'w Fallback) -> Self {
-        Self { node, fallback, place: 0, has_tried: false, is_desperate: !node.within.has_breaker }
+impl<'w> FallbackLevel<'w> {
+    fn new(node: &'w Node, policy: &'w FallbackPolicy) -> Self {
+        Self { node, policy, next_index: 0, has_tried_any: false, ignores_breakers: !node.subtree.has_breaker }
     }
 
     fn has_next(&self) -> bool {
-        self.place < self.node.targets.len()
+        self.next_index < self.node.targets.len()
     }
 }
 
 /// A session, and the place of the target that it was given to where that is remembered.
 #[derive(Clone, Copy)]
-struct Given {
-    session: Session,
-    place: Option<usize>,
+struct StickyAssignment {
+    session: StickySession,
+    target_index: Option<usize>,
 }
 
 /// What is tried first below a node.
-enum First<'w> {
-    One(&'w Node),
+enum FirstAttempt<'w> {
+    Single(&'w Node),
     /// The second too, which stands at this place, if the first does not answer in time.
-    Both((&'w Node, usize), &'w Fallback, &'w Hedge),
+    Hedged((&'w Node, usize), &'w FallbackPolicy, &'w Hedge),
 }
 
 /// One request on its way through its config.
-pub(crate) struct Walk<'w> {
+pub(crate) struct RouteExecutor<'w> {
     pub gateway: &'w Gateway,
-    pub choice: &'w Choice<'w>,
-    pub plan: &'w Plan<'w>,
+    pub resolver: &'w TargetResolver<'w>,
+    pub plan: &'w RoutePlan<'w>,
     pub call: &'w Call<'w>,
-    pub facts: &'w mut Facts,
-    pub carried: Carried,
-    params: Vec<Option<Value>>,
+    pub log: &'w mut RequestLog,
+    pub replay_body: ReplayBody,
+    condition_params: Vec<Option<Value>>,
     /// When the caller no longer waits.
-    pub until: Option<Instant>,
+    pub client_deadline: Option<Instant>,
     /// It asks for a WebSocket.
-    pub is_socket: bool,
+    pub is_websocket: bool,
     /// Another target may still answer instead of the one that is asked.
-    pub has_others: bool,
+    pub has_alternatives: bool,
     /// Nothing is sent: it leaves no trace in what is shared.
-    pub is_dry: bool,
+    pub is_dry_run: bool,
     /// The right to send to the target that is next, from its breaker.
-    pub passage: Option<Passage>,
-    family: OnceLock<u64>,
+    pub breaker_permit: Option<BreakerPermit>,
+    config_key: OnceLock<u64>,
 }
 
-pub(crate) type Going<'g, T = Result<Served>> = Pin<Box<dyn Future<Output = T> + Send + 'g>>;
+pub(crate) type RouteFuture<'g, T = Result<UpstreamResponse>> = Pin<Box<dyn Future<Output = T> + Send + 'g>>;
 
-impl<'w> Walk<'w> {
+impl<'w> RouteExecutor<'w> {
     pub fn new(
         gateway: &'w Gateway,
-        choice: &'w Choice<'w>,
-        plan: &'w Plan<'w>,
-        facts: &'w mut Facts,
-        carried: Carried,
+        resolver: &'w TargetResolver<'w>,
+        plan: &'w RoutePlan<'w>,
+        log: &'w mut RequestLog,
+        replay_body: ReplayBody,
     ) -> Self {
-        let params = carried.pick(&plan.config.params);
-        let call = choice.call;
-        let until = call.control.patience.and_then(timeout::until);
-        facts.decision = Some(Box::new(Decision::new(&plan.config.root)));
-        let (passage, family) = (None, OnceLock::new());
-        let (is_socket, has_others, is_dry) = (false, false, false);
+        let condition_params = replay_body.json_fields(&plan.config.condition_params);
+        let call = resolver.call;
+        let client_deadline = call.control.client_timeout.and_then(timeout::client_deadline);
+        log.decision = Some(Box::new(RoutingDecision::new(&plan.config.root)));
+        let (breaker_permit, config_key) = (None, OnceLock::new());
+        let (is_websocket, has_alternatives, is_dry_run) = (false, false, false);
         Self {
             gateway,
-            choice,
+            resolver,
             plan,
             call,
-            facts,
-            carried,
-            params,
-            until,
-            is_socket,
-            has_others,
-            is_dry,
-            passage,
-            family,
+            log,
+            replay_body,
+            condition_params,
+            client_deadline,
+            is_websocket,
+            has_alternatives,
+            is_dry_run,
+            breaker_permit,
+            config_key,
         }
     }
 
     /// The same request, on its way at the same time.
-    pub fn twin<'t>(&self, facts: &'t mut Facts, carried: Carried) -> Walk<'t>
+    pub fn fork<'t>(&self, facts: &'t mut RequestLog, carried: ReplayBody) -> RouteExecutor<'t>
     where
         'w: 't,
     {
-        Walk {
-            until: self.until,
-            is_socket: self.is_socket,
-            has_others: true,
-            is_dry: self.is_dry,
-            family: self.family.clone(),
-            ..Walk::new(self.gateway, self.choice, self.plan, facts, carried)
+        RouteExecutor {
+            client_deadline: self.client_deadline,
+            is_websocket: self.is_websocket,
+            has_alternatives: true,
+            is_dry_run: self.is_dry_run,
+            config_key: self.config_key.clone(),
+            ..RouteExecutor::new(self.gateway, self.resolver, self.plan, facts, carried)
         }
     }
 
     /// To whichever target answers.
-    pub async fn go(&mut self) -> Result<Served> {
+    pub async fn run(&mut self) -> Result<UpstreamResponse> {
         let plan = self.plan;
         if plan.config.root.targets.is_empty() {
-            self.enters(&plan.config.root, true);
+            self.acquire_permit(&plan.config.root, true);
         }
-        self.go_from(&plan.config.root).await
+        self.run_from(&plan.config.root).await
     }
 
     /// A target without others below it has been entered.
-    pub async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
+    pub async fn run_from(&mut self, start: &'w Node) -> Result<UpstreamResponse> {
         let mut node = start;
-        let mut levels: Vec<Level<'w>> = Vec::new();
-        let races = self.has_others;
+        let mut levels: Vec<FallbackLevel<'w>> = Vec::new();
+        let races = self.has_alternatives;
         loop {
-            let result = match self.descend(node, &mut levels).await {
-                Ok(First::One(target)) => {
-                    self.has_others = races || levels.iter().any(Level::has_next);
+            let result = match self.descend_to_first_attempt(node, &mut levels).await {
+                Ok(FirstAttempt::Single(target)) => {
+                    self.has_alternatives = races || levels.iter().any(FallbackLevel::has_next);
                     self.try_target(target).await
                 }
-                Ok(First::Both((first, second), fallback, hedge)) => {
-                    let Some(level) = levels.last_mut() else { return Err(Error::NoTarget) };
+                Ok(FirstAttempt::Hedged((first, second), fallback, hedge)) => {
+                    let Some(level) = levels.last_mut() else { return Err(Error::NoMatchingTarget) };
                     let targets = (first, &level.node.targets[second]);
-                    let (result, tried) = self.race(targets, fallback, hedge).await;
+                    let (result, tried) = self.race_targets(targets, fallback, hedge).await;
                     if tried == 2 {
-                        level.place = second + 1;
+                        level.next_index = second + 1;
                     }
                     result
                 }
                 Err(error) => Err(error),
             };
-            let Some(next) = self.after(&mut levels, &result) else { return result };
+            let Some(next) = self.next_after(&mut levels, &result) else { return result };
             if let Ok(served) = result {
                 // In a box: it would make every walk larger.
                 Box::pin(served.discard()).await;
@@ -225,41 +230,49 @@ impl<'w> Walk<'w> {
 
     /// Down to what is tried first: through groups that choose one target, and those that fall from one to the next, which are
     /// levels to come back to.
-    async fn descend(&mut self, mut node: &'w Node, levels: &mut Vec<Level<'w>>) -> Result<First<'w>> {
+    async fn descend_to_first_attempt(
+        &mut self,
+        mut node: &'w Node,
+        levels: &mut Vec<FallbackLevel<'w>>,
+    ) -> Result<FirstAttempt<'w>> {
         while !node.targets.is_empty() {
             let Strategy::Fallback(fallback) = &node.strategy else {
-                let given = match self.session(node) {
+                let given = match self.sticky_session(node) {
                     // In a box: few wait there, and all walks would be larger.
-                    Some((balance, session)) => Some(Box::pin(self.given(node, balance, session)).await),
+                    Some((balance, session)) => Some(Box::pin(self.assign_session(node, balance, session)).await),
                     None => None,
                 };
-                node = self.choose(node, given)?;
+                node = self.choose_target(node, given)?;
                 continue;
             };
-            let mut level = Level::new(node, fallback);
-            let first = self.next_of(&mut level);
-            let second = fallback.hedge.as_ref().and_then(|hedge| Some((hedge, self.peek(&level)?)));
+            let mut level = FallbackLevel::new(node, fallback);
+            let first = self.next_target(&mut level);
+            let second = fallback.hedge.as_ref().and_then(|hedge| Some((hedge, self.peek_next_index(&level)?)));
             levels.push(level);
-            self.decide(|decision| decision.is_persistent = true);
-            node = first.ok_or(Error::NoTarget)?;
+            self.update_decision(|decision| decision.has_retry_policy = true);
+            node = first.ok_or(Error::NoMatchingTarget)?;
             if let Some((hedge, second)) = second {
-                return Ok(First::Both((node, second), fallback, hedge));
+                return Ok(FirstAttempt::Hedged((node, second), fallback, hedge));
             }
         }
-        Ok(First::One(node))
+        Ok(FirstAttempt::Single(node))
     }
 
     /// The target to be tried after this result: the next one of the innermost group that has one and takes it for a failure.
-    fn after(&mut self, levels: &mut Vec<Level<'w>>, result: &Result<Served>) -> Option<&'w Node> {
+    fn next_after(
+        &mut self,
+        levels: &mut Vec<FallbackLevel<'w>>,
+        result: &Result<UpstreamResponse>,
+    ) -> Option<&'w Node> {
         while let Some(level) = levels.last_mut() {
-            if level.fallback.has_failed(result) && level.has_next() {
-                let because = self.must_stop();
-                if let (None, Some(next)) = (because, self.next_of(level)) {
+            if level.policy.is_failure(result) && level.has_next() {
+                let because = self.stop_reason();
+                if let (None, Some(next)) = (because, self.next_target(level)) {
                     return Some(next);
                 }
                 if let Some(because) = because {
                     let at = Arc::clone(&level.node.path);
-                    self.note(|| Step::Stopped { at, because });
+                    self.record_step(|| RoutingStep::Stopped { at, because });
                 }
             }
             levels.pop();
@@ -268,130 +281,134 @@ impl<'w> Walk<'w> {
     }
 
     /// The next target of a group to be tried: each is asked whether it is open when its turn comes. Where none is, all are tried.
-    fn next_of(&mut self, level: &mut Level<'w>) -> Option<&'w Node> {
+    fn next_target(&mut self, level: &mut FallbackLevel<'w>) -> Option<&'w Node> {
         let targets = &level.node.targets;
-        if !level.is_desperate {
-            let open = (level.place..targets.len()).find(|place| self.may_go(&targets[*place]));
-            level.is_desperate = open.is_none() && !level.has_tried;
-            if !level.is_desperate {
+        if !level.ignores_breakers {
+            let open = (level.next_index..targets.len()).find(|place| self.try_enter(&targets[*place]));
+            level.ignores_breakers = open.is_none() && !level.has_tried_any;
+            if !level.ignores_breakers {
                 let open = open.unwrap_or(targets.len());
-                targets[level.place..open].iter().for_each(|target| self.pass_over(target));
-                level.place = open;
+                targets[level.next_index..open].iter().for_each(|target| self.record_skip(target));
+                level.next_index = open;
             }
         }
-        let next = targets.get(level.place)?;
-        if level.is_desperate && next.targets.is_empty() {
-            self.enters(next, true);
+        let next = targets.get(level.next_index)?;
+        if level.ignores_breakers && next.targets.is_empty() {
+            self.acquire_permit(next, true);
         }
-        level.place += 1;
-        level.has_tried = true;
+        level.next_index += 1;
+        level.has_tried_any = true;
         Some(next)
     }
 
     /// The place of the target that would be next.
-    fn peek(&self, level: &Level<'w>) -> Option<usize> {
+    fn peek_next_index(&self, level: &FallbackLevel<'w>) -> Option<usize> {
         let targets = &level.node.targets;
-        (level.place..targets.len()).find(|place| level.is_desperate || self.is_open(&targets[*place]))
+        (level.next_index..targets.len()).find(|place| level.ignores_breakers || self.is_available(&targets[*place]))
     }
 
     /// Whether a target, or one below it, is open to this request; a target without others is entered.
-    pub fn may_go(&mut self, node: &Node) -> bool {
-        if node.targets.is_empty() { self.enters(node, false) } else { self.is_open(node) }
+    pub fn try_enter(&mut self, node: &Node) -> bool {
+        if node.targets.is_empty() { self.acquire_permit(node, false) } else { self.is_available(node) }
     }
 
     /// Asks the breaker of a target, where it has one, for the right to send there; `always`: although it is closed off.
-    fn enters(&mut self, node: &Node, always: bool) -> bool {
-        self.passage = None;
+    fn acquire_permit(&mut self, node: &Node, always: bool) -> bool {
+        self.breaker_permit = None;
         let Some(policy) = node.features.circuit_breaker.policy() else { return true };
-        if self.is_dry {
-            return always || self.is_open(node);
+        if self.is_dry_run {
+            return always || self.is_available(node);
         }
         let shared = &self.gateway.shared;
-        self.passage = shared.breakers.begin(self.mark(node), policy, shared.now(), always);
-        self.passage.is_some()
+        self.breaker_permit = shared.breakers.admit(self.target_key(node), policy, shared.now(), always);
+        self.breaker_permit.is_some()
     }
 
-    pub fn pass_over(&mut self, node: &Node) {
-        if !self.is_dry {
-            self.gateway.sink.metrics.breaker_skips.add(1);
+    pub fn record_skip(&mut self, node: &Node) {
+        if !self.is_dry_run {
+            self.gateway.record_sink.metrics.breaker_skips.add(1);
         }
         let at = node.path.clone();
-        self.note(|| Step::Skipped { at, breaker: Verdict::Open.name() });
+        self.record_step(|| RoutingStep::Skipped { at, breaker: Verdict::Open.name() });
     }
 
     /// The one target of a group that the request goes on to.
-    fn choose(&mut self, node: &'w Node, given: Option<Given>) -> Result<&'w Node> {
+    fn choose_target(&mut self, node: &'w Node, given: Option<StickyAssignment>) -> Result<&'w Node> {
         let (place, condition) = match &node.strategy {
             Strategy::Single | Strategy::Fallback(_) => (0, None),
-            Strategy::LoadBalance(balance) => (self.pick(node, balance, given), None),
-            Strategy::Conditional(conditional) => match conditional.choose(&self.asked()) {
+            Strategy::LoadBalance(balance) => (self.pick_balanced(node, balance, given), None),
+            Strategy::Conditional(conditional) => match conditional.choose_target(&self.condition_input()) {
                 Some(chosen) => chosen,
-                None => return Err(self.nobody(node)),
+                None => return Err(self.record_no_target(node)),
             },
         };
         let (at, strategy) = (node.path.clone(), node.strategy.name());
-        self.note(|| Step::Chose { at, strategy, target: place, condition });
+        self.record_step(|| RoutingStep::Chose { at, strategy, target: place, condition });
         let chosen = &node.targets[place];
         if chosen.targets.is_empty() && !matches!(node.strategy, Strategy::LoadBalance(_)) {
             // There is no other.
-            self.enters(chosen, true);
+            self.acquire_permit(chosen, true);
         }
         Ok(chosen)
     }
 
     /// No condition holds, and none is the default.
-    fn nobody(&mut self, node: &Node) -> Error {
-        let (at, error) = (Arc::clone(&node.path), Error::NoTarget);
-        self.note(|| Step::Failed { at, error: error.code() });
+    fn record_no_target(&mut self, node: &Node) -> Error {
+        let (at, error) = (Arc::clone(&node.path), Error::NoMatchingTarget);
+        self.record_step(|| RoutingStep::Failed { at, error: error.code() });
         error
     }
 
     /// The requests that this one belongs to in a group that keeps some together.
-    fn session(&self, node: &'w Node) -> Option<(&'w LoadBalance, Session)> {
+    fn sticky_session(&self, node: &'w Node) -> Option<(&'w LoadBalancer, StickySession)> {
         let Strategy::LoadBalance(balance) = &node.strategy else { return None };
-        Some((balance, balance.session(&self.asked())?))
+        Some((balance, balance.sticky_session(&self.condition_input())?))
     }
 
     /// The target of a session: where workers share, the one that the first of them gave it to.
-    async fn given(&self, node: &Node, balance: &LoadBalance, session: Session) -> Given {
+    async fn assign_session(&self, node: &Node, balance: &LoadBalancer, session: StickySession) -> StickyAssignment {
         let shared = &self.gateway.shared;
         if shared.redis.is_none() {
-            return Given { session, place: None };
+            return StickyAssignment { session, target_index: None };
         }
-        let key = self.key(node, &session);
-        let wanted = Wanted { key, target: balance.first_of(&session), ttl: session.ttl };
-        let is_there = |target: u64| balance.place_of(target).is_some();
-        let target = shared.sessions.give(wanted, shared.now(), is_there).await;
-        Given { session, place: target.and_then(|target| balance.place_of(target)) }
+        let key = self.session_key(node, &session);
+        let wanted = SessionAssignment { key, target: balance.default_target_hash(&session), ttl: session.ttl };
+        let is_there = |target: u64| balance.find_target_index(target).is_some();
+        let target = shared.sticky_sessions.assign_target(wanted, shared.now(), is_there).await;
+        StickyAssignment { session, target_index: target.and_then(|target| balance.find_target_index(target)) }
     }
 
     /// The same, as far as this worker knows: for who only wants to know it.
-    fn remembered(&self, node: &Node, balance: &LoadBalance, session: Session) -> Given {
+    fn local_assignment(&self, node: &Node, balance: &LoadBalancer, session: StickySession) -> StickyAssignment {
         let shared = &self.gateway.shared;
-        let target = shared.sessions.look(self.key(node, &session), shared.now());
-        Given { session, place: target.and_then(|target| balance.place_of(target)) }
+        let target = shared.sticky_sessions.cached_target(self.session_key(node, &session), shared.now());
+        StickyAssignment { session, target_index: target.and_then(|target| balance.find_target_index(target)) }
     }
 
     /// What stands for a session of a group of this config.
-    fn key(&self, node: &Node, session: &Session) -> u64 {
-        self.gateway.shared.mark((self.family(), &node.path, session.mark))
+    fn session_key(&self, node: &Node, session: &StickySession) -> u64 {
+        self.gateway.shared.keyed_hash((self.config_key(), &node.path, session.hash))
     }
 
     /// The place of one of those that are open, by weight; of any where none is.
-    fn pick(&mut self, node: &Node, balance: &LoadBalance, given: Option<Given>) -> usize {
-        let mut open = self.open(node);
+    fn pick_balanced(&mut self, node: &Node, balance: &LoadBalancer, given: Option<StickyAssignment>) -> usize {
+        let mut open = self.available_targets(node);
         loop {
             let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
             let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
             let place = match given {
-                None => balance.pick(fastrand::f64(), is_open),
-                Some(Given { place: Some(place), .. }) if is_open.is_none_or(|is_open| is_open(place)) => place,
-                Some(Given { session, .. }) => balance.nearest(session.mark, is_open),
+                None => balance.pick_random(fastrand::f64(), is_open),
+                Some(StickyAssignment { target_index: Some(place), .. })
+                    if is_open.is_none_or(|is_open| is_open(place)) =>
+                {
+                    place
+                }
+                Some(StickyAssignment { session, .. }) => balance.pick_by_hash(session.hash, is_open),
             };
             let chosen = &node.targets[place];
             // None with a weight is open where one was chosen that is not.
             let is_last = open.as_ref().is_none_or(|open| !open[place]);
-            if !chosen.targets.is_empty() || self.enters(chosen, is_last) {
+            if !chosen.targets.is_empty() || self.acquire_permit(chosen, is_last) {
                 return place;
             }
             // Somebody else was let through just now.
@@ -402,23 +419,24 @@ impl<'w> Walk<'w> {
     }
 
     /// Every target that would be tried, in the order in which they would be as long as they fail.
-    pub fn order(&mut self, node: &'w Node) -> Result<Vec<&'w Node>> {
+    pub fn attempt_order(&mut self, node: &'w Node) -> Result<Vec<&'w Node>> {
         if node.targets.is_empty() {
             return Ok(vec![node]);
         }
         let Strategy::Fallback(fallback) = &node.strategy else {
-            let given = self.session(node).map(|(balance, session)| self.remembered(node, balance, session));
-            let chosen = self.choose(node, given)?;
-            return self.order(chosen);
+            let given =
+                self.sticky_session(node).map(|(balance, session)| self.local_assignment(node, balance, session));
+            let chosen = self.choose_target(node, given)?;
+            return self.attempt_order(chosen);
         };
         let (mut all, mut refused) = (Vec::new(), None);
-        let mut level = Level::new(node, fallback);
-        while let Some(target) = self.next_of(&mut level) {
-            if let (true, Some(hedge), Some(second)) = (all.is_empty(), &fallback.hedge, self.peek(&level)) {
+        let mut level = FallbackLevel::new(node, fallback);
+        while let Some(target) = self.next_target(&mut level) {
+            if let (true, Some(hedge), Some(second)) = (all.is_empty(), &fallback.hedge, self.peek_next_index(&level)) {
                 let (at, after) = (Arc::clone(&node.targets[second].path), hedge.to_string());
-                self.note(|| Step::WouldHedge { at, after });
+                self.record_step(|| RoutingStep::WouldHedge { at, after });
             }
-            match self.order(target) {
+            match self.attempt_order(target) {
                 Ok(below) => all.extend(below),
                 Err(error) => refused = Some(error),
             }
@@ -430,80 +448,86 @@ impl<'w> Walk<'w> {
     }
 
     /// Why no further target may be tried, if so.
-    pub fn must_stop(&self) -> Option<&'static str> {
-        if !self.carried.is_there() {
+    pub fn stop_reason(&self) -> Option<&'static str> {
+        if !self.replay_body.can_resend() {
             return Some("the body was sent as it came and is gone");
         }
-        self.until.filter(|until| *until <= Instant::now()).map(|_| "the caller waits no longer")
+        self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the caller waits no longer")
     }
 
     /// What conditions see of the request.
-    fn asked(&self) -> Asked<'_> {
-        Asked { metadata: &self.facts.metadata, params: &self.params, path: &self.call.head.path }
+    fn condition_input(&self) -> ConditionInput<'_> {
+        ConditionInput { metadata: &self.log.metadata, params: &self.condition_params, path: &self.call.head.path }
     }
 
     /// Which targets of a node are open; `None` where all are, and where none is: then the breakers are of no help.
-    fn open(&mut self, node: &Node) -> Option<Vec<bool>> {
-        if !node.within.has_breaker {
+    fn available_targets(&mut self, node: &Node) -> Option<Vec<bool>> {
+        if !node.subtree.has_breaker {
             return None;
         }
-        let open: Vec<_> = node.targets.iter().map(|target| self.is_open(target)).collect();
+        let open: Vec<_> = node.targets.iter().map(|target| self.is_available(target)).collect();
         if !open.contains(&true) || !open.contains(&false) {
             return None;
         }
         for (target, _) in node.targets.iter().zip(&open).filter(|(_, is_open)| !**is_open) {
-            self.pass_over(target);
+            self.record_skip(target);
         }
         Some(open)
     }
 
-    pub fn is_open(&self, node: &Node) -> bool {
+    pub fn is_available(&self, node: &Node) -> bool {
         if !node.targets.is_empty() {
-            return node.targets.iter().any(|target| self.is_open(target));
+            return node.targets.iter().any(|target| self.is_available(target));
         }
-        self.verdict(node) != Some(Verdict::Open)
+        self.breaker_verdict(node) != Some(Verdict::Open)
     }
 
     /// What the breaker of a target says, where it has one.
-    pub fn verdict(&self, node: &Node) -> Option<Verdict> {
+    pub fn breaker_verdict(&self, node: &Node) -> Option<Verdict> {
         let policy = node.features.circuit_breaker.policy()?;
-        let (shared, mark) = (&self.gateway.shared, self.mark(node));
+        let (shared, mark) = (&self.gateway.shared, self.target_key(node));
         let breakers = &shared.breakers;
         let now = shared.now();
-        Some(if self.is_dry { breakers.look(mark, policy, now) } else { breakers.verdict(mark, policy, now) })
+        Some(if self.is_dry_run {
+            breakers.peek_verdict(mark, policy, now)
+        } else {
+            breakers.verdict_and_claim(mark, policy, now)
+        })
     }
 
     /// What stands for a target of this config.
-    pub fn mark(&self, node: &Node) -> u64 {
+    pub fn target_key(&self, node: &Node) -> u64 {
         // Of a target that names nobody there are as many as there are whom requests name.
-        let named = if node.provider.is_none() { self.named() } else { None };
-        self.gateway.shared.mark_within(self.plan.slug.is_some(), (self.family(), &node.path, named))
+        let named = if node.provider.is_none() { self.requested_provider() } else { None };
+        self.gateway
+            .shared
+            .keyed_hash_in_config(self.plan.config_slug.is_some(), (self.config_key(), &node.path, named))
     }
 
     /// Whom the request itself names.
-    fn named(&self) -> Option<&str> {
-        let of_model = || self.carried.model.strip_prefix('@')?.split('/').next();
+    fn requested_provider(&self) -> Option<&str> {
+        let of_model = || self.replay_body.model.strip_prefix('@')?.split('/').next();
         self.call.control.provider.or(self.call.control.virtual_key).or_else(of_model)
     }
 
     /// What stands for the config: for the saved one of this workspace, or for one that this caller sent.
-    fn family(&self) -> u64 {
-        *self.family.get_or_init(|| {
-            let caller = self.choice.caller;
-            let text = self.plan.slug.or(self.call.control.config);
-            let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.slug.is_none());
-            self.gateway.shared.mark((text, caller.workspace(), key))
+    fn config_key(&self) -> u64 {
+        *self.config_key.get_or_init(|| {
+            let caller = self.resolver.caller;
+            let text = self.plan.config_slug.or(self.call.control.config);
+            let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.config_slug.is_none());
+            self.gateway.shared.keyed_hash((text, caller.workspace(), key))
         })
     }
 
-    pub fn note(&mut self, step: impl FnOnce() -> Step) {
-        if let Some(decision) = &mut self.facts.decision {
-            decision.add(step());
+    pub fn record_step(&mut self, step: impl FnOnce() -> RoutingStep) {
+        if let Some(decision) = &mut self.log.decision {
+            decision.add_step(step());
         }
     }
 
-    pub fn decide(&mut self, change: impl FnOnce(&mut Decision)) {
-        if let Some(decision) = &mut self.facts.decision {
+    pub fn update_decision(&mut self, change: impl FnOnce(&mut RoutingDecision)) {
+        if let Some(decision) = &mut self.log.decision {
             change(decision);
         }
     }

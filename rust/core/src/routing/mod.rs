@@ -15,13 +15,13 @@ pub mod pattern;
 pub(crate) mod replay_body;
 pub(crate) mod upstream_response;
 
-pub(crate) use crate::routing::executor::{open, readdress, route};
-pub(crate) use continuation::{Continuation, Place};
-pub(crate) use explain::{explain, is_asked};
+pub(crate) use crate::routing::executor::{open_websocket, resolve_model_prefix, route_request};
+pub(crate) use continuation::{Continuation, ResumePoint};
+pub(crate) use explain::{explain_routing, is_explain_request};
 
-use conditional::Conditional;
-use fallback::Fallback;
-use loadbalance::LoadBalance;
+use conditional::ConditionalRouting;
+use fallback::FallbackPolicy;
+use loadbalance::LoadBalancer;
 
 /// How one of several targets is chosen.
 #[derive(Debug, Clone, Default)]
@@ -29,9 +29,9 @@ pub enum Strategy {
     /// The first; also where there are none.
     #[default]
     Single,
-    Fallback(Fallback),
-    LoadBalance(LoadBalance),
-    Conditional(Conditional),
+    Fallback(FallbackPolicy),
+    LoadBalance(LoadBalancer),
+    Conditional(ConditionalRouting),
 }
 
 impl Strategy {

@@ -9,177 +9,188 @@ use penstock_llm::{
 use serde_json::Value;
 
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     error::{Error, Result},
     features::parameters::Parameters,
-    ingress::body::{Body, Lent},
+    ingress::body::{Body, BodyRecovery},
     request::param_map,
     resolve::target_resolver::Call,
 };
 
 /// JSON up to this size is changed in far less than a millisecond.
-const CHANGED_HERE: usize = 256 * 1024;
+const MAX_INLINE_EDIT_BYTES: usize = 256 * 1024;
 
 /// What can be looked into and changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Content {
+enum BodyKind {
     /// A JSON object, which was read.
-    Object,
+    JsonObject,
     /// JSON that is between caller and provider: an object or a list.
-    PassedOn,
+    PassthroughJson,
     Opaque,
 }
 
 /// A body that is whole may be sent to many; one that is still arriving goes to the first and is gone.
-pub struct Carried {
-    whole: Option<Bytes>,
-    once: Option<Body>,
+pub struct ReplayBody {
+    buffered: Option<Bytes>,
+    unbuffered: Option<Body>,
     /// The same while it is at a target.
-    lent: Option<Lent>,
-    content: Content,
+    return_handle: Option<BodyRecovery>,
+    kind: BodyKind,
     /// Model and stream were said in the path: while it is routed the body names the model too, as everybody else's.
-    is_by_path: bool,
+    has_model_in_path: bool,
     /// The model that the caller asks for.
     pub model: String,
-    pub stream: bool,
+    pub is_streaming: bool,
 }
 
 /// A body as one target gets it.
-pub struct Prepared {
+pub struct PreparedBody {
     pub body: Body,
     pub model: String,
-    pub stream: bool,
+    pub is_streaming: bool,
 }
 
-impl Carried {
+impl ReplayBody {
     /// `is_json`: it is JSON, and was read where its operation is known.
-    pub async fn new(call: &Call<'_>, mut body: Body, is_json: bool, facts: &Facts) -> Result<Self> {
-        let (model, stream) = (facts.model.clone(), facts.stream);
+    pub async fn new(call: &Call<'_>, mut body: Body, is_json: bool, facts: &RequestLog) -> Result<Self> {
+        let (model, stream) = (facts.model.clone(), facts.is_streaming);
         let is_by_path = call.route.model().is_some();
-        if is_by_path && matches!(body, Body::Whole(_)) {
-            body.change(param_map::naming(call, model.clone())).await?;
+        if is_by_path && matches!(body, Body::Complete(_)) {
+            body.rewrite_buffered(param_map::model_setter(call, model.clone())).await?;
         }
         let (whole, once) = match body {
-            Body::Whole(bytes) => (Some(bytes), None),
-            fed @ Body::Fed(..) => (None, Some(fed)),
+            Body::Complete(bytes) => (Some(bytes), None),
+            fed @ Body::Streamed(..) => (None, Some(fed)),
         };
         let content = match call.route.operation {
-            _ if !is_json => Content::Opaque,
-            Operation::Proxy => Content::PassedOn,
-            _ => Content::Object,
+            _ if !is_json => BodyKind::Opaque,
+            Operation::Proxy => BodyKind::PassthroughJson,
+            _ => BodyKind::JsonObject,
         };
-        Ok(Self { whole, once, lent: None, content, is_by_path, model, stream })
+        Ok(Self {
+            buffered: whole,
+            unbuffered: once,
+            return_handle: None,
+            kind: content,
+            has_model_in_path: is_by_path,
+            model,
+            is_streaming: stream,
+        })
     }
 
     /// Whether it can be sent once more.
-    pub fn is_there(&self) -> bool {
-        self.whole.is_some() || self.once.is_some() || self.lent.as_ref().is_some_and(Lent::is_back)
+    pub fn can_resend(&self) -> bool {
+        self.buffered.is_some()
+            || self.unbuffered.is_some()
+            || self.return_handle.as_ref().is_some_and(BodyRecovery::is_returned)
     }
 
     /// A body on its way to a target. Where nothing was read of it there it comes back.
-    pub fn lend(&mut self, body: Body) -> Body {
-        let (body, lent) = body.lend();
-        self.lent = lent;
+    pub fn check_out(&mut self, body: Body) -> Body {
+        let (body, lent) = body.make_recoverable();
+        self.return_handle = lent;
         body
     }
 
     /// What came back of what is still arriving.
-    pub fn take_back(&mut self) -> Option<Body> {
-        self.once.take().or_else(|| self.lent.take()?.back())
+    pub fn reclaim(&mut self) -> Option<Body> {
+        self.unbuffered.take().or_else(|| self.return_handle.take()?.recover())
     }
 
     /// It did not leave.
-    pub fn give_back(&mut self, body: Body) {
-        if self.whole.is_none() {
-            self.once = Some(body);
+    pub fn restore(&mut self, body: Body) {
+        if self.buffered.is_none() {
+            self.unbuffered = Some(body);
         }
     }
 
     /// The same once more, where it is whole.
-    pub fn again(&self) -> Option<Self> {
-        let whole = self.whole.clone()?;
+    pub fn try_clone(&self) -> Option<Self> {
+        let whole = self.buffered.clone()?;
         Some(Self {
-            whole: Some(whole),
-            once: None,
-            lent: None,
-            content: self.content,
-            is_by_path: self.is_by_path,
+            buffered: Some(whole),
+            unbuffered: None,
+            return_handle: None,
+            kind: self.kind,
+            has_model_in_path: self.has_model_in_path,
             model: self.model.clone(),
-            stream: self.stream,
+            is_streaming: self.is_streaming,
         })
     }
 
-    pub fn json(&self) -> Option<&Bytes> {
-        self.whole.as_ref().filter(|_| self.content != Content::Opaque)
+    pub fn as_json(&self) -> Option<&Bytes> {
+        self.buffered.as_ref().filter(|_| self.kind != BodyKind::Opaque)
     }
 
     /// The values of these fields, where it is JSON.
-    pub fn pick(&self, names: &[String]) -> Vec<Option<Value>> {
-        match self.json() {
-            Some(bytes) if !names.is_empty() => edit::pick(bytes, names),
+    pub fn json_fields(&self, names: &[String]) -> Vec<Option<Value>> {
+        match self.as_json() {
+            Some(bytes) if !names.is_empty() => edit::pick_values(bytes, names),
             _ => vec![None; names.len()],
         }
     }
 
     /// The body for a target with these parameters.
-    pub async fn prepare(&mut self, parameters: &Parameters) -> Result<Prepared> {
-        let (model, stream) = (self.model.clone(), self.stream);
-        let Some(bytes) = &self.whole else {
-            let body = self.take_back().ok_or(Error::BrokenBody)?;
-            return Ok(Prepared { body, model, stream });
+    pub async fn prepare(&mut self, parameters: &Parameters) -> Result<PreparedBody> {
+        let (model, stream) = (self.model.clone(), self.is_streaming);
+        let Some(bytes) = &self.buffered else {
+            let body = self.reclaim().ok_or(Error::IncompleteBody)?;
+            return Ok(PreparedBody { body, model, is_streaming: stream });
         };
-        let same = Prepared { body: Body::Whole(bytes.clone()), model, stream };
-        if parameters.is_none() || self.content == Content::Opaque || bytes.is_empty() {
+        let same = PreparedBody { body: Body::Complete(bytes.clone()), model, is_streaming: stream };
+        if parameters.is_none() || self.kind == BodyKind::Opaque || bytes.is_empty() {
             return Ok(same);
         }
-        let changed = if bytes.len() <= CHANGED_HERE {
-            changed(parameters, bytes)
+        let changed = if bytes.len() <= MAX_INLINE_EDIT_BYTES {
+            apply_parameters(parameters, bytes)
         } else {
             let (parameters, bytes) = (parameters.clone(), bytes.clone());
-            let elsewhere = tokio::task::spawn_blocking(move || changed(&parameters, &bytes)).await;
+            let elsewhere = tokio::task::spawn_blocking(move || apply_parameters(&parameters, &bytes)).await;
             elsewhere.map_err(|_| Error::Panicked)?
         };
-        let stream = same.stream;
-        let changed = match (changed, self.content) {
-            (Err(_), Content::PassedOn) => same,
+        let stream = same.is_streaming;
+        let changed = match (changed, self.kind) {
+            (Err(_), BodyKind::PassthroughJson) => same,
             (changed, _) => changed?.unwrap_or(same),
         };
-        Ok(if self.is_by_path { Prepared { stream, ..changed } } else { changed })
+        Ok(if self.has_model_in_path { PreparedBody { is_streaming: stream, ..changed } } else { changed })
     }
 }
 
-fn changed(parameters: &Parameters, bytes: &[u8]) -> Result<Option<Prepared>> {
-    let invalid = |found: api_format::PeekError| Error::BodyInvalid { at: found.at, message: found.message };
-    let Some(changed) = parameters.applied(bytes).map_err(invalid)? else { return Ok(None) };
+fn apply_parameters(parameters: &Parameters, bytes: &[u8]) -> Result<Option<PreparedBody>> {
+    let invalid = |found: api_format::ScanError| Error::BodyInvalid { offset: found.offset, message: found.message };
+    let Some(changed) = parameters.apply(bytes).map_err(invalid)? else { return Ok(None) };
     let peek = api_format::peek(&changed).map_err(invalid)?;
-    let (stream, model) = (peek.streams(), peek.model.unwrap_or_default());
-    Ok(Some(Prepared { body: Body::Whole(changed.into()), model, stream }))
+    let (stream, model) = (peek.is_streaming(), peek.model.unwrap_or_default());
+    Ok(Some(PreparedBody { body: Body::Complete(changed.into()), model, is_streaming: stream }))
 }
 
 /// The same without the model, for whom the path names it; `None` where there is none in it.
-fn nameless(bytes: &[u8]) -> Option<Vec<u8>> {
-    let path = edit::Path::parse("model").ok()?;
-    edit::remove(bytes, &[path]).ok().flatten()
+fn remove_model(bytes: &[u8]) -> Option<Vec<u8>> {
+    let path = edit::FieldPath::parse("model").ok()?;
+    edit::remove_paths(bytes, &[path]).ok().flatten()
 }
 
-impl Prepared {
+impl PreparedBody {
     /// The same with another name of the model.
-    pub async fn name_model(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
+    pub async fn set_model(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
         model.clone_into(&mut self.model);
-        self.body.change(param_map::naming(call, model.to_owned())).await
+        self.body.rewrite_buffered(param_map::model_setter(call, model.to_owned())).await
     }
 
     /// The body as its target gets it.
     pub async fn into_body(self, call: &Call<'_>) -> Result<Body> {
         let Self { mut body, model, .. } = self;
         let is_batch = call.route.operation == Operation::BatchEmbedContents;
-        if matches!(body, Body::Whole(_)) && (is_batch || call.route.model().is_some()) {
+        if matches!(body, Body::Complete(_)) && (is_batch || call.route.model().is_some()) {
             let change = move |bytes: &[u8]| {
-                let rest = nameless(bytes);
-                let named = is_batch.then(|| gemini::renamed(rest.as_deref().unwrap_or(bytes), &model)).flatten();
+                let rest = remove_model(bytes);
+                let named =
+                    is_batch.then(|| gemini::replace_batch_model(rest.as_deref().unwrap_or(bytes), &model)).flatten();
                 named.or(rest)
             };
-            body.change(change).await?;
+            body.rewrite_buffered(change).await?;
         }
         Ok(body)
     }

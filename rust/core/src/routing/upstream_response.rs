@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::{
-    api_format::{Dialect, is_closed},
+    api_format::{ApiFormat, is_complete_json},
     operation::Operation,
     stream::sse,
     usage::Meter,
@@ -14,68 +14,68 @@ use crate::{
     error::{Error, Result},
     gateway,
     ingress::{body::Body, headers::Headers},
-    process::{coarse_timer::Grace, deadline::Deadline},
+    process::{coarse_timer::CoarseTimer, deadline::Deadline},
     resolve::{target::Target, target_resolver::Call},
     response::{
-        delivery::{self, Pieces, Served},
-        outgoing::{Read, Reading},
+        delivery::{self, StreamFraming, UpstreamResponse},
+        outgoing::{MeteredResponse, ResponseMeter},
     },
     state::shared::{
-        memory_budget::{Share, Stored},
-        response_cache::Kept,
+        memory_budget::{BudgetedBytes, MemoryPermit},
+        response_cache::CachedResponse,
     },
-    upstream::{self, AnswerBody, AnswerHead, Incoming},
+    upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
 };
 
 /// The rest of an answer that nobody wants is read up to this, so that its connection can be used again.
-const MOST_DISCARDED: usize = 16 * 1024;
-const DISCARD_WAIT: Duration = Duration::from_millis(50);
+const MAX_DISCARDED_BYTES: usize = 16 * 1024;
+const DISCARD_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A length that is too short makes a whole answer of half of one.
-fn refuse_fragment(head: &AnswerHead, bytes: &[u8]) -> Result<()> {
-    let is_json = head.headers.is_json() && delivery::is_plain(&head.headers);
-    if head.status < 300 && is_json && !bytes.is_empty() && !is_closed(bytes) {
-        return Err(Error::UpstreamBroke { cause: "what it sent as JSON is none".into() });
+fn reject_truncated_json(head: &ResponseHead, bytes: &[u8]) -> Result<()> {
+    let is_json = head.headers.is_json() && delivery::is_uncompressed(&head.headers);
+    if head.status < 300 && is_json && !bytes.is_empty() && !is_complete_json(bytes) {
+        return Err(Error::UpstreamResponseBroken { cause: "what it sent as JSON is none".into() });
     }
     Ok(())
 }
 
 /// How providers call it when their safety system refuses a request.
-const POLICIES: [&str; 4] =
+const POLICY_ERROR_CODES: [&str; 4] =
     ["content_policy_violation", "content_filter", "moderation_blocked", "ResponsibleAIPolicyViolation"];
 
-fn names_policy(body: &[u8]) -> bool {
+fn has_policy_error_code(body: &[u8]) -> bool {
     let Ok(said) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
     let error = &said["error"];
     [&error["code"], &error["type"], &error["innererror"]["code"]]
         .into_iter()
         .filter_map(serde_json::Value::as_str)
-        .any(|code| POLICIES.contains(&code))
+        .any(|code| POLICY_ERROR_CODES.contains(&code))
 }
 
 /// A stream that has come to its end without saying how it ended, or that said it failed.
-fn refuse_unfinished(read: &Read, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
-    if read.failed {
-        let told = last_error(bytes).unwrap_or_else(|| "it did not say why".to_owned());
-        return Err(Error::UpstreamBroke { cause: format!("its stream ended in an error: {told}") });
+fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
+    if read.has_failed {
+        let told = last_error_message(bytes).unwrap_or_else(|| "it did not say why".to_owned());
+        return Err(Error::UpstreamResponseBroken { cause: format!("its stream ended in an error: {told}") });
     }
-    if read.told == Some(true) || !ends_with_event {
+    if read.has_end_marker == Some(true) || !ends_with_event {
         return Ok(());
     }
-    Err(Error::UpstreamBroke { cause: "its stream ended before it was complete".into() })
+    Err(Error::UpstreamResponseBroken { cause: "its stream ended before it was complete".into() })
 }
 
 /// So much of a provider's own words is told.
-const MOST_TOLD: usize = 300;
+const MAX_ERROR_MESSAGE_CHARS: usize = 300;
 
-fn last_error(events: &[u8]) -> Option<String> {
+fn last_error_message(events: &[u8]) -> Option<String> {
     let said = |event| serde_json::from_slice::<serde_json::Value>(&sse::data(event)?).ok();
     let message = |said: serde_json::Value| said["error"]["message"].as_str().map(ToOwned::to_owned);
     let told = sse::split(events).filter_map(|event| said(event).and_then(message)).last();
-    told.map(|told| told.chars().take(MOST_TOLD).collect())
+    told.map(|told| told.chars().take(MAX_ERROR_MESSAGE_CHARS).collect())
 }
 
-impl Served {
+impl UpstreamResponse {
     pub(crate) fn status(&self) -> u16 {
         self.incoming.head.status
     }
@@ -86,21 +86,25 @@ impl Served {
 
     /// Once there is something of its body, or all of it where it is small: until then nothing is passed on, and what
     /// breaks off has failed. A stream that says nothing for so long has begun all the same.
-    pub(crate) async fn begin(&mut self, operation: Operation, patience: Duration) -> Result<()> {
-        let Self { incoming: Incoming { head, body }, deadline, .. } = self;
+    pub(crate) async fn await_body_start(&mut self, operation: Operation, patience: Duration) -> Result<()> {
+        let Self { incoming: IncomingResponse { head, body }, deadline, .. } = self;
         // Both pinned here: what an async function takes it keeps twice.
-        if delivery::is_small(Pieces::of(operation, head, body.expected()), head, body.expected()) {
+        if delivery::should_buffer(
+            StreamFraming::detect(operation, head, body.content_length()),
+            head,
+            body.content_length(),
+        ) {
             let whole = {
-                let collecting = pin!(upstream::collect(body, delivery::WHOLE));
-                deadline.bound(collecting).await?
+                let collecting = pin!(upstream::collect(body, delivery::MAX_BUFFERED_RESPONSE_BYTES));
+                deadline.enforce(collecting).await?
             };
             if let Some(bytes) = whole {
-                refuse_fragment(head, &bytes)?;
-                *body = AnswerBody::whole(bytes);
+                reject_truncated_json(head, &bytes)?;
+                *body = ResponseBody::from_bytes(bytes);
             }
         } else {
-            let first = pin!(body.begun());
-            let begun = pin!(deadline.bound(first));
+            let first = pin!(body.wait_for_first_chunk());
+            let begun = pin!(deadline.enforce(first));
             if let Ok(begun) = tokio::time::timeout(patience, begun).await {
                 begun?;
             }
@@ -109,72 +113,78 @@ impl Served {
     }
 
     /// Whether it is a stream of events in the making.
-    pub(crate) fn is_stream(&self) -> bool {
-        self.status() == 200 && delivery::is_events(self.headers())
+    pub(crate) fn is_event_stream(&self) -> bool {
+        self.status() == 200 && delivery::is_event_stream(self.headers())
     }
 
     /// What it consists of, where it is a stream in the making.
-    pub(crate) fn pieces(&self, operation: Operation) -> Option<Pieces> {
-        let Incoming { head, body } = &self.incoming;
-        Pieces::of(operation, head, body.expected()).filter(|_| head.status == 200)
+    pub(crate) fn chunk_format(&self, operation: Operation) -> Option<StreamFraming> {
+        let IncomingResponse { head, body } = &self.incoming;
+        StreamFraming::detect(operation, head, body.content_length()).filter(|_| head.status == 200)
     }
 
     /// Once all of its pieces are there, good to the end; and whether that was so. One for which there is no room goes on
     /// as it comes.
-    pub(crate) async fn hold(&mut self, pieces: Pieces, asked: Operation, mut share: Share) -> Result<bool> {
-        let Self { incoming: Incoming { head, body }, dialect, .. } = self;
+    pub(crate) async fn buffer_stream(
+        &mut self,
+        pieces: StreamFraming,
+        asked: Operation,
+        mut share: MemoryPermit,
+    ) -> Result<bool> {
+        let Self { incoming: IncomingResponse { head, body }, dialect, .. } = self;
         let mut reading = match pieces {
-            Pieces::Events => Reading::Events(Meter::of(*dialect, asked).into()),
-            Pieces::Frames => Reading::Frames(Box::default()),
-            Pieces::Items => Reading::Items(Box::default()),
+            StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::of(*dialect, asked).into()),
+            StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
+            StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
         };
-        let is_plain = delivery::is_plain(&head.headers);
+        let is_plain = delivery::is_uncompressed(&head.headers);
         let mut bytes = Vec::new();
-        while let Some(piece) = body.next().await.transpose()? {
+        while let Some(piece) = body.next_chunk().await.transpose()? {
             if is_plain {
                 reading.feed(&piece);
             }
             bytes.extend_from_slice(&piece);
-            if !share.grow(piece.len()) {
+            if !share.try_reserve(piece.len()) {
                 body.put_back(bytes.into());
                 return Ok(false);
             }
         }
         if is_plain {
-            refuse_unfinished(&reading.finish(*dialect, false), asked.ends_with_event(), &bytes)?;
+            reject_incomplete_stream(&reading.finish(*dialect, false), asked.ends_with_event(), &bytes)?;
         }
-        *body = AnswerBody::whole(Bytes::from_owner(Stored { bytes, share }));
+        *body = ResponseBody::from_bytes(Bytes::from_owner(BudgetedBytes { bytes, permit: share }));
         Ok(true)
     }
 
     /// Whether its provider refused what was asked, and not only to answer it: others are not to be asked instead.
     pub(crate) fn is_policy_refusal(&self) -> bool {
-        let body = || self.incoming.body.at_hand();
-        matches!(self.status(), 400 | 403) && body().is_some_and(|body| names_policy(body))
+        let body = || self.incoming.body.buffered_bytes();
+        matches!(self.status(), 400 | 403) && body().is_some_and(|body| has_policy_error_code(body))
     }
 
     /// Nobody wants it: its connection may still serve others.
     pub(crate) async fn discard(mut self) {
         let body = &mut self.incoming.body;
-        if body.expected().is_some_and(|length| length <= MOST_DISCARDED) {
-            drop(tokio::time::timeout(DISCARD_WAIT, upstream::collect(body, MOST_DISCARDED)).await);
+        if body.content_length().is_some_and(|length| length <= MAX_DISCARDED_BYTES) {
+            drop(tokio::time::timeout(DISCARD_TIMEOUT, upstream::collect(body, MAX_DISCARDED_BYTES)).await);
         }
     }
 
     /// An answer that was kept.
-    pub(crate) fn kept(kept: Kept, call: &Call<'_>, target: &Target<'_>, grace: &Grace) -> Self {
-        Self::at_hand(&kept.kind, kept.body, gateway::dialect_of(call, target), grace)
+    pub(crate) fn from_cache(kept: CachedResponse, call: &Call<'_>, target: &Target<'_>, grace: &CoarseTimer) -> Self {
+        Self::with_complete_body(&kept.content_type, kept.body, gateway::response_api_format(call, target), grace)
     }
 
     /// An answer of the gateway's own.
-    pub(crate) fn ours(json: Bytes, dialect: Dialect, grace: &Grace) -> Self {
-        Self::at_hand("application/json", json, dialect, grace)
+    pub(crate) fn from_gateway(json: Bytes, dialect: ApiFormat, grace: &CoarseTimer) -> Self {
+        Self::with_complete_body("application/json", json, dialect, grace)
     }
 
-    fn at_hand(kind: &str, body: Bytes, dialect: Dialect, grace: &Grace) -> Self {
+    fn with_complete_body(kind: &str, body: Bytes, dialect: ApiFormat, grace: &CoarseTimer) -> Self {
         let mut headers = Headers::with_capacity(16);
         headers.push(b"content-type", kind.as_bytes());
-        let incoming = Incoming { head: AnswerHead { status: 200, headers }, body: AnswerBody::whole(body) };
+        let incoming =
+            IncomingResponse { head: ResponseHead { status: 200, headers }, body: ResponseBody::from_bytes(body) };
         // There is nothing to wait for.
         Self::new(incoming, dialect, Deadline::new(Duration::MAX, &Body::empty(), grace))
     }

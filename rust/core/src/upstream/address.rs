@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Names, with all below them, that are refused whatever is trusted; and why.
-const NEVER: &[(&str, &[&str])] = &[
+const BLOCKED_NAMES: &[(&str, &[&str])] = &[
     (
         "it is a cloud metadata service",
         &[
@@ -56,7 +56,7 @@ const NEVER: &[(&str, &[&str])] = &[
 ];
 
 /// Names, with all below them, that lead into somebody's own network: only where they are trusted.
-const PRIVATE: &[&str] = &[
+const PRIVATE_NAMES: &[&str] = &[
     "local",
     "localdomain",
     "localhost",
@@ -73,7 +73,7 @@ const PRIVATE: &[&str] = &[
 ];
 
 /// Ports of services that are no HTTP API: shells, mail, directories, databases, queues, clusters.
-const SERVICES: &[u16] = &[
+const BLOCKED_PORTS: &[u16] = &[
     7, 9, 19, 21, 22, 23, 25, 53, 69, 110, 111, 135, 137, 139, 143, 161, 389, 445, 465, 512, 513, 514, 587, 636, 873,
     993, 995, 1433, 1521, 2049, 2181, 2375, 2376, 2379, 2380, 3306, 3389, 4369, 5432, 5672, 5900, 5984, 5985, 5986,
     6379, 6443, 6667, 9042, 9092, 9160, 9200, 9300, 10250, 10255, 10256, 11211, 15672, 25672, 26379, 27017, 27018,
@@ -82,21 +82,21 @@ const SERVICES: &[u16] = &[
 
 /// What a host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum HostKind {
     Name,
     Address(IpAddr),
     /// An address in a spelling that readers of URLs disagree on, or an IPv4 address inside of an IPv6 one.
-    Disguised(IpAddr),
+    Ambiguous(IpAddr),
 }
 
-impl Kind {
+impl HostKind {
     /// Of a host as a URL has it, an IPv6 address in brackets. An error where it looks like an address and is none.
-    pub fn of(host: &str) -> Result<Self, &'static str> {
+    pub fn classify(host: &str) -> Result<Self, &'static str> {
         if let Some(inner) = host.strip_prefix('[') {
             let address = inner.strip_suffix(']').and_then(|text| text.parse::<Ipv6Addr>().ok());
             let address = address.ok_or("is no IPv6 address")?;
-            let is_plain = carried(address).next().is_none();
-            return Ok(if is_plain { Self::Address(address.into()) } else { Self::Disguised(address.into()) });
+            let is_plain = embedded_ipv4(address).next().is_none();
+            return Ok(if is_plain { Self::Address(address.into()) } else { Self::Ambiguous(address.into()) });
         }
         if let Ok(address) = host.parse::<Ipv4Addr>() {
             return Ok(Self::Address(address.into()));
@@ -105,13 +105,13 @@ impl Kind {
         if !is_numeric(last) {
             return Ok(Self::Name);
         }
-        spelled(host).map(|address| Self::Disguised(address.into())).ok_or("is no IPv4 address")
+        parse_legacy_ipv4(host).map(|address| Self::Ambiguous(address.into())).ok_or("is no IPv4 address")
     }
 
     pub fn address(self) -> Option<IpAddr> {
         match self {
             Self::Name => None,
-            Self::Address(address) | Self::Disguised(address) => Some(address),
+            Self::Address(address) | Self::Ambiguous(address) => Some(address),
         }
     }
 }
@@ -123,8 +123,8 @@ fn is_numeric(label: &str) -> bool {
 }
 
 /// An IPv4 address as old resolvers read it: up to four parts, decimal, octal or hexadecimal, the last of them the rest.
-fn spelled(host: &str) -> Option<Ipv4Addr> {
-    let parts: Vec<u32> = host.split('.').map(part).collect::<Option<_>>()?;
+fn parse_legacy_ipv4(host: &str) -> Option<Ipv4Addr> {
+    let parts: Vec<u32> = host.split('.').map(parse_ipv4_part).collect::<Option<_>>()?;
     let (last, first) = parts.split_last()?;
     if first.len() > 3 || first.iter().any(|part| *part > 0xff) {
         return None;
@@ -137,7 +137,7 @@ fn spelled(host: &str) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from(high | last))
 }
 
-fn part(text: &str) -> Option<u32> {
+fn parse_ipv4_part(text: &str) -> Option<u32> {
     let (digits, radix) = match text.as_bytes() {
         [] => return None,
         [b'0', b'x' | b'X', ..] => (&text[2..], 16),
@@ -154,30 +154,32 @@ fn part(text: &str) -> Option<u32> {
 }
 
 /// Refuses what no trust opens: some names, some ports, metadata services.
-pub fn never(host: &str, port: u16) -> Result<(), &'static str> {
-    if SERVICES.contains(&port) {
+pub fn reject_blocked(host: &str, port: u16) -> Result<(), &'static str> {
+    if BLOCKED_PORTS.contains(&port) {
         return Err("its port belongs to a service that is no HTTP API");
     }
-    if let Some((reason, _)) = NEVER.iter().find(|(_, names)| names.iter().any(|name| is_below(host, name))) {
+    if let Some((reason, _)) =
+        BLOCKED_NAMES.iter().find(|(_, names)| names.iter().any(|name| is_same_or_subdomain(host, name)))
+    {
         return Err(reason);
     }
-    Kind::of(host)?.address().map_or(Ok(()), refuse_metadata)
+    HostKind::classify(host)?.address().map_or(Ok(()), reject_metadata_address)
 }
 
-fn refuse_metadata(address: IpAddr) -> Result<(), &'static str> {
+fn reject_metadata_address(address: IpAddr) -> Result<(), &'static str> {
     if is_metadata(address) { Err("it is a cloud metadata address") } else { Ok(()) }
 }
 
 /// The name itself, or a subdomain of it.
-fn is_below(host: &str, name: &str) -> bool {
+fn is_same_or_subdomain(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 /// Hosts that an operator trusts: themselves and their subdomains may be private.
 #[derive(Debug, Clone, Default)]
-pub struct Trusted(Vec<String>);
+pub struct TrustedHosts(Vec<String>);
 
-impl Trusted {
+impl TrustedHosts {
     pub fn new(hosts: &[String]) -> Self {
         let plain = |host: &String| {
             let host = host.trim().trim_start_matches("*.").trim_matches(['[', ']']).to_ascii_lowercase();
@@ -187,9 +189,9 @@ impl Trusted {
         Self(hosts.iter().map(plain).filter(|host| !host.is_empty()).collect())
     }
 
-    fn holds(&self, host: &str, kind: Kind) -> bool {
+    fn contains(&self, host: &str, kind: HostKind) -> bool {
         match kind.address() {
-            None => self.0.iter().any(|trusted| is_below(host, trusted)),
+            None => self.0.iter().any(|trusted| is_same_or_subdomain(host, trusted)),
             Some(address) => {
                 let plain = address.to_string();
                 self.0.iter().any(|trusted| *trusted == plain || trusted == host)
@@ -198,35 +200,35 @@ impl Trusted {
     }
 
     /// Whether an operator listed this name, or one above it.
-    pub fn names(&self, host: &str) -> bool {
-        matches!(Kind::of(host), Ok(Kind::Name)) && self.holds(host, Kind::Name)
+    pub fn contains_name(&self, host: &str) -> bool {
+        matches!(HostKind::classify(host), Ok(HostKind::Name)) && self.contains(host, HostKind::Name)
     }
 
     /// Whether an operator listed this name or address, or a name above it.
-    pub fn lists(&self, host: &str) -> bool {
-        Kind::of(host).is_ok_and(|kind| self.holds(host, kind))
+    pub fn contains_host(&self, host: &str) -> bool {
+        HostKind::classify(host).is_ok_and(|kind| self.contains(host, kind))
     }
 
     /// Whether this host may be looked up and dialled, as far as its name says; otherwise why not.
-    pub fn allows_host(&self, host: &str) -> Result<(), &'static str> {
-        let kind = Kind::of(host)?;
+    pub fn check_host(&self, host: &str) -> Result<(), &'static str> {
+        let kind = HostKind::classify(host)?;
         let reason = match kind {
-            Kind::Name if PRIVATE.iter().any(|name| is_below(host, name)) => {
+            HostKind::Name if PRIVATE_NAMES.iter().any(|name| is_same_or_subdomain(host, name)) => {
                 "its name is one of private networks; list it in TRUSTED_CUSTOM_HOSTS to allow it"
             }
-            Kind::Disguised(_) => {
+            HostKind::Ambiguous(_) => {
                 "it is an address in an unusual spelling; list the address in TRUSTED_CUSTOM_HOSTS to allow it"
             }
-            Kind::Address(address) => return self.allows(host, address),
-            Kind::Name => return Ok(()),
+            HostKind::Address(address) => return self.check_address(host, address),
+            HostKind::Name => return Ok(()),
         };
-        if self.holds(host, kind) { Ok(()) } else { Err(reason) }
+        if self.contains(host, kind) { Ok(()) } else { Err(reason) }
     }
 
     /// Whether this address of this host may be dialled; otherwise why not.
-    pub fn allows(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
-        refuse_metadata(address)?;
-        if is_public(address) || self.holds(host, Kind::of(host)?) {
+    pub fn check_address(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
+        reject_metadata_address(address)?;
+        if is_public(address) || self.contains(host, HostKind::classify(host)?) {
             return Ok(());
         }
         Err("it is a private or reserved address; list the host in TRUSTED_CUSTOM_HOSTS to allow it")
@@ -234,7 +236,7 @@ impl Trusted {
 }
 
 /// The IPv4 addresses that an IPv6 one may stand for: mapped, compatible, 6to4, NAT64, Teredo (its server and its client).
-fn carried(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+fn embedded_ipv4(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let v4 = |high: u16, low: u16| Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     let found = match address.segments() {
         _ if address.is_loopback() || address.is_unspecified() => [None, None],
@@ -257,7 +259,7 @@ fn is_metadata(address: IpAddr) -> bool {
             let [a, b, rest @ ..] = v6.segments();
             let is_own = (a, b) == (0xfd00, 0xec2) && rest[..4] == [0; 4]
                 || (a, b) == (0xfd20, 0xce) && rest == [0, 0, 0, 0, 0, 0x254];
-            is_own || carried(v6).any(is_metadata_v4)
+            is_own || embedded_ipv4(v6).any(is_metadata_v4)
         }
     }
 }
@@ -274,7 +276,7 @@ fn is_public(address: IpAddr) -> bool {
         IpAddr::V4(v4) => is_public_v4(v4),
         IpAddr::V6(v6) => match v6.segments() {
             // Where DNS64 is at work every provider without IPv6 resolves to this prefix: what it carries counts.
-            [0x64, 0xff9b, 0, 0, 0, 0, ..] => carried(v6).all(is_public_v4),
+            [0x64, 0xff9b, 0, 0, 0, 0, ..] => embedded_ipv4(v6).all(is_public_v4),
             // Global unicast is 2000::/3; Teredo, ORCHID, benchmarks, documentation and 6to4 within it are not.
             [first, second, ..] => {
                 first & 0xe000 == 0x2000
@@ -305,23 +307,23 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 mod tests {
     use super::*;
 
-    fn trusting(hosts: &[&str]) -> Trusted {
-        Trusted::new(&hosts.iter().map(ToString::to_string).collect::<Vec<_>>())
+    fn trusted_hosts(hosts: &[&str]) -> TrustedHosts {
+        TrustedHosts::new(&hosts.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
-    fn allowed(trusted: &[&str], host: &str, address: &str) -> bool {
-        trusting(trusted).allows(host, address.parse().unwrap()).is_ok()
+    fn is_allowed(trusted: &[&str], host: &str, address: &str) -> bool {
+        trusted_hosts(trusted).check_address(host, address.parse().unwrap()).is_ok()
     }
 
     #[test]
-    fn public_addresses_are_dialled() {
+    fn allows_public_addresses() {
         for address in ["1.1.1.1", "104.18.7.192", "2606:4700::6810:1", "64:ff9b::101:101"] {
-            assert!(allowed(&[], "api.example.com", address), "{address}");
+            assert!(is_allowed(&[], "api.example.com", address), "{address}");
         }
     }
 
     #[test]
-    fn private_addresses_are_dialled_only_for_trusted_hosts_and_their_subdomains() {
+    fn allows_private_addresses_only_for_trusted_hosts_and_their_subdomains() {
         for address in [
             "127.0.0.1",
             "10.0.0.1",
@@ -341,16 +343,16 @@ mod tests {
             "fe80::1",
             "ff02::1",
         ] {
-            assert!(!allowed(&[], "llm.corp.example", address), "{address}");
+            assert!(!is_allowed(&[], "llm.corp.example", address), "{address}");
             for trusted in ["corp.example", "*.corp.example", " CORP.example ", "llm.corp.example"] {
-                assert!(allowed(&[trusted], "llm.corp.example", address), "{address}");
+                assert!(is_allowed(&[trusted], "llm.corp.example", address), "{address}");
             }
-            assert!(!allowed(&["corp.example"], "evilcorp.example", address), "{address}");
+            assert!(!is_allowed(&["corp.example"], "evilcorp.example", address), "{address}");
         }
     }
 
     #[test]
-    fn metadata_addresses_are_never_dialled() {
+    fn never_allows_metadata_addresses() {
         for address in [
             "169.254.169.254",
             "169.254.169.1",
@@ -367,45 +369,47 @@ mod tests {
             "2001:0:a9fe:a9fe::",
             "2001:0:101:101:0:0:5601:5601",
         ] {
-            assert!(!allowed(&["meta.example"], "meta.example", address), "{address}");
+            assert!(!is_allowed(&["meta.example"], "meta.example", address), "{address}");
         }
     }
 
     #[test]
-    fn old_spellings_of_an_address_are_known_for_what_they_are() {
+    fn detects_legacy_spellings_of_an_address() {
         for host in ["127.1", "127.0.1", "2130706433", "0x7f000001", "0X7F.0.0.1", "0177.0.0.1", "017700000001"] {
-            assert_eq!(Kind::of(host), Ok(Kind::Disguised([127, 0, 0, 1].into())), "{host}");
-            assert!(trusting(&[]).allows_host(host).is_err() && trusting(&["127.0.0.1"]).allows_host(host).is_ok());
+            assert_eq!(HostKind::classify(host), Ok(HostKind::Ambiguous([127, 0, 0, 1].into())), "{host}");
+            assert!(
+                trusted_hosts(&[]).check_host(host).is_err() && trusted_hosts(&["127.0.0.1"]).check_host(host).is_ok()
+            );
         }
         for host in ["256.1.1.1", "1.2.3.4.5", "4294967296", "1.2.3.256", "1..1", "089.1.1.1", "0x1ffffffff", "a.b.1"] {
-            assert!(Kind::of(host).is_err(), "{host}");
+            assert!(HostKind::classify(host).is_err(), "{host}");
         }
-        assert_eq!(Kind::of("8.8.8.8"), Ok(Kind::Address([8, 8, 8, 8].into())));
-        assert_eq!(Kind::of("1password.com"), Ok(Kind::Name));
+        assert_eq!(HostKind::classify("8.8.8.8"), Ok(HostKind::Address([8, 8, 8, 8].into())));
+        assert_eq!(HostKind::classify("1password.com"), Ok(HostKind::Name));
     }
 
     #[test]
-    fn names_of_private_networks_need_trust_and_some_have_none() {
+    fn private_names_need_trust_and_blocked_names_are_never_allowed() {
         for host in ["localhost", "printer.local", "host.docker.internal", "x.home.arpa", "a.b.corp", "x.onion"] {
-            assert!(never(host, 443).is_ok() && trusting(&[]).allows_host(host).is_err(), "{host}");
-            assert!(trusting(&[host]).allows_host(host).is_ok(), "{host}");
+            assert!(reject_blocked(host, 443).is_ok() && trusted_hosts(&[]).check_host(host).is_err(), "{host}");
+            assert!(trusted_hosts(&[host]).check_host(host).is_ok(), "{host}");
         }
         for host in ["metadata.google.internal", "kubernetes.default.svc", "10.0.0.1.nip.io", "app.lvh.me", "metadata"]
         {
-            assert!(never(host, 443).is_err(), "{host}");
+            assert!(reject_blocked(host, 443).is_err(), "{host}");
         }
         for host in ["api.openai.com", "mylocal.example", "metadata.example.com", "notnip.io"] {
-            assert!(never(host, 443).is_ok() && trusting(&[]).allows_host(host).is_ok(), "{host}");
+            assert!(reject_blocked(host, 443).is_ok() && trusted_hosts(&[]).check_host(host).is_ok(), "{host}");
         }
     }
 
     #[test]
-    fn ports_of_other_services_are_never_dialled() {
+    fn never_allows_ports_of_other_services() {
         for port in [22, 25, 445, 3306, 5432, 6379, 6443, 9200, 27017] {
-            assert!(never("api.example.com", port).is_err(), "{port}");
+            assert!(reject_blocked("api.example.com", port).is_err(), "{port}");
         }
         for port in [80, 443, 3000, 5000, 8000, 8080, 8443, 11434] {
-            assert!(never("api.example.com", port).is_ok(), "{port}");
+            assert!(reject_blocked("api.example.com", port).is_ok(), "{port}");
         }
     }
 }

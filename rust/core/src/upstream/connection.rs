@@ -18,16 +18,16 @@ use tokio::{
 use tokio_rustls::client::TlsStream;
 
 /// Bytes are read into one buffer per thread and copied out exactly, so that a quiet stream holds none.
-pub const LARGEST_READ: usize = 64 * 1024;
+pub const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// Who has answered and takes nothing more of the request for so long wants no more of it.
-const ANSWERED: Duration = Duration::from_secs(10);
+const STALLED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
-    static SCRATCH_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; LARGEST_READ]);
+    static SCRATCH_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_READ_BYTES]);
 }
 
-pub enum Io {
+pub enum Transport {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
@@ -35,7 +35,7 @@ pub enum Io {
 
 /// An open connection and what was read from it beyond the current message.
 pub struct Connection {
-    io: Io,
+    transport: Transport,
     pub buffer: BytesMut,
 }
 
@@ -46,8 +46,8 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub fn new(io: Io) -> Self {
-        Self { io, buffer: BytesMut::new() }
+    pub fn new(transport: Transport) -> Self {
+        Self { transport, buffer: BytesMut::new() }
     }
 
     /// Reads what is there into `buffer`, at most `most` bytes (no more than [`LARGEST_READ`]); 0 at the end.
@@ -57,19 +57,19 @@ impl Connection {
 
     fn poll_read(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let mut read = ReadBuf::new(&mut scratch[..most.min(LARGEST_READ)]);
-            ready!(self.poll_io_read(context, &mut read))?;
+            let mut read = ReadBuf::new(&mut scratch[..most.min(MAX_READ_BYTES)]);
+            ready!(self.poll_read_transport(context, &mut read))?;
             self.buffer.extend_from_slice(read.filled());
             Poll::Ready(Ok(read.filled().len()))
         })
     }
 
     /// Reads past the buffer.
-    pub fn poll_io_read(&mut self, context: &mut Context<'_>, read: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Tcp(stream) => Pin::new(stream).poll_read(context, read),
-            Io::Tls(stream) => Pin::new(stream).poll_read(context, read),
-            Io::Unix(stream) => Pin::new(stream).poll_read(context, read),
+    pub fn poll_read_transport(&mut self, context: &mut Context<'_>, read: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Tcp(stream) => Pin::new(stream).poll_read(context, read),
+            Transport::Tls(stream) => Pin::new(stream).poll_read(context, read),
+            Transport::Unix(stream) => Pin::new(stream).poll_read(context, read),
         }
     }
 
@@ -78,8 +78,8 @@ impl Connection {
         let mut rest = Buf::chain(first, second);
         while rest.has_remaining() {
             let mut patience = None;
-            let written = poll_fn(|context| match self.poll_send(context, &rest) {
-                Poll::Pending => self.poll_unwanted(context, &mut patience).map(Err),
+            let written = poll_fn(|context| match self.poll_write_buf(context, &rest) {
+                Poll::Pending => self.poll_stalled_write(context, &mut patience).map(Err),
                 written @ Poll::Ready(_) => written,
             });
             let written = written.await?;
@@ -90,24 +90,24 @@ impl Connection {
         }
         // TLS takes more than its socket does: who waits here is refused as whoever waits above.
         let mut patience = None;
-        let through = poll_fn(|context| match self.poll_through(context) {
-            Poll::Pending => self.poll_unwanted(context, &mut patience).map(Err),
+        let through = poll_fn(|context| match self.poll_flush_transport(context) {
+            Poll::Pending => self.poll_stalled_write(context, &mut patience).map(Err),
             done @ Poll::Ready(_) => done,
         });
         through.await
     }
 
     /// Resolves when the other side has ended, or has begun an answer that makes the rest of a request useless.
-    pub async fn refused(&mut self) -> io::Error {
-        poll_fn(|context| self.poll_refused(context)).await
+    pub async fn wait_for_rejection(&mut self) -> io::Error {
+        poll_fn(|context| self.poll_rejection(context)).await
     }
 
-    fn poll_refused(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        while self.buffer.len() < LARGEST_READ {
-            match ready!(self.poll_read(context, LARGEST_READ)) {
+    fn poll_rejection(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        while self.buffer.len() < MAX_READ_BYTES {
+            match ready!(self.poll_read(context, MAX_READ_BYTES)) {
                 Err(error) => return Poll::Ready(error),
                 Ok(0) => return Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) if !is_refusal(&self.buffer) => (),
+                Ok(_) if !is_rejection(&self.buffer) => (),
                 Ok(_) => return Poll::Ready(io::ErrorKind::ConnectionAborted.into()),
             }
         }
@@ -115,73 +115,77 @@ impl Connection {
     }
 
     /// What is being written is not taken, and will not be: it was refused, or a good answer is there and nothing moved since.
-    fn poll_unwanted(&mut self, context: &mut Context<'_>, patience: &mut Option<Pin<Box<Sleep>>>) -> Poll<io::Error> {
-        if let refused @ Poll::Ready(_) = self.poll_refused(context) {
+    fn poll_stalled_write(
+        &mut self,
+        context: &mut Context<'_>,
+        patience: &mut Option<Pin<Box<Sleep>>>,
+    ) -> Poll<io::Error> {
+        if let refused @ Poll::Ready(_) = self.poll_rejection(context) {
             return refused;
         }
-        if memchr::memmem::find(behind_hints(&self.buffer), b"\r\n\r\n").is_none() {
+        if memchr::memmem::find(skip_informational(&self.buffer), b"\r\n\r\n").is_none() {
             return Poll::Pending;
         }
-        let patience = patience.get_or_insert_with(|| Box::pin(sleep(ANSWERED)));
+        let patience = patience.get_or_insert_with(|| Box::pin(sleep(STALLED_WRITE_TIMEOUT)));
         patience.as_mut().poll(context).map(|()| io::ErrorKind::ConnectionAborted.into())
     }
 
     /// As much as the socket takes.
-    pub fn poll_send(&mut self, context: &mut Context<'_>, rest: &impl Buf) -> Poll<io::Result<usize>> {
+    pub fn poll_write_buf(&mut self, context: &mut Context<'_>, rest: &impl Buf) -> Poll<io::Result<usize>> {
         let mut slices = [io::IoSlice::new(&[]); 2];
         let count = rest.chunks_vectored(&mut slices);
-        match &mut self.io {
-            Io::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
-            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
-            Io::Unix(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
+        match &mut self.transport {
+            Transport::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
+            Transport::Tls(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
+            Transport::Unix(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
         }
     }
 
     /// What was written is on its way: of TLS alone something may wait here.
-    pub fn poll_through(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Tls(stream) => Pin::new(stream).poll_flush(context),
-            Io::Tcp(_) | Io::Unix(_) => Poll::Ready(Ok(())),
+    pub fn poll_flush_transport(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Transport::Tcp(_) | Transport::Unix(_) => Poll::Ready(Ok(())),
         }
     }
 
     /// Nothing more will be written.
-    pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            Io::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-            Io::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+    pub fn poll_shutdown_transport(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Transport::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Transport::Unix(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 
     /// Whether nothing has come since it was last used: a kept connection with something to read was closed or is out of step.
-    pub fn is_quiet(&mut self) -> bool {
+    pub fn is_idle(&mut self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         if !self.buffer.is_empty() {
             return false;
         }
-        match &mut self.io {
-            Io::Tcp(stream) => stream.poll_read_ready(&mut context).is_pending(),
-            Io::Tls(stream) => {
+        match &mut self.transport {
+            Transport::Tcp(stream) => stream.poll_read_ready(&mut context).is_pending(),
+            Transport::Tls(stream) => {
                 let (socket, session) = stream.get_mut();
                 // What TLS has read of the socket already, a goodbye too, no longer waits there.
                 let is_read =
                     !matches!(session.reader().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
                 !is_read && socket.poll_read_ready(&mut context).is_pending()
             }
-            Io::Unix(stream) => stream.poll_read_ready(&mut context).is_pending(),
+            Transport::Unix(stream) => stream.poll_read_ready(&mut context).is_pending(),
         }
     }
 }
 
 /// Whether an answer has begun that makes the rest of a request useless. By the first digit of a status: 1xx is no answer yet, 2xx
 /// may be one to what was sent so far.
-fn is_refusal(buffer: &[u8]) -> bool {
-    !matches!(behind_hints(buffer).get(9), None | Some(b'1' | b'2'))
+fn is_rejection(buffer: &[u8]) -> bool {
+    !matches!(skip_informational(buffer).get(9), None | Some(b'1' | b'2'))
 }
 
 /// Where the answer begins that counts: behind those with 1xx.
-fn behind_hints(mut buffer: &[u8]) -> &[u8] {
+fn skip_informational(mut buffer: &[u8]) -> &[u8] {
     loop {
         match (buffer.get(9), memchr::memmem::find(buffer, b"\r\n\r\n")) {
             (Some(b'1'), Some(end)) => buffer = &buffer[end + 4..],
@@ -197,24 +201,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_before_an_answer_is_none_and_hides_none() {
+    fn informational_responses_neither_are_nor_hide_a_rejection() {
         let early = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n";
         for (answer, refuses) in [("", false), ("HTTP/1.1 ", false), ("HTTP/1.1 200", false), ("HTTP/1.1 4", true)] {
             for before in ["", early] {
-                assert_eq!(is_refusal(format!("{before}{answer}").as_bytes()), refuses, "{before}{answer}");
+                assert_eq!(is_rejection(format!("{before}{answer}").as_bytes()), refuses, "{before}{answer}");
             }
-            assert!(!is_refusal(&early.as_bytes()[..early.len() - 1]));
+            assert!(!is_rejection(&early.as_bytes()[..early.len() - 1]));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_answered_and_takes_no_more_is_read_and_who_only_hints_is_waited_for() {
+    async fn stalled_write_ends_after_a_final_response_but_not_after_early_hints() {
         for (answer, is_answer) in [("HTTP/1.1 103 Early\r\n\r\n", false), ("HTTP/1.1 200 OK\r\n\r\n", true)] {
             let (near, mut far) = UnixStream::pair().unwrap();
             far.write_all(answer.as_bytes()).await.unwrap();
-            let mut connection = Connection::new(Io::Unix(near));
+            let mut connection = Connection::new(Transport::Unix(near));
             let body = vec![0; 8 * 1024 * 1024];
-            let written = tokio::time::timeout(ANSWERED * 3, connection.write(&body, &[])).await;
+            let written = tokio::time::timeout(STALLED_WRITE_TIMEOUT * 3, connection.write(&body, &[])).await;
             let written = written.map(|written| written.map_err(drop));
             assert_eq!(written.map_err(drop), if is_answer { Ok(Err(())) } else { Err(()) });
             assert_eq!(&connection.buffer[..], answer.as_bytes());

@@ -19,11 +19,11 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{
-    Base, Origin,
-    address::{Kind, Trusted},
-    connection::{Connection, Io},
+    BaseUrl, Origin,
+    address::{HostKind, TrustedHosts},
+    connection::{Connection, Transport},
     proxy::{Proxies, Proxy},
-    resolver::{LookUp, Resolver, Whose},
+    resolver::{LookupFn, NameTrust, Resolver},
     tls,
 };
 use crate::{
@@ -32,23 +32,23 @@ use crate::{
 };
 
 /// After so long without a connection the next address is tried as well (RFC 8305 §5).
-const STAGGER: Duration = Duration::from_millis(250);
+const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// A name with more addresses is not worth more attempts.
-const MOST_ATTEMPTS: usize = 16;
-const UNKNOWN: &str = "where its name leads is not known here, so it can't be judged; list it in TRUSTED_CUSTOM_HOSTS if the proxy knows it";
+const MAX_ATTEMPTS: usize = 16;
+const UNRESOLVABLE_HOST: &str = "where its name leads is not known here, so it can't be judged; list it in TRUSTED_CUSTOM_HOSTS if the proxy knows it";
 /// Domains below which clouds give their customers names of their own; the names are answered for by the clouds.
-const CLOUDS: &[&str] = &["azure.com", "amazonaws.com", "amazonaws.com.cn", "api.aws", "googleapis.com"];
+const CLOUD_DOMAINS: &[&str] = &["azure.com", "amazonaws.com", "amazonaws.com.cn", "api.aws", "googleapis.com"];
 /// Longest head of a proxy's answer.
-const LARGEST_ANSWER: usize = 16 * 1024;
+const MAX_PROXY_HEAD_BYTES: usize = 16 * 1024;
 
 /// A new connection, by what is spoken over it.
-pub enum Dialled {
+pub enum NewConnection {
     Http1(Connection),
     Http2(Box<TlsStream<TcpStream>>),
 }
 
 /// Longest times for the steps of making a connection.
-struct Limits {
+struct ConnectTimeouts {
     dns: Duration,
     connect: Duration,
     tls: Duration,
@@ -56,182 +56,192 @@ struct Limits {
 
 /// Opens connections within the rules of [`Trusted`].
 pub struct Dialer {
-    trusted: Trusted,
+    trusted_hosts: TrustedHosts,
     resolver: Resolver,
-    limits: Limits,
+    timeouts: ConnectTimeouts,
     /// Where the pretend provider listens: that port may be dialled, no other of its host.
-    mock: Option<Origin>,
+    mock_origin: Option<Origin>,
     proxies: Proxies,
-    http2: bool,
-    tls_ca: Option<std::path::PathBuf>,
+    is_http2_enabled: bool,
+    ca_file: Option<std::path::PathBuf>,
     // Reading the system's certificates takes milliseconds: not before the first TLS connection.
-    tls: OnceLock<Arc<ClientConfig>>,
+    tls_config: OnceLock<Arc<ClientConfig>>,
     /// For connections over which nothing but HTTP/1.1 is spoken.
-    tls_alone: OnceLock<Arc<ClientConfig>>,
+    http1_tls_config: OnceLock<Arc<ClientConfig>>,
 }
 
 impl Dialer {
-    pub fn new(settings: &Settings, look_up: LookUp) -> std::result::Result<Self, Vec<Problem>> {
-        let mock = settings.mock_host.as_deref().map(Base::parse).transpose();
+    pub fn new(settings: &Settings, look_up: LookupFn) -> std::result::Result<Self, Vec<Problem>> {
+        let mock = settings.mock_host.as_deref().map(BaseUrl::parse).transpose();
         let mock = mock.map_err(|message| vec![Problem::new("$.mock_host", message)])?.map(|base| base.origin);
         let tls = OnceLock::new();
         if settings.tls_ca.is_some() {
             // An operator's own file is checked at once: a mistake must not wait for the first request.
-            let client = tls::client(settings.tls_ca.as_deref(), settings.http2).map_err(|problem| vec![problem])?;
+            let client =
+                tls::client_config(settings.tls_ca.as_deref(), settings.http2).map_err(|problem| vec![problem])?;
             drop(tls.set(client));
         }
-        let limits = Limits {
+        let limits = ConnectTimeouts {
             dns: Duration::from_millis(settings.dns_timeout_ms),
             connect: Duration::from_millis(settings.connect_timeout_ms),
             tls: Duration::from_millis(settings.tls_timeout_ms),
         };
         Ok(Self {
-            trusted: Trusted::new(&settings.trusted_custom_hosts),
+            trusted_hosts: TrustedHosts::new(&settings.trusted_custom_hosts),
             resolver: Resolver::new(look_up),
-            limits,
-            mock,
+            timeouts: limits,
+            mock_origin: mock,
             proxies: Proxies::new(settings)?,
-            http2: settings.http2,
-            tls_ca: settings.tls_ca.clone(),
-            tls,
-            tls_alone: OnceLock::new(),
+            is_http2_enabled: settings.http2,
+            ca_file: settings.tls_ca.clone(),
+            tls_config: tls,
+            http1_tls_config: OnceLock::new(),
         })
     }
 
-    pub async fn connect(&self, origin: &Origin) -> Result<Dialled> {
+    pub async fn connect(&self, origin: &Origin) -> Result<NewConnection> {
         match origin {
             Origin::Unix(path) => {
-                let connected = timeout(self.limits.connect, UnixStream::connect(path.as_path())).await;
-                let stream = connected.map_err(|_| Error::ControlDown)?.map_err(|_| Error::ControlDown)?;
-                Ok(Dialled::Http1(Connection::new(Io::Unix(stream))))
+                let connected = timeout(self.timeouts.connect, UnixStream::connect(path.as_path())).await;
+                let stream =
+                    connected.map_err(|_| Error::ControlUnavailable)?.map_err(|_| Error::ControlUnavailable)?;
+                Ok(NewConnection::Http1(Connection::new(Transport::Unix(stream))))
             }
-            Origin::Network { secure, host, port } => {
-                let stream = self.tcp(origin, *secure, (host, *port)).await?;
+            Origin::Network { is_secure: secure, host, port } => {
+                let stream = self.connect_tcp(origin, *secure, (host, *port)).await?;
                 if !secure {
-                    return Ok(Dialled::Http1(Connection::new(Io::Tcp(stream))));
+                    return Ok(NewConnection::Http1(Connection::new(Transport::Tcp(stream))));
                 }
-                let stream = Box::new(self.secured(origin, host, stream, self.client(origin)?).await?);
-                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
-                Ok(if is_http2 { Dialled::Http2(stream) } else { Dialled::Http1(Connection::new(Io::Tls(stream))) })
+                let stream = Box::new(self.start_tls(origin, host, stream, self.tls_client_config(origin)?).await?);
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::ALPN_HTTP2);
+                Ok(if is_http2 {
+                    NewConnection::Http2(stream)
+                } else {
+                    NewConnection::Http1(Connection::new(Transport::Tls(stream)))
+                })
             }
         }
     }
 
     /// The proxy that wants the heads of an origin's requests in its own form: one that tunnels does not.
-    pub fn plain_proxy(&self, origin: &Origin) -> Option<&Proxy> {
-        let is_plain = matches!(origin, Origin::Network { secure: false, .. });
-        if is_plain { self.proxies.of(origin) } else { None }
+    pub fn forward_proxy(&self, origin: &Origin) -> Option<&Proxy> {
+        let is_plain = matches!(origin, Origin::Network { is_secure: false, .. });
+        if is_plain { self.proxies.select(origin) } else { None }
     }
 
-    async fn tcp(&self, origin: &Origin, secure: bool, (host, port): (&str, u16)) -> Result<TcpStream> {
-        let is_mock = self.mock.as_ref() == Some(origin);
+    async fn connect_tcp(&self, origin: &Origin, secure: bool, (host, port): (&str, u16)) -> Result<TcpStream> {
+        let is_mock = self.mock_origin.as_ref() == Some(origin);
         if !is_mock {
-            self.trusted.allows_host(host).map_err(|reason| refused(host, reason))?;
+            self.trusted_hosts.check_host(host).map_err(|reason| host_refused_error(host, reason))?;
         }
-        let Some(proxy) = self.proxies.of(origin) else {
-            let addresses = self.resolved(origin, host, self.whose(host)).await?;
-            let judge = |address: &IpAddr| self.trusted.allows(host, *address);
+        let Some(proxy) = self.proxies.select(origin) else {
+            let addresses = self.resolve_host(origin, host, self.name_trust(host)).await?;
+            let judge = |address: &IpAddr| self.trusted_hosts.check_address(host, *address);
             if !is_mock {
-                addresses.iter().try_for_each(judge).map_err(|reason| refused(host, reason))?;
+                addresses.iter().try_for_each(judge).map_err(|reason| host_refused_error(host, reason))?;
             }
-            return self.raced(origin, &addresses, port).await;
+            return self.connect_any(origin, &addresses, port).await;
         };
         // Where the proxy is, is the operator's choice. Where it leads it finds by itself: nothing can be pinned, so what a name
         // stands for is judged by what is known of it here.
-        let judged = async { if is_mock { Ok(()) } else { self.judged_beside(origin, host).await } };
+        let judged = async { if is_mock { Ok(()) } else { self.check_proxied_host(origin, host).await } };
         let reached = async {
-            let addresses = self.resolved(origin, &proxy.host, Whose::Provider).await?;
-            self.raced(origin, &addresses, proxy.port).await
+            let addresses = self.resolve_host(origin, &proxy.host, NameTrust::Trusted).await?;
+            self.connect_any(origin, &addresses, proxy.port).await
         };
         let ((), mut stream) = tokio::try_join!(judged, reached)?;
         if secure {
-            let tunnelled = tunnel(&mut stream, proxy.connect(host, port));
-            step(origin, "proxy", self.limits.connect, tunnelled).await?;
+            let tunnelled = open_tunnel(&mut stream, proxy.connect_request(host, port));
+            run_step(origin, "proxy", self.timeouts.connect, tunnelled).await?;
         }
         Ok(stream)
     }
 
     /// Judges a host that lies behind a proxy. Of what a provider calls its own hosts, and of those that an operator trusts,
     /// nobody who calls has chosen what they stand for: they may be known to the proxy alone.
-    async fn judged_beside(&self, origin: &Origin, host: &str) -> Result<()> {
-        if is_providers(host) || self.trusted.names(host) {
+    async fn check_proxied_host(&self, origin: &Origin, host: &str) -> Result<()> {
+        if is_provider_host(host) || self.trusted_hosts.contains_name(host) {
             return Ok(());
         }
-        let found = match self.looked_up(origin, host, self.whose(host)).await {
+        let found = match self.lookup_host(origin, host, self.name_trust(host)).await {
             // A private network may give these another address, which is judged. Without one they are their cloud's.
             Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if catalog::names_host(host) => return Ok(()),
             found => found?,
         };
         let addresses = found.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => refused(host, UNKNOWN),
-            _ => failed(origin, &error),
+            io::ErrorKind::NotFound => host_refused_error(host, UNRESOLVABLE_HOST),
+            _ => connect_failed_error(origin, &error),
         })?;
-        let judge = |address: &IpAddr| self.trusted.allows(host, *address);
-        addresses.iter().try_for_each(judge).map_err(|reason| refused(host, reason))
+        let judge = |address: &IpAddr| self.trusted_hosts.check_address(host, *address);
+        addresses.iter().try_for_each(judge).map_err(|reason| host_refused_error(host, reason))
     }
 
-    async fn resolved(&self, origin: &Origin, host: &str, whose: Whose) -> Result<Arc<[IpAddr]>> {
-        self.looked_up(origin, host, whose).await?.map_err(|error| failed(origin, &error))
+    async fn resolve_host(&self, origin: &Origin, host: &str, whose: NameTrust) -> Result<Arc<[IpAddr]>> {
+        self.lookup_host(origin, host, whose).await?.map_err(|error| connect_failed_error(origin, &error))
     }
 
     /// What the look-up of a host comes to in its time.
-    async fn looked_up(&self, origin: &Origin, host: &str, whose: Whose) -> Result<io::Result<Arc<[IpAddr]>>> {
-        let kind = Kind::of(host).map_err(|reason| refused(host, reason))?;
+    async fn lookup_host(&self, origin: &Origin, host: &str, whose: NameTrust) -> Result<io::Result<Arc<[IpAddr]>>> {
+        let kind = HostKind::classify(host).map_err(|reason| host_refused_error(host, reason))?;
         if let Some(address) = kind.address() {
             return Ok(Ok(Arc::from([address])));
         }
         let looking = async { Ok(self.resolver.resolve(host, whose).await) };
-        step(origin, "name look-up", self.limits.dns, looking).await
+        run_step(origin, "name look-up", self.timeouts.dns, looking).await
     }
 
     /// Whether an operator listed this host, by its name or its address.
-    pub fn trusts(&self, host: &str) -> bool {
-        self.trusted.lists(host)
+    pub fn is_trusted(&self, host: &str) -> bool {
+        self.trusted_hosts.contains_host(host)
     }
 
     /// Who answers for a name: where that is nobody whom an operator or a provider chose, it may be slow on purpose.
-    fn whose(&self, host: &str) -> Whose {
+    fn name_trust(&self, host: &str) -> NameTrust {
         let is_below = |domain: &&str| host.strip_suffix(*domain).is_some_and(|name| name.ends_with('.'));
-        let is_clouds = || catalog::names_host(host) || CLOUDS.iter().any(is_below);
-        if is_providers(host) || self.trusted.names(host) || is_clouds() { Whose::Provider } else { Whose::Other }
+        let is_clouds = || catalog::names_host(host) || CLOUD_DOMAINS.iter().any(is_below);
+        if is_provider_host(host) || self.trusted_hosts.contains_name(host) || is_clouds() {
+            NameTrust::Trusted
+        } else {
+            NameTrust::Untrusted
+        }
     }
 
-    async fn raced(&self, origin: &Origin, addresses: &[IpAddr], port: u16) -> Result<TcpStream> {
-        let addresses = in_turns(addresses).map(|address| SocketAddr::new(address, port)).collect();
-        let stream = step(origin, "connection", self.limits.connect, race(addresses)).await?;
-        stream.set_nodelay(true).map_err(|error| failed(origin, &error))?;
+    async fn connect_any(&self, origin: &Origin, addresses: &[IpAddr], port: u16) -> Result<TcpStream> {
+        let addresses = interleave_families(addresses).map(|address| SocketAddr::new(address, port)).collect();
+        let stream = run_step(origin, "connection", self.timeouts.connect, connect_first(addresses)).await?;
+        stream.set_nodelay(true).map_err(|error| connect_failed_error(origin, &error))?;
         Ok(stream)
     }
 
     /// A connection that is not shared, and over which HTTP/1.1 is spoken whatever else the provider offers.
-    pub async fn connect_alone(&self, origin: &Origin) -> Result<Connection> {
-        let Origin::Network { secure, host, port } = origin else {
-            return Err(Error::HostRefused { message: "there is nothing to call".into() });
+    pub async fn connect_http1(&self, origin: &Origin) -> Result<Connection> {
+        let Origin::Network { is_secure: secure, host, port } = origin else {
+            return Err(Error::CustomHostInvalid { message: "there is nothing to call".into() });
         };
-        let stream = self.tcp(origin, *secure, (host, *port)).await?;
+        let stream = self.connect_tcp(origin, *secure, (host, *port)).await?;
         if !secure {
-            return Ok(Connection::new(Io::Tcp(stream)));
+            return Ok(Connection::new(Transport::Tcp(stream)));
         }
-        let client = if let Some(client) = self.tls_alone.get() {
+        let client = if let Some(client) = self.http1_tls_config.get() {
             Arc::clone(client)
         } else {
-            let mut client = (*self.client(origin)?).clone();
+            let mut client = (*self.tls_client_config(origin)?).clone();
             client.alpn_protocols.clear();
-            Arc::clone(self.tls_alone.get_or_init(|| Arc::new(client)))
+            Arc::clone(self.http1_tls_config.get_or_init(|| Arc::new(client)))
         };
-        Ok(Connection::new(Io::Tls(Box::new(self.secured(origin, host, stream, client).await?))))
+        Ok(Connection::new(Transport::Tls(Box::new(self.start_tls(origin, host, stream, client).await?))))
     }
 
-    fn client(&self, origin: &Origin) -> Result<Arc<ClientConfig>> {
-        if let Some(client) = self.tls.get() {
+    fn tls_client_config(&self, origin: &Origin) -> Result<Arc<ClientConfig>> {
+        if let Some(client) = self.tls_config.get() {
             return Ok(Arc::clone(client));
         }
-        let client = tls::client(self.tls_ca.as_deref(), self.http2)
-            .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
-        Ok(Arc::clone(self.tls.get_or_init(|| client)))
+        let client = tls::client_config(self.ca_file.as_deref(), self.is_http2_enabled)
+            .map_err(|problem| connect_failed_error(origin, &io::Error::other(problem.message)))?;
+        Ok(Arc::clone(self.tls_config.get_or_init(|| client)))
     }
 
-    async fn secured(
+    async fn start_tls(
         &self,
         origin: &Origin,
         host: &str,
@@ -239,43 +249,44 @@ impl Dialer {
         client: Arc<ClientConfig>,
     ) -> Result<TlsStream<TcpStream>> {
         let name = host.trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
-        step(origin, "TLS handshake", self.limits.tls, TlsConnector::from(client).connect(name, stream)).await
+        let name =
+            ServerName::try_from(name).map_err(|error| connect_failed_error(origin, &io::Error::other(error)))?;
+        run_step(origin, "TLS handshake", self.timeouts.tls, TlsConnector::from(client).connect(name, stream)).await
     }
 }
 
 /// Whether a host is one of a provider's own, by the table.
-fn is_providers(host: &str) -> bool {
-    static OWN: LazyLock<HashSet<Arc<str>>> = LazyLock::new(|| {
-        let bases = catalog::all().filter_map(|provider| Base::parse(provider.base_url()).ok());
+fn is_provider_host(host: &str) -> bool {
+    static PROVIDER_HOSTS: LazyLock<HashSet<Arc<str>>> = LazyLock::new(|| {
+        let bases = catalog::all().filter_map(|provider| BaseUrl::parse(provider.base_url()).ok());
         let hosts = bases.filter_map(|base| match base.origin {
             Origin::Network { host, .. } => Some(host),
             Origin::Unix(_) => None,
         });
-        hosts.filter(|host| matches!(Kind::of(host), Ok(kind) if kind.address().is_none())).collect()
+        hosts.filter(|host| matches!(HostKind::classify(host), Ok(kind) if kind.address().is_none())).collect()
     });
-    OWN.contains(host)
+    PROVIDER_HOSTS.contains(host)
 }
 
 /// One step of making a connection, within its time.
-async fn step<T>(
+async fn run_step<T>(
     origin: &Origin,
     step: &'static str,
     limit: Duration,
     work: impl Future<Output = io::Result<T>>,
 ) -> Result<T> {
     match timeout(limit, work).await {
-        Ok(done) => done.map_err(|error| failed(origin, &error)),
+        Ok(done) => done.map_err(|error| connect_failed_error(origin, &error)),
         Err(_) => Err(Error::ConnectTimeout { host: origin.authority(), step }),
     }
 }
 
 /// Asks a proxy for a tunnel. What the other end says is only said after we did: nothing may follow the proxy's answer.
-async fn tunnel(stream: &mut TcpStream, asked: Vec<u8>) -> io::Result<()> {
+async fn open_tunnel(stream: &mut TcpStream, asked: Vec<u8>) -> io::Result<()> {
     stream.write_all(&asked).await?;
     let mut answer = Vec::with_capacity(1024);
     while !answer.ends_with(b"\r\n\r\n") {
-        let is_too_long = answer.len() > LARGEST_ANSWER || memchr::memmem::find(&answer, b"\r\n\r\n").is_some();
+        let is_too_long = answer.len() > MAX_PROXY_HEAD_BYTES || memchr::memmem::find(&answer, b"\r\n\r\n").is_some();
         if is_too_long || stream.read_buf(&mut answer).await? == 0 {
             return Err(io::Error::other("the proxy's answer is not one to CONNECT"));
         }
@@ -289,16 +300,16 @@ async fn tunnel(stream: &mut TcpStream, asked: Vec<u8>) -> io::Result<()> {
     }
 }
 
-fn refused(host: &str, reason: &str) -> Error {
-    Error::HostRefused { message: format!("`{host}` may not be called: {reason}") }
+fn host_refused_error(host: &str, reason: &str) -> Error {
+    Error::CustomHostInvalid { message: format!("`{host}` may not be called: {reason}") }
 }
 
-fn failed(origin: &Origin, error: &io::Error) -> Error {
+fn connect_failed_error(origin: &Origin, error: &io::Error) -> Error {
     Error::ConnectFailed { host: origin.authority(), cause: error.to_string() }
 }
 
 /// The families of addresses by turns, beginning with the resolver's first choice: where one family leads nowhere the other is next.
-fn in_turns(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+fn interleave_families(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let first_is_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
     let family = move |is_v6: bool| addresses.iter().copied().filter(move |address| address.is_ipv6() == is_v6);
     let (mut first, mut second) = (family(first_is_v6), family(!first_is_v6));
@@ -306,11 +317,11 @@ fn in_turns(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
         (None, None) => None,
         pair => Some(pair),
     });
-    by_turns.flat_map(|(one, other)| one.into_iter().chain(other)).take(MOST_ATTEMPTS)
+    by_turns.flat_map(|(one, other)| one.into_iter().chain(other)).take(MAX_ATTEMPTS)
 }
 
 /// The first connection that is there. The next address is tried when one has failed, or has not answered for a moment.
-async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+async fn connect_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     if let [only] = addresses[..] {
         return TcpStream::connect(only).await;
     }
@@ -326,7 +337,7 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
         let done = tokio::select! {
             biased;
             done = attempts.join_next() => done,
-            () = sleep(STAGGER), if waiting.len() > 0 => None,
+            () = sleep(CONNECTION_ATTEMPT_DELAY), if waiting.len() > 0 => None,
         };
         match done.transpose().map_err(io::Error::other)? {
             Some(Ok(stream)) => return Ok(stream),
@@ -343,28 +354,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_take_turns() {
+    fn interleaves_address_families() {
         let of = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
-        let turns = |texts: &[&str]| in_turns(&of(texts)).map(|address| address.to_string()).collect::<Vec<_>>();
+        let turns =
+            |texts: &[&str]| interleave_families(&of(texts)).map(|address| address.to_string()).collect::<Vec<_>>();
         assert_eq!(turns(&["::1", "::2", "::3", "1.1.1.1"]), ["::1", "1.1.1.1", "::2", "::3"]);
         assert_eq!(turns(&["1.1.1.1", "::1", "2.2.2.2"]), ["1.1.1.1", "::1", "2.2.2.2"]);
-        assert_eq!(turns(&["1.1.1.1"; 99]).len(), MOST_ATTEMPTS);
+        assert_eq!(turns(&["1.1.1.1"; 99]).len(), MAX_ATTEMPTS);
     }
 
     #[tokio::test]
-    async fn a_refused_address_is_passed_over_at_once() {
+    async fn skips_a_refused_address_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let there = listener.local_addr().unwrap();
         let gone = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
         let began = Instant::now();
-        assert_eq!(race(vec![gone, there]).await.unwrap().peer_addr().unwrap(), there);
-        assert!(began.elapsed() < STAGGER);
-        assert!(race(vec![gone, gone]).await.is_err());
-        assert!(race(Vec::new()).await.is_err());
+        assert_eq!(connect_first(vec![gone, there]).await.unwrap().peer_addr().unwrap(), there);
+        assert!(began.elapsed() < CONNECTION_ATTEMPT_DELAY);
+        assert!(connect_first(vec![gone, gone]).await.is_err());
+        assert!(connect_first(Vec::new()).await.is_err());
     }
 
     #[tokio::test]
-    async fn a_dead_address_does_not_eat_the_time_of_the_next() {
+    async fn unresponsive_address_does_not_delay_the_next() {
         // A queue of one that is full: further connections get no answer.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -377,7 +389,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let there = listener.local_addr().unwrap();
         let began = Instant::now();
-        assert_eq!(race(vec![dead, there]).await.unwrap().peer_addr().unwrap(), there);
-        assert!((STAGGER..STAGGER * 3).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert_eq!(connect_first(vec![dead, there]).await.unwrap().peer_addr().unwrap(), there);
+        assert!(
+            (CONNECTION_ATTEMPT_DELAY..CONNECTION_ATTEMPT_DELAY * 3).contains(&began.elapsed()),
+            "{:?}",
+            began.elapsed()
+        );
     }
 }

@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::{AnswerHead, Owed, Shape, broke, connection::Connection, pool::Home};
-use crate::upstream::response_body::Patience;
+use super::{BodyFraming, RemainingLength, ResponseHead, connection::Connection, pool::OriginPool, upstream_error};
+use crate::upstream::response_body::ReadTimeout;
 use crate::{
     error::{Error, Result},
     ingress::{
@@ -14,12 +14,12 @@ use crate::{
     },
 };
 
-const MOST_FIELDS: usize = 128;
-const LARGEST_HEAD: usize = 64 * 1024;
+const MAX_HEADER_FIELDS: usize = 128;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Longest line that may hold a chunk's size.
-const LARGEST_SIZE_LINE: usize = 4 * 1024;
+const MAX_CHUNK_SIZE_LINE_BYTES: usize = 4 * 1024;
 /// With a head comes its body where that is small; a larger buffer would stay with the connection.
-const FIRST_READ: usize = 16 * 1024;
+const HEAD_READ_BYTES: usize = 16 * 1024;
 
 /// How an answer's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,49 +32,49 @@ pub enum Framing {
 
 /// The head of an answer, and what it says of the connection.
 #[derive(Debug)]
-pub struct Head {
-    pub answer: AnswerHead,
+pub struct MessageHead {
+    pub response: ResponseHead,
     pub framing: Framing,
     /// The connection may be used again after the body.
-    pub reusable: bool,
+    pub is_reusable: bool,
 }
 
 /// Writes a request and reads the head of its answer.
-pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: Shape) -> Result<Head> {
+pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: BodyFraming) -> Result<MessageHead> {
     let sent = match body {
-        Body::Whole(bytes) => connection.write(head, &bytes).await.map_err(|error| broke(&error)),
-        Body::Fed(feed, length) => send_fed(connection, head, (feed, length), shape.chunked).await,
+        Body::Complete(bytes) => connection.write(head, &bytes).await.map_err(|error| upstream_error(&error)),
+        Body::Streamed(feed, length) => send_streamed_body(connection, head, (feed, length), shape.is_chunked).await,
     };
     match sent {
-        Ok(()) => read_head(connection, shape.bodiless).await,
+        Ok(()) => read_head(connection, shape.is_bodiless).await,
         // A provider may answer before it has read everything, and read no more: its answer says why.
-        Err(broken @ Error::UpstreamBroke { .. }) => {
-            let answer = read_head(connection, shape.bodiless).await;
-            answer.map(|answer| Head { reusable: false, ..answer }).map_err(|_| broken)
+        Err(broken @ Error::UpstreamResponseBroken { .. }) => {
+            let answer = read_head(connection, shape.is_bodiless).await;
+            answer.map(|answer| MessageHead { is_reusable: false, ..answer }).map_err(|_| broken)
         }
         Err(error) => Err(error),
     }
 }
 
-async fn send_fed(
+async fn send_streamed_body(
     connection: &mut Connection,
     head: &[u8],
     (mut feed, length): (Box<Feed>, Option<u64>),
     chunked: bool,
 ) -> Result<()> {
-    let mut owed = Owed(length.filter(|_| !chunked));
-    connection.write(head, &[]).await.map_err(|error| broke(&error))?;
+    let mut owed = RemainingLength(length.filter(|_| !chunked));
+    connection.write(head, &[]).await.map_err(|error| upstream_error(&error))?;
     loop {
         let piece = tokio::select! {
             biased;
             piece = feed.next() => piece,
-            refusal = connection.refused() => return Err(broke(&refusal)),
+            refusal = connection.wait_for_rejection() => return Err(upstream_error(&refusal)),
         };
         let Some(piece) = piece.transpose()? else { break };
         if piece.is_empty() {
             continue;
         }
-        owed.pay(&piece)?;
+        owed.subtract(&piece)?;
         let sent = if chunked {
             let size = format!("{:x}\r\n", piece.len());
             match connection.write(size.as_bytes(), &piece).await {
@@ -84,37 +84,37 @@ async fn send_fed(
         } else {
             connection.write(&piece, &[]).await
         };
-        sent.map_err(|error| broke(&error))?;
+        sent.map_err(|error| upstream_error(&error))?;
     }
-    owed.end()?;
+    owed.check_complete()?;
     if chunked {
-        connection.write(b"0\r\n\r\n", &[]).await.map_err(|error| broke(&error))?;
+        connection.write(b"0\r\n\r\n", &[]).await.map_err(|error| upstream_error(&error))?;
     }
     Ok(())
 }
 
 /// Reads the answer to a request for another protocol: there 101 is the last word and not one before it.
-pub async fn read_upgrade(connection: &mut Connection) -> Result<Head> {
-    read_answer(connection, Last { bodiless: false, switches: true }).await
+pub async fn read_upgrade_response(connection: &mut Connection) -> Result<MessageHead> {
+    read_final_head(connection, HeadRules { is_bodiless: false, is_upgrade: true }).await
 }
 
-async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<Head> {
-    read_answer(connection, Last { bodiless, switches: false }).await
+async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<MessageHead> {
+    read_final_head(connection, HeadRules { is_bodiless: bodiless, is_upgrade: false }).await
 }
 
 /// How the head of an answer is known that is the last.
 #[derive(Clone, Copy)]
-struct Last {
-    bodiless: bool,
-    switches: bool,
+struct HeadRules {
+    is_bodiless: bool,
+    is_upgrade: bool,
 }
 
-async fn read_answer(connection: &mut Connection, last: Last) -> Result<Head> {
+async fn read_final_head(connection: &mut Connection, last: HeadRules) -> Result<MessageHead> {
     let mut total = 0;
     loop {
         if !connection.buffer.is_empty() {
             match parse_head(&connection.buffer, last)? {
-                Some((length, _)) if length + total > LARGEST_HEAD => return Err(too_long()),
+                Some((length, _)) if length + total > MAX_HEAD_BYTES => return Err(head_too_long_error()),
                 // 1xx answers come before the one that counts; an endless row of them is bounded by their bytes.
                 Some((length, None)) => {
                     total += length;
@@ -125,52 +125,56 @@ async fn read_answer(connection: &mut Connection, last: Last) -> Result<Head> {
                     connection.buffer.advance(length);
                     return Ok(head);
                 }
-                None if connection.buffer.len() + total > LARGEST_HEAD => return Err(too_long()),
+                None if connection.buffer.len() + total > MAX_HEAD_BYTES => return Err(head_too_long_error()),
                 None => (),
             }
         }
-        if connection.read(FIRST_READ).await.map_err(|error| broke(&error))? == 0 {
-            return Err(Error::UpstreamBroke { cause: "the connection closed before an answer came".into() });
+        if connection.read(HEAD_READ_BYTES).await.map_err(|error| upstream_error(&error))? == 0 {
+            return Err(Error::UpstreamResponseBroken { cause: "the connection closed before an answer came".into() });
         }
     }
 }
 
-fn too_long() -> Error {
-    Error::UpstreamBroke { cause: format!("the answer's head is longer than {LARGEST_HEAD} bytes") }
+fn head_too_long_error() -> Error {
+    Error::UpstreamResponseBroken { cause: format!("the answer's head is longer than {MAX_HEAD_BYTES} bytes") }
 }
 
 /// `None`: not complete. Otherwise its length, and the head where it is final.
-fn parse_head(buffer: &[u8], Last { bodiless, switches }: Last) -> Result<Option<(usize, Option<Head>)>> {
+fn parse_head(
+    buffer: &[u8],
+    HeadRules { is_bodiless: bodiless, is_upgrade: switches }: HeadRules,
+) -> Result<Option<(usize, Option<MessageHead>)>> {
     // Most of it is never used: to fill it first would cost more than to read what is.
-    let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADER_FIELDS];
     let mut parsed = httparse::Response::new(&mut []);
     let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut fields);
-    let broken = |error: httparse::Error| Error::UpstreamBroke { cause: format!("not an HTTP answer: {error}") };
+    let broken =
+        |error: httparse::Error| Error::UpstreamResponseBroken { cause: format!("not an HTTP answer: {error}") };
     let httparse::Status::Complete(length) = read.map_err(broken)? else { return Ok(None) };
     let status = parsed.code.unwrap_or_default();
     // The server in front of us takes nothing below 100 or above 999, and would take the whole process down.
     if !(100..=999).contains(&status) {
-        return Err(Error::UpstreamBroke { cause: format!("status {status} is not one of HTTP") });
+        return Err(Error::UpstreamResponseBroken { cause: format!("status {status} is not one of HTTP") });
     }
     if status < 200 && !(switches && status == 101) {
         return Ok(Some((length, None)));
     }
-    let mut headers = Headers::with_room(parsed.headers.len(), length);
+    let mut headers = Headers::with_response_capacity(parsed.headers.len(), length);
     parsed.headers.iter().for_each(|field| headers.push(field.name.as_bytes(), field.value));
     let (framing, is_clear) = match status {
         _ if bodiless => (Framing::Length(0), true),
         101 | 304 => (Framing::Length(0), true),
         // What announces a body that it may not have may well send one.
-        204 => (Framing::Length(0), matches!(framing(&headers), Ok((Framing::Length(0) | Framing::Close, _)))),
-        _ => framing(&headers)?,
+        204 => (Framing::Length(0), matches!(parse_framing(&headers), Ok((Framing::Length(0) | Framing::Close, _)))),
+        _ => parse_framing(&headers)?,
     };
     let keeps = parsed.version == Some(1) && !headers.has_token("connection", "close");
     let reusable = framing != Framing::Close && is_clear && keeps;
-    Ok(Some((length, Some(Head { answer: AnswerHead { status, headers }, framing, reusable }))))
+    Ok(Some((length, Some(MessageHead { response: ResponseHead { status, headers }, framing, is_reusable: reusable }))))
 }
 
 /// How a body ends, and whether nobody else could think that it ends elsewhere (RFC 9112 §6.3).
-fn framing(headers: &Headers) -> Result<(Framing, bool)> {
+fn parse_framing(headers: &Headers) -> Result<(Framing, bool)> {
     let lengths = || headers.iter().filter(|(name, _)| *name == b"content-length").map(|(_, value)| value);
     let codings = headers.iter().filter(|(name, _)| *name == b"transfer-encoding").map(|(_, value)| value);
     let codings = codings.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
@@ -182,18 +186,18 @@ fn framing(headers: &Headers) -> Result<(Framing, bool)> {
             return Ok((Framing::Chunked, lengths().next().is_none()));
         }
         // It would be passed on without the word that says what it is.
-        _ => return Err(Error::UpstreamBroke { cause: "its transfer-encoding was not asked for".into() }),
+        _ => return Err(Error::UpstreamResponseBroken { cause: "its transfer-encoding was not asked for".into() }),
     }
     let Some(first) = lengths().next() else { return Ok((Framing::Close, true)) };
     let digits = std::str::from_utf8(first).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits.and_then(|text| text.parse().ok()) {
         Some(length) if lengths().all(|other| other == first) => Ok((Framing::Length(length), true)),
-        _ => Err(Error::UpstreamBroke { cause: "its content-length is no length".into() }),
+        _ => Err(Error::UpstreamResponseBroken { cause: "its content-length is no length".into() }),
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Chunk {
+enum ChunkState {
     /// A size line is next.
     Size,
     /// This many bytes of data are next.
@@ -204,26 +208,33 @@ enum Chunk {
     Trailer(usize),
     Done,
     /// What came next is not what has to come; all data in front of it was handed out.
-    Broken,
+    Invalid,
 }
 
 /// The body of an answer, as it comes.
 #[derive(Debug)]
-pub struct Reading {
+pub struct BodyReader {
     connection: Option<Connection>,
     framing: Framing,
     /// What is left of a `Length` body.
-    left: u64,
-    chunk: Chunk,
-    home: Option<Home>,
-    patience: Patience,
+    remaining: u64,
+    chunk_state: ChunkState,
+    pool: Option<OriginPool>,
+    read_timeout: ReadTimeout,
 }
 
-impl Reading {
-    pub fn new(connection: Connection, framing: Framing, home: Option<Home>, patience: Patience) -> Self {
+impl BodyReader {
+    pub fn new(connection: Connection, framing: Framing, home: Option<OriginPool>, patience: ReadTimeout) -> Self {
         let left = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
-        let mut body = Self { connection, framing, left, chunk: Chunk::Size, home, patience };
+        let mut body = Self {
+            connection,
+            framing,
+            remaining: left,
+            chunk_state: ChunkState::Size,
+            pool: home,
+            read_timeout: patience,
+        };
         if framing == Framing::Length(0) {
             body.finish();
         }
@@ -234,22 +245,22 @@ impl Reading {
         self.connection.is_none()
     }
 
-    pub fn expected(&self) -> Option<usize> {
+    pub fn content_length(&self) -> Option<usize> {
         match self.framing {
             Framing::Length(length) => Some(length as usize),
             _ => None,
         }
     }
 
-    pub fn patience(&mut self) -> &mut Patience {
-        &mut self.patience
+    pub fn read_timeout_mut(&mut self) -> &mut ReadTimeout {
+        &mut self.read_timeout
     }
 
     /// All that is ready, in one piece of at most `most` bytes that were not read before.
-    pub async fn next(&mut self, most: usize) -> Option<Result<Bytes>> {
+    pub async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
         loop {
             let connection = self.connection.as_mut()?;
-            if !connection.buffer.is_empty() || self.chunk == Chunk::Broken {
+            if !connection.buffer.is_empty() || self.chunk_state == ChunkState::Invalid {
                 match self.decode() {
                     Ok(piece) if piece.is_empty() => (),
                     Ok(piece) => return Some(Ok(piece)),
@@ -257,10 +268,10 @@ impl Reading {
                 }
                 self.connection.as_ref()?;
             }
-            match self.fill(most).await {
+            match self.fill_buffer(most).await {
                 Ok(true) => (),
                 Ok(false) => {
-                    self.rest();
+                    self.release_buffer();
                     return Some(Ok(Bytes::new()));
                 }
                 Err(error) => return Some(Err(self.fail(error))),
@@ -270,7 +281,7 @@ impl Reading {
     }
 
     /// In a silence: an empty buffer still holds the room of what was read last.
-    fn rest(&mut self) {
+    fn release_buffer(&mut self) {
         if let Some(connection) = self.connection.as_mut().filter(|connection| connection.buffer.is_empty()) {
             connection.buffer = BytesMut::new();
         }
@@ -278,12 +289,14 @@ impl Reading {
 
     /// Waits for more bytes; `false` where only a step of the wait has passed. The end of a `Close` body ends it; any
     /// other is a cut.
-    async fn fill(&mut self, most: usize) -> Result<bool> {
+    async fn fill_buffer(&mut self, most: usize) -> Result<bool> {
         let Some(connection) = self.connection.as_mut() else { return Ok(true) };
-        let Some(count) = self.patience.bound(connection.read(most)).await? else { return Ok(false) };
-        match (count.map_err(|error| broke(&error))?, self.framing) {
+        let Some(count) = self.read_timeout.wait_for(connection.read(most)).await? else { return Ok(false) };
+        match (count.map_err(|error| upstream_error(&error))?, self.framing) {
             (0, Framing::Close) => self.connection = None,
-            (0, _) => return Err(Error::UpstreamBroke { cause: "the connection closed before the end".into() }),
+            (0, _) => {
+                return Err(Error::UpstreamResponseBroken { cause: "the connection closed before the end".into() });
+            }
             _ => (),
         }
         Ok(true)
@@ -295,17 +308,17 @@ impl Reading {
         match self.framing {
             Framing::Close => Ok(buffer.split().freeze()),
             Framing::Length(_) => {
-                let count = self.left.min(buffer.len() as u64);
-                self.left -= count;
+                let count = self.remaining.min(buffer.len() as u64);
+                self.remaining -= count;
                 let piece = buffer.split_to(count as usize).freeze();
-                if self.left == 0 {
+                if self.remaining == 0 {
                     self.finish();
                 }
                 Ok(piece)
             }
             Framing::Chunked => {
-                let piece = decode_chunks(buffer, &mut self.chunk)?;
-                if self.chunk == Chunk::Done {
+                let piece = decode_chunks(buffer, &mut self.chunk_state)?;
+                if self.chunk_state == ChunkState::Done {
                     self.finish();
                 }
                 Ok(piece)
@@ -315,10 +328,10 @@ impl Reading {
 
     /// The connection goes home, unless it holds bytes that nobody asked for.
     fn finish(&mut self) {
-        if let (Some(connection), Some(home)) = (self.connection.take(), self.home.take())
+        if let (Some(connection), Some(home)) = (self.connection.take(), self.pool.take())
             && connection.buffer.is_empty()
         {
-            home.put(connection);
+            home.put_idle(connection);
         }
     }
 
@@ -330,15 +343,15 @@ impl Reading {
 
 /// Takes every complete piece of data from the buffer; several are joined into one. What is wrong behind data is told
 /// next time.
-fn decode_chunks(buffer: &mut BytesMut, state: &mut Chunk) -> Result<Bytes> {
+fn decode_chunks(buffer: &mut BytesMut, state: &mut ChunkState) -> Result<Bytes> {
     let mut first = Bytes::new();
     let mut joined = BytesMut::new();
     loop {
         match *state {
-            Chunk::Data(0) => *state = Chunk::DataEnd,
-            Chunk::Data(left) if !buffer.is_empty() => {
+            ChunkState::Data(0) => *state = ChunkState::DataEnd,
+            ChunkState::Data(left) if !buffer.is_empty() => {
                 let count = left.min(buffer.len() as u64);
-                *state = Chunk::Data(left - count);
+                *state = ChunkState::Data(left - count);
                 if first.is_empty() {
                     first = buffer.split_to(count as usize).freeze();
                 } else {
@@ -350,12 +363,12 @@ fn decode_chunks(buffer: &mut BytesMut, state: &mut Chunk) -> Result<Bytes> {
                     buffer.advance(count as usize);
                 }
             }
-            Chunk::Broken if first.is_empty() => return Err(bad_framing()),
-            Chunk::Done | Chunk::Broken | Chunk::Data(_) => break,
-            Chunk::Size | Chunk::DataEnd | Chunk::Trailer(_) => match take_line(buffer) {
+            ChunkState::Invalid if first.is_empty() => return Err(chunked_framing_error()),
+            ChunkState::Done | ChunkState::Invalid | ChunkState::Data(_) => break,
+            ChunkState::Size | ChunkState::DataEnd | ChunkState::Trailer(_) => match take_line(buffer) {
                 Ok(None) => break,
-                Ok(Some(line)) => *state = after_line(*state, &line).unwrap_or(Chunk::Broken),
-                Err(Broken) => *state = Chunk::Broken,
+                Ok(Some(line)) => *state = next_state(*state, &line).unwrap_or(ChunkState::Invalid),
+                Err(InvalidFraming) => *state = ChunkState::Invalid,
             },
         }
     }
@@ -363,32 +376,33 @@ fn decode_chunks(buffer: &mut BytesMut, state: &mut Chunk) -> Result<Bytes> {
 }
 
 /// What is no framing.
-struct Broken;
+struct InvalidFraming;
 
 /// `None` where such a line may not stand there.
-fn after_line(state: Chunk, line: &[u8]) -> Option<Chunk> {
+fn next_state(state: ChunkState, line: &[u8]) -> Option<ChunkState> {
     match state {
-        Chunk::DataEnd => line.is_empty().then_some(Chunk::Size),
-        Chunk::Trailer(_) if line.is_empty() => Some(Chunk::Done),
-        Chunk::Trailer(left) => left.checked_sub(1).map(Chunk::Trailer),
-        _ => chunk_size(line).map(|size| if size == 0 { Chunk::Trailer(MOST_FIELDS) } else { Chunk::Data(size) }),
+        ChunkState::DataEnd => line.is_empty().then_some(ChunkState::Size),
+        ChunkState::Trailer(_) if line.is_empty() => Some(ChunkState::Done),
+        ChunkState::Trailer(left) => left.checked_sub(1).map(ChunkState::Trailer),
+        _ => parse_chunk_size(line)
+            .map(|size| if size == 0 { ChunkState::Trailer(MAX_HEADER_FIELDS) } else { ChunkState::Data(size) }),
     }
 }
 
 /// A line without its end; `None` where it is not complete.
-fn take_line(buffer: &mut BytesMut) -> std::result::Result<Option<Bytes>, Broken> {
+fn take_line(buffer: &mut BytesMut) -> std::result::Result<Option<Bytes>, InvalidFraming> {
     match memchr::memchr(b'\n', buffer) {
         Some(end) if end > 0 && buffer[end - 1] == b'\r' => {
             let line = buffer.split_to(end + 1).freeze();
             Ok(Some(line.slice(..end - 1)))
         }
-        Some(_) => Err(Broken),
-        None if buffer.len() > LARGEST_SIZE_LINE => Err(Broken),
+        Some(_) => Err(InvalidFraming),
+        None if buffer.len() > MAX_CHUNK_SIZE_LINE_BYTES => Err(InvalidFraming),
         None => Ok(None),
     }
 }
 
-fn chunk_size(line: &[u8]) -> Option<u64> {
+fn parse_chunk_size(line: &[u8]) -> Option<u64> {
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii_end();
     if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
@@ -396,19 +410,19 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-fn bad_framing() -> Error {
-    Error::UpstreamBroke { cause: "its chunked framing is broken".into() }
+fn chunked_framing_error() -> Error {
+    Error::UpstreamResponseBroken { cause: "its chunked framing is broken".into() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const USUAL: Last = Last { bodiless: false, switches: false };
+    const DEFAULT_RULES: HeadRules = HeadRules { is_bodiless: false, is_upgrade: false };
 
-    fn decode(pieces: &[&[u8]]) -> (Vec<u8>, Chunk) {
+    fn decode_parts(pieces: &[&[u8]]) -> (Vec<u8>, ChunkState) {
         let mut buffer = BytesMut::new();
-        let (mut state, mut out) = (Chunk::Size, Vec::new());
+        let (mut state, mut out) = (ChunkState::Size, Vec::new());
         for piece in pieces {
             buffer.extend_from_slice(piece);
             out.extend_from_slice(&decode_chunks(&mut buffer, &mut state).unwrap());
@@ -417,57 +431,57 @@ mod tests {
     }
 
     #[test]
-    fn joins_chunks_that_came_together() {
-        let (out, state) = decode(&[b"3\r\nabc\r\n2;x=1\r\nde\r\n0\r\nt: 1\r\n\r\n"]);
-        assert_eq!((out.as_slice(), state), (&b"abcde"[..], Chunk::Done));
+    fn joins_chunks_that_arrive_together() {
+        let (out, state) = decode_parts(&[b"3\r\nabc\r\n2;x=1\r\nde\r\n0\r\nt: 1\r\n\r\n"]);
+        assert_eq!((out.as_slice(), state), (&b"abcde"[..], ChunkState::Done));
     }
 
     #[test]
-    fn any_split_gives_the_same_bytes() {
+    fn decodes_the_same_bytes_at_every_split() {
         let whole = b"3\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n";
         for cut in 0..whole.len() {
-            let (out, state) = decode(&[&whole[..cut], &whole[cut..]]);
-            assert_eq!((out.as_slice(), state), (&b"abc0123456789abcdef"[..], Chunk::Done), "cut at {cut}");
+            let (out, state) = decode_parts(&[&whole[..cut], &whole[cut..]]);
+            assert_eq!((out.as_slice(), state), (&b"abc0123456789abcdef"[..], ChunkState::Done), "cut at {cut}");
         }
     }
 
     #[test]
-    fn refuses_broken_framing() {
+    fn rejects_invalid_framing() {
         for broken in [&b"x\r\n"[..], b"3\nabc\r\n", b"\r\n", b"fffffffffffffffff\r\n", b"-1\r\n"] {
             let mut buffer = BytesMut::from(broken);
-            assert!(decode_chunks(&mut buffer, &mut Chunk::Size).is_err(), "{broken:?}");
+            assert!(decode_chunks(&mut buffer, &mut ChunkState::Size).is_err(), "{broken:?}");
         }
     }
 
     #[test]
-    fn what_came_in_front_of_broken_framing_is_not_lost() {
+    fn returns_data_before_invalid_framing() {
         for broken in [&b"3\r\nabc\r\n2\r\nde\r\nx\r\n"[..], b"5\r\nabcdef\r\n"] {
-            let (mut buffer, mut state) = (BytesMut::from(broken), Chunk::Size);
+            let (mut buffer, mut state) = (BytesMut::from(broken), ChunkState::Size);
             assert_eq!(&decode_chunks(&mut buffer, &mut state).unwrap()[..], b"abcde", "{broken:?}");
             assert!(decode_chunks(&mut buffer, &mut state).is_err(), "{broken:?}");
         }
     }
 
     #[test]
-    fn trailers_without_end_are_refused() {
+    fn rejects_endless_trailers() {
         let trailers = |count: usize| [b"0\r\n".to_vec(), b"a: b\r\n".repeat(count), b"\r\n".to_vec()].concat();
-        let (out, state) = decode(&[&trailers(MOST_FIELDS)]);
-        assert_eq!((out.len(), state), (0, Chunk::Done));
-        let mut buffer = BytesMut::from(&trailers(MOST_FIELDS + 1)[..]);
-        assert!(decode_chunks(&mut buffer, &mut Chunk::Size).is_err());
+        let (out, state) = decode_parts(&[&trailers(MAX_HEADER_FIELDS)]);
+        assert_eq!((out.len(), state), (0, ChunkState::Done));
+        let mut buffer = BytesMut::from(&trailers(MAX_HEADER_FIELDS + 1)[..]);
+        assert!(decode_chunks(&mut buffer, &mut ChunkState::Size).is_err());
     }
 
     #[test]
-    fn a_status_that_would_end_the_server_is_refused() {
+    fn rejects_a_status_outside_of_100_to_999() {
         for line in ["HTTP/1.1 99 Odd\r\n\r\n", "HTTP/1.1 1000 Odd\r\n\r\n", "HTTP/1.1 099 Odd\r\n\r\n"] {
-            assert!(parse_head(line.as_bytes(), USUAL).is_err(), "{line}");
+            assert!(parse_head(line.as_bytes(), DEFAULT_RULES).is_err(), "{line}");
         }
-        let (_, head) = parse_head(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", USUAL).unwrap().unwrap();
-        assert_eq!(head.unwrap().answer.status, 600);
+        let (_, head) = parse_head(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", DEFAULT_RULES).unwrap().unwrap();
+        assert_eq!(head.unwrap().response.status, 600);
     }
 
     #[test]
-    fn a_body_ends_where_everybody_thinks_or_is_the_last_on_its_connection() {
+    fn determines_the_end_of_a_body_or_does_not_reuse_the_connection() {
         let (length, chunked) =
             (|length| Some((Framing::Length(length), true)), |clear| Some((Framing::Chunked, clear)));
         for (status, fields, ends) in [
@@ -485,15 +499,15 @@ mod tests {
             (204, "transfer-encoding: chunked\r\n", Some((Framing::Length(0), false))),
             (304, "content-length: 3\r\n", length(0)),
         ] {
-            let parsed = parse_head(format!("HTTP/1.1 {status} X\r\n{fields}\r\n").as_bytes(), USUAL);
+            let parsed = parse_head(format!("HTTP/1.1 {status} X\r\n{fields}\r\n").as_bytes(), DEFAULT_RULES);
             let head = parsed.ok().map(|parsed| parsed.unwrap().1.unwrap());
-            assert_eq!(head.map(|head| (head.framing, head.reusable)), ends, "{status} {fields}");
+            assert_eq!(head.map(|head| (head.framing, head.is_reusable)), ends, "{status} {fields}");
         }
     }
 
     #[test]
-    fn two_lengths_that_differ_are_refused() {
+    fn rejects_conflicting_content_lengths() {
         let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n";
-        assert!(parse_head(head, USUAL).is_err());
+        assert!(parse_head(head, DEFAULT_RULES).is_err());
     }
 }

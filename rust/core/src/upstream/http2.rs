@@ -19,8 +19,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{AnswerHead, Incoming, Owed, Shape, pool::LONGEST_IDLE};
-use crate::upstream::response_body::Patience;
+use super::{BodyFraming, IncomingResponse, RemainingLength, ResponseHead, pool::MAX_IDLE_TIME};
+use crate::upstream::response_body::ReadTimeout;
 use crate::{
     error::{Error, Result},
     ingress::{
@@ -30,90 +30,90 @@ use crate::{
 };
 
 /// What a provider may send of one answer beyond what was read of it.
-const WINDOW: u32 = 192 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 192 * 1024;
 /// No reader holds up the others of a connection: each is bounded by its own window.
-const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-const LARGEST_HEAD: u32 = 64 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
+const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
 /// What waits of a request's body where the provider reads slowly.
-const SEND_BUFFER: usize = 128 * 1024;
-const MOST_FIELDS: usize = 256;
+const SEND_BUFFER_BYTES: usize = 128 * 1024;
+const MAX_HEADER_FIELDS: usize = 256;
 
 /// How it is found out that a connection leads nowhere any more.
 #[derive(Debug, Clone, Copy)]
-pub struct Beat {
-    every: Duration,
-    patience: Duration,
+pub struct KeepAlive {
+    interval: Duration,
+    timeout: Duration,
 }
 
-impl Default for Beat {
+impl Default for KeepAlive {
     fn default() -> Self {
-        Self { every: Duration::from_secs(15), patience: Duration::from_secs(10) }
+        Self { interval: Duration::from_secs(15), timeout: Duration::from_secs(10) }
     }
 }
 
 /// A connection that many requests share.
-pub struct Shared {
+pub struct SharedConnection {
     sender: client::SendRequest<Bytes>,
-    open: Arc<AtomicUsize>,
-    used: Instant,
+    open_streams: Arc<AtomicUsize>,
+    last_used: Instant,
 }
 
 /// A place on a shared connection.
 pub struct Lease {
     sender: client::SendRequest<Bytes>,
-    slot: Slot,
+    slot: StreamSlot,
 }
 
 /// Counts as an open stream as long as it lives.
 #[derive(Debug)]
-struct Slot(Arc<AtomicUsize>);
+struct StreamSlot(Arc<AtomicUsize>);
 
-impl Slot {
+impl StreamSlot {
     fn new(open: &Arc<AtomicUsize>) -> Self {
         open.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(open))
     }
 }
 
-impl Drop for Slot {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Shared {
+impl SharedConnection {
     /// Whether it takes further requests: the other side has not said that it is going away, nor gone.
     pub fn is_open(&mut self) -> bool {
         !matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 
     pub fn is_stale(&self) -> bool {
-        self.open.load(Ordering::Relaxed) == 0 && self.used.elapsed() > LONGEST_IDLE
+        self.open_streams.load(Ordering::Relaxed) == 0 && self.last_used.elapsed() > MAX_IDLE_TIME
     }
 
     /// A place where the other side has one left.
     pub fn lease(&mut self) -> Option<Lease> {
-        if self.open.load(Ordering::Relaxed) >= self.sender.current_max_send_streams() {
+        if self.open_streams.load(Ordering::Relaxed) >= self.sender.current_max_send_streams() {
             return None;
         }
-        self.used = Instant::now();
-        Some(Lease { sender: self.sender.clone(), slot: Slot::new(&self.open) })
+        self.last_used = Instant::now();
+        Some(Lease { sender: self.sender.clone(), slot: StreamSlot::new(&self.open_streams) })
     }
 }
 
 /// Begins HTTP/2 on a connection, and takes the first place on it.
-pub async fn open<S>(stream: S, beat: Beat) -> Result<(Shared, Lease)>
+pub async fn handshake<S>(stream: S, beat: KeepAlive) -> Result<(SharedConnection, Lease)>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = client::Builder::new();
     builder
         .enable_push(false)
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(LARGEST_HEAD)
-        .max_send_buffer_size(SEND_BUFFER);
-    let (sender, mut connection) = builder.handshake(stream).await.map_err(|error| broke(&error))?;
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES);
+    let (sender, mut connection) = builder.handshake(stream).await.map_err(|error| upstream_error(&error))?;
     let pings = connection.ping_pong();
     let open = Arc::new(AtomicUsize::new(0));
     let watched = Arc::clone(&open);
@@ -121,20 +121,23 @@ where
     tokio::spawn(async move {
         tokio::select! {
             _ = connection => (),
-            () = watch(pings, &watched, beat) => (),
+            () = watch_pings(pings, &watched, beat) => (),
         }
     });
-    let slot = Slot::new(&open);
-    Ok((Shared { sender: sender.clone(), open, used: Instant::now() }, Lease { sender, slot }))
+    let slot = StreamSlot::new(&open);
+    Ok((
+        SharedConnection { sender: sender.clone(), open_streams: open, last_used: Instant::now() },
+        Lease { sender, slot },
+    ))
 }
 
 /// Ends when an answer is awaited and the other side does not answer a ping.
-async fn watch(pings: Option<PingPong>, open: &AtomicUsize, beat: Beat) {
+async fn watch_pings(pings: Option<PingPong>, open: &AtomicUsize, beat: KeepAlive) {
     let Some(mut pings) = pings else { return std::future::pending().await };
     loop {
-        sleep(beat.every).await;
+        sleep(beat.interval).await;
         let is_awaited = open.load(Ordering::Relaxed) > 0;
-        if is_awaited && !matches!(timeout(beat.patience, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
+        if is_awaited && !matches!(timeout(beat.timeout, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
             return;
         }
     }
@@ -142,22 +145,22 @@ async fn watch(pings: Option<PingPong>, open: &AtomicUsize, beat: Beat) {
 
 /// Why there was no answer.
 #[derive(Debug)]
-pub struct Failed {
+pub struct RequestFailure {
     pub error: Error,
     /// The provider did not begin to work on the request (RFC 9113 §8.7).
-    pub untouched: bool,
+    pub is_unprocessed: bool,
 }
 
-impl From<Error> for Failed {
+impl From<Error> for RequestFailure {
     fn from(error: Error) -> Self {
-        Self { error, untouched: false }
+        Self { error, is_unprocessed: false }
     }
 }
 
-impl From<h2::Error> for Failed {
+impl From<h2::Error> for RequestFailure {
     fn from(error: h2::Error) -> Self {
         let is_refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-        Self { untouched: error.is_remote() && (error.is_go_away() || is_refused), error: broke(&error) }
+        Self { is_unprocessed: error.is_remote() && (error.is_go_away() || is_refused), error: upstream_error(&error) }
     }
 }
 
@@ -166,16 +169,17 @@ pub async fn exchange(
     lease: Lease,
     head: &[u8],
     body: Body,
-    shape: Shape,
-    patience: Patience,
-) -> std::result::Result<Incoming, Failed> {
+    shape: BodyFraming,
+    patience: ReadTimeout,
+) -> std::result::Result<IncomingResponse, RequestFailure> {
     let Lease { mut sender, slot } = lease;
-    let request = request(head)?;
-    let is_empty = matches!(&body, Body::Whole(bytes) if bytes.is_empty());
+    let request = build_request(head)?;
+    let is_empty = matches!(&body, Body::Complete(bytes) if bytes.is_empty());
     let sent = sender.send_request(request, is_empty);
-    let (answer, stream) = sent.map_err(|error| Failed { untouched: true, error: broke(&error) })?;
+    let (answer, stream) =
+        sent.map_err(|error| RequestFailure { is_unprocessed: true, error: upstream_error(&error) })?;
     drop(sender);
-    let mut sending = pin!(send(stream, body, shape));
+    let mut sending = pin!(send_body(stream, body, shape));
     let mut answer = pin!(answer);
     let (mut is_sent, mut early) = (is_empty, None);
     let answer = loop {
@@ -193,38 +197,50 @@ pub async fn exchange(
             break answer;
         }
     };
-    Ok(incoming(answer, shape, patience, slot))
+    Ok(build_response(answer, shape, patience, slot))
 }
 
-fn incoming(answer: Response<RecvStream>, shape: Shape, patience: Patience, slot: Slot) -> Incoming {
+fn build_response(
+    answer: Response<RecvStream>,
+    shape: BodyFraming,
+    patience: ReadTimeout,
+    slot: StreamSlot,
+) -> IncomingResponse {
     let (parts, stream) = answer.into_parts();
     let mut headers = Headers::with_capacity(parts.headers.len());
     for (name, value) in &parts.headers {
         headers.push(name.as_str().as_bytes(), value.as_bytes());
     }
     let status = parts.status.as_u16();
-    let is_empty = stream.is_end_stream() || shape.bodiless || matches!(status, 204 | 304);
-    let declared = headers.text("content-length").and_then(|text| text.parse().ok());
+    let is_empty = stream.is_end_stream() || shape.is_bodiless || matches!(status, 204 | 304);
+    let declared = headers.get_str("content-length").and_then(|text| text.parse().ok());
     let expected = if is_empty { Some(0) } else { declared };
-    let reading =
-        Reading { stream, rest: Bytes::new(), failed: None, ended: is_empty, expected, patience, _slot: slot };
-    Incoming { head: AnswerHead { status, headers }, body: reading.into() }
+    let reading = BodyReader {
+        stream,
+        unread: Bytes::new(),
+        failure: None,
+        has_ended: is_empty,
+        content_length: expected,
+        read_timeout: patience,
+        _slot: slot,
+    };
+    IncomingResponse { head: ResponseHead { status, headers }, body: reading.into() }
 }
 
 /// Sends a body as fast as it is taken. Where it is not taken, the answer says why.
-async fn send(mut stream: SendStream<Bytes>, body: Body, shape: Shape) -> Result<()> {
+async fn send_body(mut stream: SendStream<Bytes>, body: Body, shape: BodyFraming) -> Result<()> {
     match body {
-        Body::Whole(bytes) if bytes.is_empty() => (),
-        Body::Whole(bytes) => drop(send_piece(&mut stream, bytes, true).await),
-        Body::Fed(mut feed, length) => {
-            let mut owed = Owed(length.filter(|_| !shape.chunked));
+        Body::Complete(bytes) if bytes.is_empty() => (),
+        Body::Complete(bytes) => drop(send_chunk(&mut stream, bytes, true).await),
+        Body::Streamed(mut feed, length) => {
+            let mut owed = RemainingLength(length.filter(|_| !shape.is_chunked));
             while let Some(piece) = feed.next().await.transpose()? {
-                owed.pay(&piece)?;
-                if send_piece(&mut stream, piece, false).await.is_none() {
+                owed.subtract(&piece)?;
+                if send_chunk(&mut stream, piece, false).await.is_none() {
                     return Ok(());
                 }
             }
-            owed.end()?;
+            owed.check_complete()?;
             // An error here is told by the answer too.
             drop(stream.send_data(Bytes::new(), true));
         }
@@ -233,7 +249,7 @@ async fn send(mut stream: SendStream<Bytes>, body: Body, shape: Shape) -> Result
 }
 
 /// `None` where the other side takes no more of it.
-async fn send_piece(stream: &mut SendStream<Bytes>, mut rest: Bytes, is_last: bool) -> Option<()> {
+async fn send_chunk(stream: &mut SendStream<Bytes>, mut rest: Bytes, is_last: bool) -> Option<()> {
     while !rest.is_empty() {
         stream.reserve_capacity(rest.len());
         let room = poll_fn(|context| stream.poll_capacity(context)).await?.ok()?;
@@ -244,122 +260,124 @@ async fn send_piece(stream: &mut SendStream<Bytes>, mut rest: Bytes, is_last: bo
 }
 
 /// The same request in HTTP/2's terms: without what belongs to a connection, its secrets kept out of compression.
-fn request(head: &[u8]) -> Result<Request<()>> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+fn build_request(head: &[u8]) -> Result<Request<()>> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADER_FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     let is_whole = parsed.parse(head).is_ok_and(|status| status.is_complete());
-    let (true, Some(method), Some(path)) = (is_whole, parsed.method, parsed.path) else { return Err(illegal("head")) };
+    let (true, Some(method), Some(path)) = (is_whole, parsed.method, parsed.path) else {
+        return Err(invalid_header_error("head"));
+    };
     let host = parsed.headers.iter().find(|field| field.name == "host").map_or(&b""[..], |field| field.value);
     let uri = Uri::builder().scheme("https").authority(host).path_and_query(path).build();
     let mut request = Request::new(());
-    *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| illegal("method"))?;
-    *request.uri_mut() = uri.map_err(|_| illegal("path"))?;
+    *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| invalid_header_error("method"))?;
+    *request.uri_mut() = uri.map_err(|_| invalid_header_error("path"))?;
     for field in parsed.headers.iter().filter(|field| field.name != "host") {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| illegal("header name"))?;
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| invalid_header_error("header name"))?;
         if is_hop_by_hop(name.as_str().as_bytes()) {
             continue;
         }
-        let mut value = HeaderValue::from_bytes(field.value).map_err(|_| illegal("header value"))?;
+        let mut value = HeaderValue::from_bytes(field.value).map_err(|_| invalid_header_error("header value"))?;
         value.set_sensitive(matches!(name.as_str(), "authorization" | "x-api-key" | "api-key" | "cookie"));
         request.headers_mut().append(name, value);
     }
     Ok(request)
 }
 
-fn illegal(name: &'static str) -> Error {
+fn invalid_header_error(name: &'static str) -> Error {
     Error::HeaderInvalid { name, message: "cannot be sent over HTTP/2".into() }
 }
 
-fn broke(error: &h2::Error) -> Error {
-    Error::UpstreamBroke { cause: error.to_string() }
+fn upstream_error(error: &h2::Error) -> Error {
+    Error::UpstreamResponseBroken { cause: error.to_string() }
 }
 
 /// The body of an answer. When it is dropped before its end, the provider is told at once.
-pub struct Reading {
+pub struct BodyReader {
     stream: RecvStream,
     /// What has come and does not fit into one piece.
-    rest: Bytes,
+    unread: Bytes,
     /// How it broke off after the bytes that were handed on.
-    failed: Option<Error>,
-    ended: bool,
-    expected: Option<usize>,
-    patience: Patience,
-    _slot: Slot,
+    failure: Option<Error>,
+    has_ended: bool,
+    content_length: Option<usize>,
+    read_timeout: ReadTimeout,
+    _slot: StreamSlot,
 }
 
-impl std::fmt::Debug for Reading {
+impl std::fmt::Debug for BodyReader {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Reading")
     }
 }
 
-impl Reading {
+impl BodyReader {
     pub fn is_done(&self) -> bool {
-        self.rest.is_empty() && self.failed.is_none() && (self.ended || self.stream.is_end_stream())
+        self.unread.is_empty() && self.failure.is_none() && (self.has_ended || self.stream.is_end_stream())
     }
 
-    pub fn expected(&self) -> Option<usize> {
-        self.expected
+    pub fn content_length(&self) -> Option<usize> {
+        self.content_length
     }
 
-    pub fn patience(&mut self) -> &mut Patience {
-        &mut self.patience
+    pub fn read_timeout_mut(&mut self) -> &mut ReadTimeout {
+        &mut self.read_timeout
     }
 
     /// All that is ready, in one piece of at most `most` bytes. Only what is handed on makes room for more.
-    pub async fn next(&mut self, most: usize) -> Option<Result<Bytes>> {
-        if self.rest.is_empty() && self.failed.is_none() {
-            if self.ended {
+    pub async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
+        if self.unread.is_empty() && self.failure.is_none() {
+            if self.has_ended {
                 return None;
             }
-            let mut patience = self.patience;
-            let waited = patience.bound(poll_fn(|context| self.poll_frame(context))).await;
-            self.patience = patience;
+            let mut patience = self.read_timeout;
+            let waited = patience.wait_for(poll_fn(|context| self.poll_frame(context))).await;
+            self.read_timeout = patience;
             match waited {
                 Ok(Some(())) => (),
                 Ok(None) => return Some(Ok(Bytes::new())),
                 Err(silence) => self.fail(silence),
             }
         }
-        let piece = match self.joined(most) {
+        let piece = match self.join_ready_frames(most) {
             piece if !piece.is_empty() => piece,
-            _ => return self.failed.take().map(Err),
+            _ => return self.failure.take().map(Err),
         };
         if let Err(error) = self.stream.flow_control().release_capacity(piece.len()) {
-            return Some(Err(broke(&error)));
+            return Some(Err(upstream_error(&error)));
         }
         Some(Ok(piece))
     }
 
     /// Puts the next frame of data into `rest`, or sees the end.
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while self.rest.is_empty() && !self.ended {
+        while self.unread.is_empty() && !self.has_ended {
             match ready!(self.stream.poll_data(context)) {
-                Some(Ok(data)) => self.rest = data,
-                Some(Err(error)) => self.fail(broke(&error)),
-                None => self.ended = true,
+                Some(Ok(data)) => self.unread = data,
+                Some(Err(error)) => self.fail(upstream_error(&error)),
+                None => self.has_ended = true,
             }
         }
         Poll::Ready(())
     }
 
     fn fail(&mut self, error: Error) {
-        self.failed = Some(error);
-        self.ended = true;
+        self.failure = Some(error);
+        self.has_ended = true;
     }
 
     /// What has come already, without waiting.
-    fn joined(&mut self, most: usize) -> Bytes {
-        let first = self.rest.split_to(most.min(self.rest.len()));
+    fn join_ready_frames(&mut self, most: usize) -> Bytes {
+        let first = self.unread.split_to(most.min(self.unread.len()));
         // Who waits next will wait with a waker.
         let mut context = Context::from_waker(Waker::noop());
         let mut more = BytesMut::new();
         let mut room = most - first.len();
-        while room > 0 && self.poll_frame(&mut context).is_ready() && !self.rest.is_empty() {
+        while room > 0 && self.poll_frame(&mut context).is_ready() && !self.unread.is_empty() {
             if more.is_empty() {
                 more.extend_from_slice(&first);
             }
-            let next = self.rest.split_to(room.min(self.rest.len()));
+            let next = self.unread.split_to(room.min(self.unread.len()));
             more.extend_from_slice(&next);
             room -= next.len();
         }
@@ -374,10 +392,14 @@ mod tests {
     use super::*;
 
     const HEAD: &[u8] = b"POST /v1/x HTTP/1.1\r\nhost: llm.example\r\n\r\n";
-    const SOON: Duration = Duration::from_secs(5);
-    const SHORT: Beat = Beat { every: Duration::from_millis(30), patience: Duration::from_millis(30) };
+    const READ_TIMEOUT: Duration = Duration::from_secs(5);
+    const SHORT_KEEP_ALIVE: KeepAlive =
+        KeepAlive { interval: Duration::from_millis(30), timeout: Duration::from_millis(30) };
 
-    async fn asked(beat: Beat, answers: bool) -> std::result::Result<Incoming, Failed> {
+    async fn send_to_test_server(
+        beat: KeepAlive,
+        answers: bool,
+    ) -> std::result::Result<IncomingResponse, RequestFailure> {
         let (here, there) = duplex(64 * 1024);
         tokio::spawn(async move {
             let mut connection = h2::server::handshake(there).await.unwrap();
@@ -392,26 +414,26 @@ mod tests {
             // As if the cable had been pulled: it is open, and nothing comes.
             std::future::pending::<()>().await;
         });
-        let (_shared, lease) = open(here, beat).await?;
-        exchange(lease, HEAD, Body::empty(), Shape::default(), Patience::new(SOON, SOON)).await
+        let (_shared, lease) = handshake(here, beat).await?;
+        exchange(lease, HEAD, Body::empty(), BodyFraming::default(), ReadTimeout::new(READ_TIMEOUT, READ_TIMEOUT)).await
     }
 
     #[tokio::test]
-    async fn a_connection_that_leads_nowhere_is_noticed() {
-        assert_eq!(asked(SHORT, true).await.unwrap().head.status, 200);
+    async fn detects_a_dead_connection() {
+        assert_eq!(send_to_test_server(SHORT_KEEP_ALIVE, true).await.unwrap().head.status, 200);
         let began = Instant::now();
-        let failed = asked(SHORT, false).await.unwrap_err();
-        assert!(matches!(failed.error, Error::UpstreamBroke { .. }) && !failed.untouched, "{failed:?}");
+        let failed = send_to_test_server(SHORT_KEEP_ALIVE, false).await.unwrap_err();
+        assert!(matches!(failed.error, Error::UpstreamResponseBroken { .. }) && !failed.is_unprocessed, "{failed:?}");
         assert!((50..1_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
-        assert!(request(HEAD).is_ok());
+    fn rejects_a_head_that_http2_cannot_carry() {
+        assert!(build_request(HEAD).is_ok());
         for head in
             ["GET /a<b HTTP/1.1\r\nhost: a\r\n\r\n", "GET /a HTTP/1.1\r\nhost: a b\r\n\r\n", "GET /a HTTP/1.1\r\n"]
         {
-            assert!(matches!(request(head.as_bytes()), Err(Error::HeaderInvalid { .. })), "{head}");
+            assert!(matches!(build_request(head.as_bytes()), Err(Error::HeaderInvalid { .. })), "{head}");
         }
     }
 }

@@ -11,29 +11,30 @@ use bytes::Bytes;
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    Shape,
-    connection::{Connection, Io},
+    BodyFraming,
+    connection::{Connection, Transport},
     http1,
 };
-use crate::upstream::response_body::Patience;
+use crate::upstream::response_body::ReadTimeout;
 use crate::{error::Result as Answered, ingress::body::Body};
 
 /// They are beside the machine, or they are not there.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// No answer of theirs is longer.
-const MOST: usize = 64 * 1024;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// Where clouds have them.
-const SERVICES: [&str; 5] = ["169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23"];
+const CLOUD_ADDRESSES: [&str; 5] =
+    ["169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23"];
 
 /// Where such a service listens, and the path that an operator named with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
+pub struct MetadataService {
     address: SocketAddr,
     authority: String,
     pub path: String,
 }
 
-impl Service {
+impl MetadataService {
     /// From a URL that an operator set: of this machine, of its own link, or one of the addresses that clouds have for it.
     pub fn parse(url: &str) -> Result<Self, String> {
         let rest = url.strip_prefix("http://").ok_or("must begin with http://")?;
@@ -43,20 +44,26 @@ impl Service {
         let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 80));
         let address = authority.parse().ok().or_else(|| bare(authority)).ok_or("must name an address")?;
         let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
-        let known = SERVICES.iter().filter_map(|known| known.parse().ok()).any(|known: IpAddr| known == address.ip());
+        let known =
+            CLOUD_ADDRESSES.iter().filter_map(|known| known.parse().ok()).any(|known: IpAddr| known == address.ip());
         let is_near = match address.ip() {
             IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
             IpAddr::V6(ip) => ip.is_loopback(),
         };
         if !known && !is_near || !is_plain {
-            return Err(format!("must be of this machine or its link, or one of {}", SERVICES.join(", ")));
+            return Err(format!("must be of this machine or its link, or one of {}", CLOUD_ADDRESSES.join(", ")));
         }
         let path = path.trim_end_matches('/').to_owned();
         Ok(Self { address, authority: authority.clone(), path })
     }
 
     /// Asks for a path with these header fields. An error says what went wrong.
-    pub async fn ask(&self, method: &str, path: &str, fields: &[(&str, &str)]) -> Result<(u16, Bytes), String> {
+    pub async fn send_request(
+        &self,
+        method: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<(u16, Bytes), String> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\naccept: */*\r\n", self.authority);
         for (name, value) in fields {
             if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
@@ -68,25 +75,25 @@ impl Service {
         let length = if method == "PUT" { "content-length: 0\r\n" } else { "" };
         let head = format!("{head}{length}\r\n");
         let failed = |cause: &dyn std::fmt::Display| format!("{} could not be asked: {cause}", self.authority);
-        match timeout(PATIENCE, self.exchange(head.as_bytes())).await {
+        match timeout(REQUEST_TIMEOUT, self.connect_and_exchange(head.as_bytes())).await {
             Ok(Ok(answer)) => answer.ok_or_else(|| failed(&"it answers too much")),
             Ok(Err(cause)) => Err(failed(&cause)),
             Err(_) => Err(failed(&"it does not answer")),
         }
     }
 
-    async fn exchange(&self, head: &[u8]) -> Result<Option<(u16, Bytes)>, String> {
+    async fn connect_and_exchange(&self, head: &[u8]) -> Result<Option<(u16, Bytes)>, String> {
         let stream = TcpStream::connect(self.address).await.map_err(|error| error.to_string())?;
-        self.over(stream, head).await.map_err(|error| error.message())
+        self.exchange_over(stream, head).await.map_err(|error| error.message())
     }
 
-    async fn over(&self, stream: TcpStream, head: &[u8]) -> Answered<Option<(u16, Bytes)>> {
-        let mut connection = Connection::new(Io::Tcp(stream));
-        let answered = http1::exchange(&mut connection, head, Body::empty(), Shape::default()).await?;
-        let status = answered.answer.status;
-        let patience = Patience::new(PATIENCE, PATIENCE);
-        let mut body = http1::Reading::new(connection, answered.framing, None, patience).into();
-        Ok(super::collect(&mut body, MOST).await?.map(|bytes| (status, bytes)))
+    async fn exchange_over(&self, stream: TcpStream, head: &[u8]) -> Answered<Option<(u16, Bytes)>> {
+        let mut connection = Connection::new(Transport::Tcp(stream));
+        let answered = http1::exchange(&mut connection, head, Body::empty(), BodyFraming::default()).await?;
+        let status = answered.response.status;
+        let patience = ReadTimeout::new(REQUEST_TIMEOUT, REQUEST_TIMEOUT);
+        let mut body = http1::BodyReader::new(connection, answered.framing, None, patience).into();
+        Ok(super::collect(&mut body, MAX_RESPONSE_BYTES).await?.map(|bytes| (status, bytes)))
     }
 }
 
@@ -99,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_and_the_addresses_of_clouds_are_services() {
+    fn accepts_only_this_machine_and_cloud_addresses() {
         for (url, path) in [
             ("http://169.254.169.254", ""),
             ("http://169.254.170.2/v2/credentials/1", "/v2/credentials/1"),
@@ -108,7 +115,7 @@ mod tests {
             ("http://localhost:42356/msi/token", "/msi/token"),
             ("http://169.254.129.2:8081/msi/token", "/msi/token"),
         ] {
-            assert_eq!(Service::parse(url).unwrap().path, path, "{url}");
+            assert_eq!(MetadataService::parse(url).unwrap().path, path, "{url}");
         }
         for url in [
             "https://169.254.169.254",
@@ -118,7 +125,7 @@ mod tests {
             "http://localhost.example",
             "x",
         ] {
-            assert!(Service::parse(url).is_err(), "{url}");
+            assert!(MetadataService::parse(url).is_err(), "{url}");
         }
     }
 }

@@ -6,16 +6,16 @@ use super::address;
 use crate::ingress::headers;
 
 /// Longest custom host URL.
-const LIMIT: usize = 2048;
-const MOST_LABELS: usize = 10;
-const LONGEST_LABEL: usize = 63;
+const MAX_URL_BYTES: usize = 2048;
+const MAX_LABELS: usize = 10;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// One place to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// The host is in lower case, an IPv6 address in brackets.
     Network {
-        secure: bool,
+        is_secure: bool,
         host: Arc<str>,
         port: u16,
     },
@@ -32,7 +32,7 @@ impl Origin {
 
     /// The same, at the end of a head in the making.
     pub fn write_authority(&self, out: &mut Vec<u8>) {
-        let Self::Network { secure, host, port } = self else { return out.extend_from_slice(b"control") };
+        let Self::Network { is_secure: secure, host, port } = self else { return out.extend_from_slice(b"control") };
         out.extend_from_slice(host.as_bytes());
         if *port != default_port(*secure) {
             out.push(b':');
@@ -43,19 +43,19 @@ impl Origin {
 
 /// An origin and the path that stands before every request's own.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Base {
+pub struct BaseUrl {
     pub origin: Origin,
     /// Without a trailing slash.
     pub prefix: Arc<str>,
 }
 
-impl Base {
+impl BaseUrl {
     /// From an http or https URL that every reader reads alike, and whose host may be called if only it is trusted.
     pub fn parse(url: &str) -> Result<Self, String> {
-        if url.len() > LIMIT {
-            return Err(format!("must be at most {LIMIT} characters"));
+        if url.len() > MAX_URL_BYTES {
+            return Err(format!("must be at most {MAX_URL_BYTES} characters"));
         }
-        if let Some(odd) = url.chars().find(|character| !is_plain(*character)) {
+        if let Some(odd) = url.chars().find(|character| !is_allowed_character(*character)) {
             return Err(match odd {
                 '?' | '#' => "must not have a query or a fragment".into(),
                 odd => format!("must not hold {odd:?}"),
@@ -71,24 +71,24 @@ impl Base {
         if authority.contains('@') {
             return Err("must not hold credentials".into());
         }
-        if let Some(odd) = headers::odd_path(path) {
+        if let Some(odd) = headers::find_path_error(path) {
             return Err(odd.into());
         }
         let (host, port) = split_port(authority)?;
         let port = port.unwrap_or(default_port(secure));
         let host = host.to_ascii_lowercase();
         if !host.starts_with('[') {
-            check_name(&host)?;
+            check_host_name(&host)?;
         }
-        address::Kind::of(&host).map_err(|reason| format!("`{host}` {reason}"))?;
-        address::never(&host, port).map_err(|reason| format!("`{host}` may not be called: {reason}"))?;
-        let origin = Origin::Network { secure, host: host.into(), port };
+        address::HostKind::classify(&host).map_err(|reason| format!("`{host}` {reason}"))?;
+        address::reject_blocked(&host, port).map_err(|reason| format!("`{host}` may not be called: {reason}"))?;
+        let origin = Origin::Network { is_secure: secure, host: host.into(), port };
         Ok(Self { origin, prefix: path.trim_end_matches('/').into() })
     }
 }
 
 /// Characters that stand for themselves in every part of a URL that may be here.
-fn is_plain(character: char) -> bool {
+fn is_allowed_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || "-._~:/[]@!$&'()*+,;=%".contains(character)
 }
 
@@ -106,7 +106,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
-fn check_name(host: &str) -> Result<(), String> {
+fn check_host_name(host: &str) -> Result<(), String> {
     if host.is_empty() {
         return Err("must name a host".into());
     }
@@ -118,17 +118,18 @@ fn check_name(host: &str) -> Result<(), String> {
         return Err("must not end its host with a dot".into());
     }
     let labels = || host.split('.');
-    if labels().count() > MOST_LABELS {
-        return Err(format!("must have at most {MOST_LABELS} labels in its host"));
+    if labels().count() > MAX_LABELS {
+        return Err(format!("must have at most {MAX_LABELS} labels in its host"));
     }
     if labels().any(|label| label.starts_with("xn--")) {
         return Err("must not be in punycode".into());
     }
-    let is_odd =
-        |label: &str| label.is_empty() || label.len() > LONGEST_LABEL || label.starts_with('-') || label.ends_with('-');
+    let is_odd = |label: &str| {
+        label.is_empty() || label.len() > MAX_LABEL_BYTES || label.starts_with('-') || label.ends_with('-')
+    };
     if labels().any(is_odd) {
         return Err(format!(
-            "must have labels of 1 to {LONGEST_LABEL} characters in its host, with no hyphen at an end"
+            "must have labels of 1 to {MAX_LABEL_BYTES} characters in its host, with no hyphen at an end"
         ));
     }
     Ok(())
@@ -143,18 +144,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splits_origin_and_prefix() {
-        let base = Base::parse("https://api.example.com/v1/").unwrap();
+    fn splits_a_url_into_origin_and_prefix() {
+        let base = BaseUrl::parse("https://api.example.com/v1/").unwrap();
         assert_eq!((base.origin.authority().as_str(), &*base.prefix), ("api.example.com", "/v1"));
-        assert_eq!(Base::parse("http://127.0.0.1:9000/").unwrap().origin.authority(), "127.0.0.1:9000");
-        let base = Base::parse("HTTP://[2606:4700::1]:8080/a@b/c").unwrap();
+        assert_eq!(BaseUrl::parse("http://127.0.0.1:9000/").unwrap().origin.authority(), "127.0.0.1:9000");
+        let base = BaseUrl::parse("HTTP://[2606:4700::1]:8080/a@b/c").unwrap();
         assert_eq!((base.origin.authority().as_str(), &*base.prefix), ("[2606:4700::1]:8080", "/a@b/c"));
-        assert_eq!(Base::parse("https://A_b.Example.:443").ok(), None);
-        assert_eq!(Base::parse("https://A_b.Example:443").unwrap().origin.authority(), "a_b.example");
+        assert_eq!(BaseUrl::parse("https://A_b.Example.:443").ok(), None);
+        assert_eq!(BaseUrl::parse("https://A_b.Example:443").unwrap().origin.authority(), "a_b.example");
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn reports_what_is_wrong_with_a_url() {
         for (url, said) in [
             ("ftp://a", "http or https"),
             ("a", "must be a URL"),
@@ -195,9 +196,9 @@ mod tests {
             ("https://127.0.0.1.nip.io", "spell"),
             ("https://a/v1/../x", "dot segments"),
         ] {
-            let message = Base::parse(url).unwrap_err();
+            let message = BaseUrl::parse(url).unwrap_err();
             assert!(message.contains(said), "{url}: {message}");
         }
-        assert!(Base::parse(&format!("https://a/{}", "x".repeat(2048))).unwrap_err().contains("2048"));
+        assert!(BaseUrl::parse(&format!("https://a/{}", "x".repeat(2048))).unwrap_err().contains("2048"));
     }
 }

@@ -12,136 +12,136 @@ use std::{
 use super::{
     Origin,
     connection::Connection,
-    http2::{Lease, Shared},
+    http2::{Lease, SharedConnection},
 };
 use crate::error::{Error, Result};
 
-const MOST_IDLE_PER_ORIGIN: usize = 1024;
+const MAX_IDLE_PER_ORIGIN: usize = 1024;
 /// Providers and the balancers before them close at 60 s and later: leave before they do.
-pub const LONGEST_IDLE: Duration = Duration::from_secs(50);
+pub const MAX_IDLE_TIME: Duration = Duration::from_secs(50);
 
-struct Idle {
+struct IdleConnection {
     connection: Connection,
-    since: Instant,
+    idle_since: Instant,
 }
 
 #[derive(Default)]
-struct Shelf {
-    idle: Mutex<Vec<Idle>>,
-    shared: Mutex<Vec<Shared>>,
+struct OriginConnections {
+    idle: Mutex<Vec<IdleConnection>>,
+    shared: Mutex<Vec<SharedConnection>>,
     /// The next connection may be one to share: who needs one waits for whoever is just making it.
-    shares: AtomicBool,
-    turn: tokio::sync::Mutex<Option<Failure>>,
+    is_shareable: AtomicBool,
+    connect_lock: tokio::sync::Mutex<Option<ConnectFailure>>,
 }
 
 /// What came of the last connection that was to be shared, where that is none.
-struct Failure {
+struct ConnectFailure {
     error: Error,
-    at: Instant,
+    failed_at: Instant,
 }
 
 /// The turn to make a connection that others will want to share.
-pub struct Turn<'h>(tokio::sync::MutexGuard<'h, Option<Failure>>);
+pub struct ConnectGuard<'h>(tokio::sync::MutexGuard<'h, Option<ConnectFailure>>);
 
-impl Turn<'_> {
+impl ConnectGuard<'_> {
     /// Says to those who wait that there will be none.
-    pub fn fail(&mut self, error: &Error) {
-        *self.0 = Some(Failure { error: error.clone(), at: Instant::now() });
+    pub fn record_failure(&mut self, error: &Error) {
+        *self.0 = Some(ConnectFailure { error: error.clone(), failed_at: Instant::now() });
     }
 }
 
 pub struct Pool {
-    shelves: Mutex<HashMap<Origin, Arc<Shelf>>>,
-    http2: bool,
+    origins: Mutex<HashMap<Origin, Arc<OriginConnections>>>,
+    is_http2_enabled: bool,
 }
 
 /// The place of an origin's connections: to which one returns when its answer was read to the end.
-pub struct Home(Arc<Shelf>);
+pub struct OriginPool(Arc<OriginConnections>);
 
-impl std::fmt::Debug for Home {
+impl std::fmt::Debug for OriginPool {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Home")
     }
 }
 
-impl Home {
+impl OriginPool {
     /// The connection that was used last, if one is still open.
-    pub fn take(&self) -> Option<Connection> {
+    pub fn take_idle(&self) -> Option<Connection> {
         loop {
             let mut idle = lock(&self.0.idle).pop()?;
-            if idle.since.elapsed() < LONGEST_IDLE && idle.connection.is_quiet() {
+            if idle.idle_since.elapsed() < MAX_IDLE_TIME && idle.connection.is_idle() {
                 return Some(idle.connection);
             }
         }
     }
 
-    pub fn put(&self, connection: Connection) {
+    pub fn put_idle(&self, connection: Connection) {
         let mut idle = lock(&self.0.idle);
-        if idle.len() < MOST_IDLE_PER_ORIGIN {
-            idle.push(Idle { connection, since: Instant::now() });
+        if idle.len() < MAX_IDLE_PER_ORIGIN {
+            idle.push(IdleConnection { connection, idle_since: Instant::now() });
         }
     }
 
     /// A place on a shared connection that has one left. Those that are going away are forgotten.
     pub fn lease(&self) -> Option<Lease> {
-        if !self.shares() {
+        if !self.is_shareable() {
             return None;
         }
         let mut shared = lock(&self.0.shared);
-        shared.retain_mut(Shared::is_open);
-        shared.iter_mut().find_map(Shared::lease)
+        shared.retain_mut(SharedConnection::is_open);
+        shared.iter_mut().find_map(SharedConnection::lease)
     }
 
-    pub fn share(&self, shared: Shared) {
+    pub fn add_shared(&self, shared: SharedConnection) {
         lock(&self.0.shared).push(shared);
     }
 
     /// Whether the last connection was one to share; before there was any, whether it might be.
-    pub fn shares(&self) -> bool {
-        self.0.shares.load(Ordering::Relaxed)
+    pub fn is_shareable(&self) -> bool {
+        self.0.is_shareable.load(Ordering::Relaxed)
     }
 
-    pub fn set_shares(&self, shares: bool) {
-        self.0.shares.store(shares, Ordering::Relaxed);
+    pub fn set_shareable(&self, shares: bool) {
+        self.0.is_shareable.store(shares, Ordering::Relaxed);
     }
 
     /// Waits for the turn to make a connection that others will want to share. Whoever waited for one that
     /// came to nothing in its time does not try the same once more: that would take as long again.
-    pub async fn turn(&self) -> Result<Turn<'_>> {
+    pub async fn lock_connect(&self) -> Result<ConnectGuard<'_>> {
         let since = Instant::now();
-        let turn = self.0.turn.lock().await;
+        let turn = self.0.connect_lock.lock().await;
         match &*turn {
-            Some(failure) if failure.at >= since => Err(failure.error.clone()),
-            _ => Ok(Turn(turn)),
+            Some(failure) if failure.failed_at >= since => Err(failure.error.clone()),
+            _ => Ok(ConnectGuard(turn)),
         }
     }
 }
 
 impl Pool {
-    pub fn new(http2: bool) -> Self {
-        Self { shelves: Mutex::default(), http2 }
+    pub fn new(is_http2_enabled: bool) -> Self {
+        Self { origins: Mutex::default(), is_http2_enabled }
     }
 
-    pub fn home(&self, origin: &Origin) -> Home {
-        let mut shelves = lock(&self.shelves);
+    pub fn origin_pool(&self, origin: &Origin) -> OriginPool {
+        let mut shelves = lock(&self.origins);
         if let Some(known) = shelves.get(origin) {
-            return Home(Arc::clone(known));
+            return OriginPool(Arc::clone(known));
         }
-        let shares = self.http2 && matches!(origin, Origin::Network { secure: true, .. });
-        let new = Shelf { shares: shares.into(), ..Shelf::default() };
-        Home(Arc::clone(shelves.entry(origin.clone()).or_insert(Arc::new(new))))
+        let shares = self.is_http2_enabled && matches!(origin, Origin::Network { is_secure: true, .. });
+        let new = OriginConnections { is_shareable: shares.into(), ..OriginConnections::default() };
+        OriginPool(Arc::clone(shelves.entry(origin.clone()).or_insert(Arc::new(new))))
     }
 
-    pub fn len(&self) -> usize {
-        let kept = |shelf: &Arc<Shelf>| lock(&shelf.idle).len() + lock(&shelf.shared).len();
-        lock(&self.shelves).values().map(kept).sum()
+    pub fn connection_count(&self) -> usize {
+        let kept = |shelf: &Arc<OriginConnections>| lock(&shelf.idle).len() + lock(&shelf.shared).len();
+        lock(&self.origins).values().map(kept).sum()
     }
 
     /// Drops what is too old, and the shelves that stay empty.
-    pub fn reap(&self) {
-        lock(&self.shelves).retain(|_, shelf| {
+    pub fn close_expired(&self) {
+        lock(&self.origins).retain(|_, shelf| {
             let (mut idle, mut shared) = (lock(&shelf.idle), lock(&shelf.shared));
-            idle.retain(|idle| idle.since.elapsed() < LONGEST_IDLE);
+            idle.retain(|idle| idle.idle_since.elapsed() < MAX_IDLE_TIME);
             shared.retain_mut(|shared| shared.is_open() && !shared.is_stale());
             !idle.is_empty() || !shared.is_empty() || Arc::strong_count(shelf) > 1
         });

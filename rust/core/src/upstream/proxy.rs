@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use url::Url;
 
-use super::{Origin, address::Kind};
+use super::{Origin, address::HostKind};
 use crate::{
     error::Problem,
     process::{secret::Secret, settings::Settings},
@@ -20,17 +20,17 @@ pub struct Proxy {
 
 /// Hosts that are reached without a proxy.
 #[derive(Debug, PartialEq)]
-enum Direct {
+enum DirectRule {
     All,
     Name(String, Option<u16>),
-    Net(IpAddr, u8, Option<u16>),
+    Network(IpAddr, u8, Option<u16>),
 }
 
 /// What an operator set: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 pub struct Proxies {
     https: Option<Proxy>,
     http: Option<Proxy>,
-    direct: Vec<Direct>,
+    direct_rules: Vec<DirectRule>,
 }
 
 impl Proxies {
@@ -42,20 +42,20 @@ impl Proxies {
         Ok(Self {
             https: proxy(&settings.https_proxy, "$.https_proxy")?,
             http: proxy(&settings.http_proxy, "$.http_proxy")?,
-            direct: settings.no_proxy.iter().filter_map(|entry| Direct::parse(entry)).collect(),
+            direct_rules: settings.no_proxy.iter().filter_map(|entry| DirectRule::parse(entry)).collect(),
         })
     }
 
     /// The proxy that connections to an origin go through.
-    pub fn of(&self, origin: &Origin) -> Option<&Proxy> {
-        let Origin::Network { secure, host, port } = origin else { return None };
+    pub fn select(&self, origin: &Origin) -> Option<&Proxy> {
+        let Origin::Network { is_secure: secure, host, port } = origin else { return None };
         let proxy = if *secure { self.https.as_ref()? } else { self.http.as_ref()? };
         // What this machine serves to itself no proxy can reach.
         let is_own = |address: IpAddr| address.is_loopback() || address.is_unspecified();
-        let address = Kind::of(host).ok()?.address();
+        let address = HostKind::classify(host).ok()?.address();
         let is_direct = &**host == "localhost"
             || address.is_some_and(is_own)
-            || self.direct.iter().any(|direct| direct.holds(host, address, *port));
+            || self.direct_rules.iter().any(|direct| direct.matches(host, address, *port));
         (!is_direct).then_some(proxy)
     }
 }
@@ -72,20 +72,20 @@ impl Proxy {
         } else {
             let decoded = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
             let pair = [decoded(url.username()), decoded(url.password().unwrap_or_default())].join(&b':');
-            format!("proxy-authorization: Basic {}\r\n", base64(&pair))
+            format!("proxy-authorization: Basic {}\r\n", encode_base64(&pair))
         };
         let port = url.port_or_known_default().unwrap_or(80);
         Ok(Self { host: host.to_owned(), port, authorization: Secret::new(authorization) })
     }
 
     /// Asks for a tunnel to an origin.
-    pub fn connect(&self, host: &str, port: u16) -> Vec<u8> {
+    pub fn connect_request(&self, host: &str, port: u16) -> Vec<u8> {
         let authorization = self.authorization.expose();
         format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}\r\n").into_bytes()
     }
 
     /// The head of a plain request as a proxy wants it: with the whole URL, and its own credentials.
-    pub fn absolute(&self, head: &[u8], origin: &Origin) -> Vec<u8> {
+    pub fn to_absolute_form(&self, head: &[u8], origin: &Origin) -> Vec<u8> {
         let method = head.iter().position(|byte| *byte == b' ').map_or(0, |space| space + 1);
         let line = head.windows(2).position(|two| two == b"\r\n").map_or(head.len(), |end| end + 2);
         let url = format!("http://{}", origin.authority());
@@ -94,7 +94,7 @@ impl Proxy {
     }
 }
 
-impl Direct {
+impl DirectRule {
     /// One entry of `NO_PROXY`: a name (with its subdomains), an address, a network, either with a port; or `*`.
     fn parse(entry: &str) -> Option<Self> {
         let entry = entry.trim().to_ascii_lowercase();
@@ -105,7 +105,7 @@ impl Direct {
         if let Some((net, bits)) = entry.split_once('/')
             && let (Some(net), Ok(bits)) = (address(net), bits.parse())
         {
-            return Some(Self::Net(net, bits, None));
+            return Some(Self::Network(net, bits, None));
         }
         let port =
             |text: &str| text.rsplit_once(':').and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
@@ -114,13 +114,13 @@ impl Direct {
             None => port(&entry).map_or((entry, None), |(host, port)| (host, Some(port))),
         };
         if let Some(address) = address(&host) {
-            return Some(Self::Net(address, 128, port));
+            return Some(Self::Network(address, 128, port));
         }
         let name = host.trim_start_matches('*').trim_start_matches('.').to_owned();
         (!name.is_empty()).then_some(Self::Name(name, port))
     }
 
-    fn holds(&self, host: &str, address: Option<IpAddr>, port: u16) -> bool {
+    fn matches(&self, host: &str, address: Option<IpAddr>, port: u16) -> bool {
         match self {
             Self::All => true,
             Self::Name(name, only) => {
@@ -128,14 +128,15 @@ impl Direct {
                     host.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
                 address.is_none() && is_below && only.is_none_or(|only| only == port)
             }
-            Self::Net(net, bits, only) => {
-                address.is_some_and(|address| is_within(address, *net, *bits)) && only.is_none_or(|only| only == port)
+            Self::Network(net, bits, only) => {
+                address.is_some_and(|address| is_in_network(address, *net, *bits))
+                    && only.is_none_or(|only| only == port)
             }
         }
     }
 }
 
-fn is_within(address: IpAddr, net: IpAddr, bits: u8) -> bool {
+fn is_in_network(address: IpAddr, net: IpAddr, bits: u8) -> bool {
     let (address, net, width) = match (address, net) {
         (IpAddr::V4(address), IpAddr::V4(net)) => (u128::from(u32::from(address)), u128::from(u32::from(net)), 32),
         (IpAddr::V6(address), IpAddr::V6(net)) => (u128::from(address), u128::from(net), 128),
@@ -147,13 +148,13 @@ fn is_within(address: IpAddr, net: IpAddr, bits: u8) -> bool {
 }
 
 /// RFC 4648 §4.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+fn encode_base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
         let whole = three.iter().fold(0_u32, |whole, byte| (whole << 8) | u32::from(*byte)) << (8 * (3 - three.len()));
         for index in 0..4 {
-            let letter = char::from(LETTERS[(whole >> (18 - 6 * index)) as usize & 63]);
+            let letter = char::from(ALPHABET[(whole >> (18 - 6 * index)) as usize & 63]);
             text.push(if index <= three.len() { letter } else { '=' });
         }
     }
@@ -163,7 +164,7 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::Base;
+    use crate::upstream::BaseUrl;
 
     fn proxies(no_proxy: &[&str]) -> Proxies {
         let settings = Settings {
@@ -175,23 +176,23 @@ mod tests {
         Proxies::new(&settings).unwrap_or_else(|problems| panic!("{problems:?}"))
     }
 
-    fn of(proxies: &Proxies, url: &str) -> Option<String> {
-        let proxy = proxies.of(&Base::parse(url).unwrap().origin)?;
+    fn proxy_for(proxies: &Proxies, url: &str) -> Option<String> {
+        let proxy = proxies.select(&BaseUrl::parse(url).unwrap().origin)?;
         Some(format!("{}:{}", proxy.host, proxy.port))
     }
 
     #[test]
-    fn the_scheme_of_the_destination_chooses_the_proxy() {
+    fn selects_the_proxy_by_the_scheme_of_the_destination() {
         let proxies = proxies(&[]);
-        assert_eq!(of(&proxies, "https://api.example").as_deref(), Some("secure.example:3128"));
-        assert_eq!(of(&proxies, "http://api.example").as_deref(), Some("plain.example:3129"));
+        assert_eq!(proxy_for(&proxies, "https://api.example").as_deref(), Some("secure.example:3128"));
+        assert_eq!(proxy_for(&proxies, "http://api.example").as_deref(), Some("plain.example:3129"));
         for own in ["http://localhost:8080", "http://127.0.0.1", "http://127.1", "https://[::1]:8443"] {
-            assert_eq!(of(&proxies, own), None, "{own}");
+            assert_eq!(proxy_for(&proxies, own), None, "{own}");
         }
     }
 
     #[test]
-    fn some_hosts_are_reached_directly() {
+    fn no_proxy_hosts_are_reached_directly() {
         let rows = [
             ("*", &["https://a.example", "http://1.1.1.1"][..], &[][..]),
             ("llm.example", &["https://llm.example", "https://eu.llm.example:8443"], &["https://xllm.example"]),
@@ -208,20 +209,20 @@ mod tests {
         for (entry, direct, through) in rows {
             let proxies = proxies(&[entry]);
             for url in direct {
-                assert_eq!(of(&proxies, url), None, "{entry}: {url}");
+                assert_eq!(proxy_for(&proxies, url), None, "{entry}: {url}");
             }
             for url in through {
-                assert!(of(&proxies, url).is_some(), "{entry}: {url}");
+                assert!(proxy_for(&proxies, url).is_some(), "{entry}: {url}");
             }
         }
     }
 
     #[test]
-    fn credentials_go_to_the_proxy_and_nowhere_else() {
+    fn sends_credentials_only_to_the_proxy() {
         let proxy = Proxy::parse("http://al%40ice:open%20sesame@proxy.example").unwrap();
-        let asked = String::from_utf8(proxy.connect("api.example", 443)).unwrap();
+        let asked = String::from_utf8(proxy.connect_request("api.example", 443)).unwrap();
         assert!(asked.contains("\r\nproxy-authorization: Basic YWxAaWNlOm9wZW4gc2VzYW1l\r\n\r\n"), "{asked}");
-        assert_eq!(["", "a", "ab", "abc"].map(|text| base64(text.as_bytes())), ["", "YQ==", "YWI=", "YWJj"]);
+        assert_eq!(["", "a", "ab", "abc"].map(|text| encode_base64(text.as_bytes())), ["", "YQ==", "YWI=", "YWJj"]);
         for bad in ["https://u:sesame@proxy", "socks5://u:sesame@proxy", "http://", "http://u:sesame@:1:2"] {
             let message = Proxy::parse(bad).err().expect(bad);
             assert!(message.contains("3128") && !message.contains("sesame"), "{message}");
@@ -229,10 +230,10 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_request_names_its_whole_url() {
+    fn plain_request_contains_the_absolute_url() {
         let proxy = Proxy::parse("http://u:p@proxy.example").unwrap();
-        let origin = Base::parse("http://api.example:8080").unwrap().origin;
-        let head = proxy.absolute(b"GET /v1/x?y HTTP/1.1\r\nhost: api.example:8080\r\n\r\n", &origin);
+        let origin = BaseUrl::parse("http://api.example:8080").unwrap().origin;
+        let head = proxy.to_absolute_form(b"GET /v1/x?y HTTP/1.1\r\nhost: api.example:8080\r\n\r\n", &origin);
         assert_eq!(
             String::from_utf8(head).unwrap(),
             "GET http://api.example:8080/v1/x?y HTTP/1.1\r\nproxy-authorization: Basic dTpw\r\nhost: api.example:8080\r\n\r\n"

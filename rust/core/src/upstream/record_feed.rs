@@ -8,23 +8,23 @@ use tokio::{
 };
 
 /// The answer to a batch that is in the file.
-pub const WRITTEN: u8 = b'+';
+pub const BATCH_WRITTEN: u8 = b'+';
 
 /// The connection to where records are written; opened when it is needed.
 #[derive(Debug)]
-pub struct Feed {
+pub struct RecordFeed {
     path: PathBuf,
     stream: Option<UnixStream>,
 }
 
-impl Feed {
+impl RecordFeed {
     pub fn new(path: PathBuf) -> Self {
         Self { path, stream: None }
     }
 
     /// Sends a batch and waits for the word that it is written; `false` where it was refused for now.
     /// `again`: it was sent before and no word came, so that it may be there already.
-    pub async fn hand_over(&mut self, lines: &[u8], again: bool) -> io::Result<bool> {
+    pub async fn send_batch(&mut self, lines: &[u8], again: bool) -> io::Result<bool> {
         // Put back when all went well: a connection that is out of step is not used again.
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
@@ -37,6 +37,6 @@ impl Feed {
         stream.write_all(lines).await?;
         let answer = stream.read_u8().await?;
         self.stream = Some(stream);
-        Ok(answer == WRITTEN)
+        Ok(answer == BATCH_WRITTEN)
     }
 }

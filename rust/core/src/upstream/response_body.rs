@@ -12,59 +12,59 @@ use std::{
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
-use super::{connection::LARGEST_READ, http1, http2};
+use super::{connection::MAX_READ_BYTES, http1, http2};
 use crate::{
     error::{Error, Result},
     process::deadline::{self, Deadline},
 };
 
 /// Between here and a caller's socket about ten pieces may wait: together they must stay below 256 KB.
-const SMALL_PIECE: usize = 8 * 1024;
+const SMALL_CHUNK_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
-enum Source {
-    Http1(http1::Reading),
-    Http2(Box<http2::Reading>),
+enum BodySource {
+    Http1(http1::BodyReader),
+    Http2(Box<http2::BodyReader>),
     /// So many bytes, which are here.
-    AtHand(usize),
-    Parts(Box<Parts>),
+    Buffered(usize),
+    Sequence(Box<BodySequence>),
 }
 
 /// Asks for a body, once it is wanted: there may be many, and a question on its way takes far more room than one that is not.
-pub type Later = Box<dyn FnOnce() -> Asked + Send>;
-pub type Asked = Pin<Box<dyn Future<Output = Result<AnswerBody>> + Send>>;
+pub type DeferredBody = Box<dyn FnOnce() -> PendingBody + Send>;
+pub type PendingBody = Pin<Box<dyn Future<Output = Result<ResponseBody>> + Send>>;
 
 /// Bodies one after the other.
-struct Parts {
-    now: AnswerBody,
+struct BodySequence {
+    current: ResponseBody,
     /// The one after it, where that is on its way: who waits for it may stop waiting, and come again.
-    asked: Option<Asked>,
-    later: VecDeque<Later>,
+    pending: Option<PendingBody>,
+    remaining: VecDeque<DeferredBody>,
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for BodySequence {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Parts({:?}, {} later)", self.now, self.later.len())
+        write!(formatter, "Parts({:?}, {} later)", self.current, self.remaining.len())
     }
 }
 
-impl Parts {
+impl BodySequence {
     /// What comes next of the one that is read, or of the one after it.
-    async fn next(&mut self, most: usize) -> Option<Result<Bytes>> {
+    async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
         loop {
-            self.now.most = most;
-            if let Some(read) = Box::pin(self.now.next()).await {
+            self.current.max_chunk_bytes = most;
+            if let Some(read) = Box::pin(self.current.next_chunk()).await {
                 return Some(read);
             }
-            if self.asked.is_none() {
-                self.asked = Some(self.later.pop_front()?());
+            if self.pending.is_none() {
+                self.pending = Some(self.remaining.pop_front()?());
             }
-            let body = self.asked.as_mut()?.await;
-            self.asked = None;
+            let body = self.pending.as_mut()?.await;
+            self.pending = None;
             match body {
-                Ok(body) => self.now = body,
+                Ok(body) => self.current = body,
                 Err(error) => {
-                    self.later.clear();
+                    self.remaining.clear();
                     return Some(Err(error));
                 }
             }
@@ -74,67 +74,77 @@ impl Parts {
 
 /// The body of an answer, as it comes.
 #[derive(Debug)]
-pub struct AnswerBody {
-    source: Source,
+pub struct ResponseBody {
+    source: BodySource,
     /// Largest piece to read.
-    most: usize,
-    returned: Option<Bytes>,
-    through: Option<Through>,
+    max_chunk_bytes: usize,
+    unread: Option<Bytes>,
+    transform: Option<ChunkTransform>,
 }
 
 /// What makes other bytes of those that come: `None` for the end, after which there may be a last word.
-struct Through(Box<dyn FnMut(Option<Bytes>) -> Result<Bytes> + Send>);
+struct ChunkTransform(Box<dyn FnMut(Option<Bytes>) -> Result<Bytes> + Send>);
 
-impl std::fmt::Debug for Through {
+impl std::fmt::Debug for ChunkTransform {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Through")
     }
 }
 
-impl From<http1::Reading> for AnswerBody {
-    fn from(reading: http1::Reading) -> Self {
-        Self { source: Source::Http1(reading), most: LARGEST_READ, returned: None, through: None }
+impl From<http1::BodyReader> for ResponseBody {
+    fn from(reading: http1::BodyReader) -> Self {
+        Self { source: BodySource::Http1(reading), max_chunk_bytes: MAX_READ_BYTES, unread: None, transform: None }
     }
 }
 
-impl From<http2::Reading> for AnswerBody {
-    fn from(reading: http2::Reading) -> Self {
-        Self { source: Source::Http2(Box::new(reading)), most: LARGEST_READ, returned: None, through: None }
+impl From<http2::BodyReader> for ResponseBody {
+    fn from(reading: http2::BodyReader) -> Self {
+        Self {
+            source: BodySource::Http2(Box::new(reading)),
+            max_chunk_bytes: MAX_READ_BYTES,
+            unread: None,
+            transform: None,
+        }
     }
 }
 
-impl AnswerBody {
+impl ResponseBody {
     /// A body that is at hand: nothing is read for it.
-    pub fn whole(bytes: Bytes) -> Self {
-        Self { source: Source::AtHand(bytes.len()), most: LARGEST_READ, returned: Some(bytes), through: None }
+    pub fn from_bytes(bytes: Bytes) -> Self {
+        Self {
+            source: BodySource::Buffered(bytes.len()),
+            max_chunk_bytes: MAX_READ_BYTES,
+            unread: Some(bytes),
+            transform: None,
+        }
     }
 
     /// A body behind which others follow, each asked for when the one before has ended.
-    pub fn parts(now: Self, later: VecDeque<Later>) -> Self {
+    pub fn from_sequence(now: Self, later: VecDeque<DeferredBody>) -> Self {
         Self {
-            source: Source::Parts(Box::new(Parts { now, asked: None, later })),
-            most: LARGEST_READ,
-            returned: None,
-            through: None,
+            source: BodySource::Sequence(Box::new(BodySequence { current: now, pending: None, remaining: later })),
+            max_chunk_bytes: MAX_READ_BYTES,
+            unread: None,
+            transform: None,
         }
     }
 
     /// From here on what is made of its bytes instead of them.
     #[must_use]
-    pub fn through(mut self, mut make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
-        self.returned = self.returned.map(|bytes| make(Some(bytes))).filter(|made| !made.is_empty());
-        self.make(move |piece| Ok(make(piece)))
+    pub fn map_chunks(mut self, mut make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
+        self.unread = self.unread.map(|bytes| make(Some(bytes))).filter(|made| !made.is_empty());
+        self.add_transform(move |piece| Ok(make(piece)))
     }
 
     /// The same of bytes that are still to come, and of which something may be broken: there the body breaks off.
     #[must_use]
-    pub fn decoded(self, make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
-        debug_assert!(self.returned.is_none(), "some of it is here");
-        self.make(make)
+    pub fn try_map_chunks(self, make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
+        debug_assert!(self.unread.is_none(), "some of it is here");
+        self.add_transform(make)
     }
 
-    fn make(mut self, mut make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
-        self.through = Some(Through(match self.through.take() {
+    fn add_transform(mut self, mut make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
+        self.transform = Some(ChunkTransform(match self.transform.take() {
             None => Box::new(make),
             Some(mut first) => Box::new(move |piece| match piece {
                 Some(piece) => make(Some((first.0)(Some(piece))?)),
@@ -147,62 +157,64 @@ impl AnswerBody {
     /// All bytes are read, but for what was put back.
     pub fn is_done(&self) -> bool {
         let is_read = match &self.source {
-            Source::Http1(reading) => reading.is_done(),
-            Source::Http2(reading) => reading.is_done(),
-            Source::AtHand(_) => true,
-            Source::Parts(parts) => parts.later.is_empty() && parts.asked.is_none() && parts.now.is_done(),
+            BodySource::Http1(reading) => reading.is_done(),
+            BodySource::Http2(reading) => reading.is_done(),
+            BodySource::Buffered(_) => true,
+            BodySource::Sequence(parts) => {
+                parts.remaining.is_empty() && parts.pending.is_none() && parts.current.is_done()
+            }
         };
-        is_read && self.returned.is_none() && self.through.is_none()
+        is_read && self.unread.is_none() && self.transform.is_none()
     }
 
     /// The length that the provider declared.
-    pub fn expected(&self) -> Option<usize> {
-        if self.through.is_some() {
+    pub fn content_length(&self) -> Option<usize> {
+        if self.transform.is_some() {
             return None;
         }
         match &self.source {
-            Source::Http1(reading) => reading.expected(),
-            Source::Http2(reading) => reading.expected(),
-            Source::AtHand(length) => Some(*length),
-            Source::Parts(_) => None,
+            BodySource::Http1(reading) => reading.content_length(),
+            BodySource::Http2(reading) => reading.content_length(),
+            BodySource::Buffered(length) => Some(*length),
+            BodySource::Sequence(_) => None,
         }
     }
 
     /// All of it, where it is at hand and untouched.
-    pub fn at_hand(&self) -> Option<&Bytes> {
-        let is_at_hand = matches!(self.source, Source::AtHand(_)) && self.through.is_none();
-        self.returned.as_ref().filter(|_| is_at_hand)
+    pub fn buffered_bytes(&self) -> Option<&Bytes> {
+        let is_at_hand = matches!(self.source, BodySource::Buffered(_)) && self.transform.is_none();
+        self.unread.as_ref().filter(|_| is_at_hand)
     }
 
     /// From here on in pieces that a caller who reads slowly may be behind by several of.
-    pub fn in_small_pieces(&mut self) {
-        self.most = SMALL_PIECE;
+    pub fn use_small_chunks(&mut self) {
+        self.max_chunk_bytes = SMALL_CHUNK_BYTES;
     }
 
     /// From here on an empty piece tells of each silence of this length.
-    pub fn in_steps(&mut self, step: Duration) {
+    pub fn report_idle_every(&mut self, step: Duration) {
         match &mut self.source {
-            Source::Http1(reading) => reading.patience().in_steps(step),
-            Source::Http2(reading) => reading.patience().in_steps(step),
-            Source::AtHand(_) => (),
-            Source::Parts(parts) => parts.now.in_steps(step),
+            BodySource::Http1(reading) => reading.read_timeout_mut().report_idle_every(step),
+            BodySource::Http2(reading) => reading.read_timeout_mut().report_idle_every(step),
+            BodySource::Buffered(_) => (),
+            BodySource::Sequence(parts) => parts.current.report_idle_every(step),
         }
     }
 
     /// The rest of it has the time of a whole answer, and no more.
-    pub fn ends_with(&mut self, deadline: &Deadline) {
+    pub fn limit_by(&mut self, deadline: &Deadline) {
         match &mut self.source {
-            Source::Http1(reading) => reading.patience().ends_with(deadline),
-            Source::Http2(reading) => reading.patience().ends_with(deadline),
-            Source::AtHand(_) => (),
-            Source::Parts(parts) => parts.now.ends_with(deadline),
+            BodySource::Http1(reading) => reading.read_timeout_mut().limit_by(deadline),
+            BodySource::Http2(reading) => reading.read_timeout_mut().limit_by(deadline),
+            BodySource::Buffered(_) => (),
+            BodySource::Sequence(parts) => parts.current.limit_by(deadline),
         }
     }
 
     /// Waits until there is something to read, or the end.
-    pub async fn begun(&mut self) -> Result<()> {
-        if self.returned.is_none()
-            && let Some(first) = self.next().await.transpose()?
+    pub async fn wait_for_first_chunk(&mut self) -> Result<()> {
+        if self.unread.is_none()
+            && let Some(first) = self.next_chunk().await.transpose()?
         {
             self.put_back(first);
         }
@@ -212,133 +224,151 @@ impl AnswerBody {
     /// Puts bytes back, to be read first again.
     pub fn put_back(&mut self, bytes: Bytes) {
         // What was made at once of a piece may be longer than what was read of it: the rest waits here already.
-        self.returned = Some(match self.returned.take() {
+        self.unread = Some(match self.unread.take() {
             None => bytes,
             Some(rest) => [bytes, rest].concat().into(),
         });
     }
 
     /// All that is ready, in one piece (an empty one after a silence, where that was asked for); `None` at the end; an error where it was cut, stalled or is not HTTP.
-    pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        if let Some(bytes) = self.returned.take() {
-            return Some(Ok(self.cut(bytes)));
+    pub async fn next_chunk(&mut self) -> Option<Result<Bytes>> {
+        if let Some(bytes) = self.unread.take() {
+            return Some(Ok(self.split_to_max(bytes)));
         }
         loop {
             let read = match &mut self.source {
-                Source::Http1(reading) => reading.next(self.most).await,
-                Source::Http2(reading) => reading.next(self.most).await,
-                Source::AtHand(_) => None,
-                Source::Parts(parts) => parts.next(self.most).await,
+                BodySource::Http1(reading) => reading.next_chunk(self.max_chunk_bytes).await,
+                BodySource::Http2(reading) => reading.next_chunk(self.max_chunk_bytes).await,
+                BodySource::Buffered(_) => None,
+                BodySource::Sequence(parts) => parts.next_chunk(self.max_chunk_bytes).await,
             };
-            let Some(through) = &mut self.through else { return read };
+            let Some(through) = &mut self.transform else { return read };
             let made = match read {
                 Some(Ok(bytes)) if bytes.is_empty() => return Some(Ok(bytes)),
                 Some(Ok(bytes)) => (through.0)(Some(bytes)),
                 Some(Err(error)) => return Some(Err(error)),
                 None => {
                     let last = (through.0)(None);
-                    self.through = None;
-                    return last.map(|last| (!last.is_empty()).then(|| self.cut(last))).transpose();
+                    self.transform = None;
+                    return last.map(|last| (!last.is_empty()).then(|| self.split_to_max(last))).transpose();
                 }
             };
             match made {
                 Ok(made) if made.is_empty() => (),
-                Ok(made) => return Some(Ok(self.cut(made))),
+                Ok(made) => return Some(Ok(self.split_to_max(made))),
                 Err(error) => return Some(Err(error)),
             }
         }
     }
 
     /// As much as may be passed on at once; the rest is read next.
-    fn cut(&mut self, mut bytes: Bytes) -> Bytes {
-        if bytes.len() > self.most {
-            self.returned = Some(bytes.split_off(self.most));
+    fn split_to_max(&mut self, mut bytes: Bytes) -> Bytes {
+        if bytes.len() > self.max_chunk_bytes {
+            self.unread = Some(bytes.split_off(self.max_chunk_bytes));
         }
         bytes
     }
 }
 
-const SECONDS: Duration = Duration::from_secs(1);
-const TOGETHER: Duration = Duration::from_millis(20);
+const MIN_COALESCED_TIMEOUT: Duration = Duration::from_secs(1);
+const COALESCE_INTERVAL: Duration = Duration::from_millis(20);
 /// So many pieces that are there at once come without a look at the clock.
-const MOST_UNWATCHED: u8 = 8;
+const MAX_UNCHECKED_READS: u8 = 8;
 
 /// How long a provider may say nothing within its answer, how long that may take in all, and in which steps its reader
 /// wants to know of a silence.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
-    idle: Duration,
+pub struct ReadTimeout {
+    idle_timeout: Duration,
     /// In milliseconds.
-    total: u64,
-    step: Duration,
-    silent: Duration,
+    total_timeout_ms: u64,
+    idle_report_interval: Duration,
+    idle_time: Duration,
     /// Of all of it; known when it was waited for first, or much of it had come.
-    end: Option<Instant>,
+    deadline: Option<Instant>,
     /// Pieces since somebody looked at the clock.
-    unwatched: u8,
+    unchecked_reads: u8,
 }
 
-impl Patience {
-    pub fn new(idle: Duration, total: Duration) -> Self {
-        Self { idle, total: total.as_millis() as u64, step: idle, silent: Duration::ZERO, end: None, unwatched: 0 }
+impl ReadTimeout {
+    pub fn new(idle_timeout: Duration, total: Duration) -> Self {
+        Self {
+            idle_timeout,
+            total_timeout_ms: total.as_millis() as u64,
+            idle_report_interval: idle_timeout,
+            idle_time: Duration::ZERO,
+            deadline: None,
+            unchecked_reads: 0,
+        }
     }
 
-    pub fn in_steps(&mut self, step: Duration) {
-        self.step = step.min(self.idle);
+    pub fn report_idle_every(&mut self, step: Duration) {
+        self.idle_report_interval = step.min(self.idle_timeout);
     }
 
-    fn ends_with(&mut self, deadline: &Deadline) {
-        (self.total, self.end) = (deadline.limit().as_millis() as u64, Some(deadline.end()));
+    fn limit_by(&mut self, deadline: &Deadline) {
+        (self.total_timeout_ms, self.deadline) = (deadline.limit().as_millis() as u64, Some(deadline.expires_at()));
     }
 
     /// Waits for what comes next; `None` where only a step has passed, an error where nothing came for too long.
-    pub async fn bound<F: Future>(&mut self, work: F) -> Result<Option<F::Output>> {
+    pub async fn wait_for<F: Future>(&mut self, work: F) -> Result<Option<F::Output>> {
         let mut work = pin!(work);
         // The clock is looked at only when there is something to wait for, and now and then where there never is.
         let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
         if let Poll::Ready(output) = first {
-            self.silent = Duration::ZERO;
-            self.unwatched += 1;
-            return if self.unwatched < MOST_UNWATCHED { Ok(Some(output)) } else { self.look().map(|()| Some(output)) };
+            self.idle_time = Duration::ZERO;
+            self.unchecked_reads += 1;
+            return if self.unchecked_reads < MAX_UNCHECKED_READS {
+                Ok(Some(output))
+            } else {
+                self.check_total_timeout().map(|()| Some(output))
+            };
         }
-        let (now, step) = (Instant::now(), self.step.min(self.idle.saturating_sub(self.silent)));
-        let end = self.end_of_all(now);
+        let (now, step) =
+            (Instant::now(), self.idle_report_interval.min(self.idle_timeout.saturating_sub(self.idle_time)));
+        let end = self.total_deadline(now);
         tokio::select! {
             biased;
             output = work => {
-                self.silent = Duration::ZERO;
+                self.idle_time = Duration::ZERO;
                 return Ok(Some(output));
             }
-            () = sleep_until(shared(now + step, step).min(end)) => (),
+            () = sleep_until(coalesce_deadline(now + step, step).min(end)) => (),
         }
-        self.look()?;
-        self.silent += step;
-        if self.silent < self.idle {
+        self.check_total_timeout()?;
+        self.idle_time += step;
+        if self.idle_time < self.idle_timeout {
             return Ok(None);
         }
-        Err(Error::Silence { milliseconds: self.idle.as_millis() as u64 })
+        Err(Error::IdleTimeout { milliseconds: self.idle_timeout.as_millis() as u64 })
     }
 
     /// Fails where the time of all of it is over.
-    fn look(&mut self) -> Result<()> {
-        self.unwatched = 0;
+    fn check_total_timeout(&mut self) -> Result<()> {
+        self.unchecked_reads = 0;
         let now = Instant::now();
-        if self.end_of_all(now) > now { Ok(()) } else { Err(Error::Timeout { milliseconds: self.total }) }
+        if self.total_deadline(now) > now {
+            Ok(())
+        } else {
+            Err(Error::Timeout { milliseconds: self.total_timeout_ms })
+        }
     }
 
-    fn end_of_all(&mut self, now: Instant) -> Instant {
-        *self.end.get_or_insert_with(|| deadline::after(now, Duration::from_millis(self.total)))
+    fn total_deadline(&mut self, now: Instant) -> Instant {
+        *self
+            .deadline
+            .get_or_insert_with(|| deadline::saturating_add(now, Duration::from_millis(self.total_timeout_ms)))
     }
 }
 
 /// Silences of seconds are over together with others, up to `TOGETHER` later: each by itself would wake two threads.
-fn shared(end: Instant, limit: Duration) -> Instant {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    if limit < SECONDS {
+fn coalesce_deadline(end: Instant, limit: Duration) -> Instant {
+    static CLOCK_START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    if limit < MIN_COALESCED_TIMEOUT {
         return end;
     }
-    let over = end.duration_since(*START).as_millis() % TOGETHER.as_millis();
-    end + TOGETHER - Duration::from_millis(over as u64)
+    let over = end.duration_since(*CLOCK_START).as_millis() % COALESCE_INTERVAL.as_millis();
+    end + COALESCE_INTERVAL - Duration::from_millis(over as u64)
 }
 
 #[cfg(test)]
@@ -346,51 +376,51 @@ mod tests {
     use super::{super::collect, *};
 
     #[tokio::test(start_paused = true)]
-    async fn what_never_has_to_be_waited_for_has_an_end_in_time_too() {
+    async fn total_timeout_applies_to_reads_that_never_wait() {
         let total = Duration::from_secs(9);
-        let mut patience = Patience::new(Duration::from_secs(1), total);
-        for _ in 0..u16::from(MOST_UNWATCHED) * 2 {
-            assert!(patience.bound(std::future::ready(())).await.is_ok());
+        let mut patience = ReadTimeout::new(Duration::from_secs(1), total);
+        for _ in 0..u16::from(MAX_UNCHECKED_READS) * 2 {
+            assert!(patience.wait_for(std::future::ready(())).await.is_ok());
         }
         tokio::time::advance(total).await;
         let mut ends = Vec::new();
-        for _ in 0..MOST_UNWATCHED {
-            ends.push(patience.bound(std::future::ready(())).await.is_err());
+        for _ in 0..MAX_UNCHECKED_READS {
+            ends.push(patience.wait_for(std::future::ready(())).await.is_err());
         }
         assert_eq!(ends.iter().filter(|is_over| **is_over).count(), 1);
     }
 
     #[tokio::test]
-    async fn what_is_made_of_bytes_is_handed_on_in_pieces_too() {
-        let mut body = AnswerBody::whole(Bytes::from_static(b"a"));
-        body = body.through(|piece| if piece.is_some() { Bytes::new() } else { Bytes::from(vec![7; 20_000]) });
-        body.in_small_pieces();
+    async fn transformed_bytes_are_split_into_small_chunks() {
+        let mut body = ResponseBody::from_bytes(Bytes::from_static(b"a"));
+        body = body.map_chunks(|piece| if piece.is_some() { Bytes::new() } else { Bytes::from(vec![7; 20_000]) });
+        body.use_small_chunks();
         let mut lengths = Vec::new();
-        while let Some(piece) = body.next().await {
+        while let Some(piece) = body.next_chunk().await {
             lengths.push(piece.unwrap().len());
         }
-        assert_eq!(lengths, [SMALL_PIECE, SMALL_PIECE, 20_000 - 2 * SMALL_PIECE]);
+        assert_eq!(lengths, [SMALL_CHUNK_BYTES, SMALL_CHUNK_BYTES, 20_000 - 2 * SMALL_CHUNK_BYTES]);
         assert!(body.is_done());
     }
 
-    fn later(body: Result<AnswerBody>) -> Later {
+    fn deferred_body(body: Result<ResponseBody>) -> DeferredBody {
         Box::new(move || {
             Box::pin(async move {
-                tokio::time::sleep(SECONDS).await;
+                tokio::time::sleep(MIN_COALESCED_TIMEOUT).await;
                 body
             })
         })
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_come_one_after_the_other_however_often_who_waits_stops_waiting() {
-        let whole = |text: &'static str| AnswerBody::whole(Bytes::from_static(text.as_bytes()));
-        let broken = Err(Error::UpstreamBroke { cause: "gone".into() });
+    async fn reads_bodies_in_order_even_if_the_reader_stops_waiting() {
+        let whole = |text: &'static str| ResponseBody::from_bytes(Bytes::from_static(text.as_bytes()));
+        let broken = Err(Error::UpstreamResponseBroken { cause: "gone".into() });
         let later_ones = [Ok(whole("b")), Ok(whole("")), Ok(whole("cd")), broken, Ok(whole("e"))];
-        let mut body = AnswerBody::parts(whole("a"), later_ones.into_iter().map(later).collect());
+        let mut body = ResponseBody::from_sequence(whole("a"), later_ones.into_iter().map(deferred_body).collect());
         let (mut read, mut waits, mut errors) = (Vec::new(), 0, 0);
         while !body.is_done() {
-            match tokio::time::timeout(Duration::from_millis(300), body.next()).await {
+            match tokio::time::timeout(Duration::from_millis(300), body.next_chunk()).await {
                 Ok(Some(Ok(piece))) => read.extend_from_slice(&piece),
                 Ok(Some(Err(_))) => errors += 1,
                 Ok(None) => break,
@@ -398,33 +428,35 @@ mod tests {
             }
         }
         assert_eq!((read.as_slice(), errors, waits), (&b"abcd"[..], 1, 12));
-        assert!(body.next().await.is_none() && body.is_done());
+        assert!(body.next_chunk().await.is_none() && body.is_done());
     }
 
     /// One that makes 200 KB of a byte, at once.
-    fn grown() -> (AnswerBody, Vec<u8>) {
+    fn expanding_body() -> (ResponseBody, Vec<u8>) {
         let made: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
         let told = Bytes::from(made.clone());
-        let body = AnswerBody::whole(Bytes::from_static(b"a"));
-        (body.through(move |piece| if piece.is_some() { Bytes::new() } else { told.clone() }), made)
+        let body = ResponseBody::from_bytes(Bytes::from_static(b"a"));
+        (body.map_chunks(move |piece| if piece.is_some() { Bytes::new() } else { told.clone() }), made)
     }
 
     #[tokio::test]
-    async fn of_what_is_made_at_once_nothing_is_lost_where_its_beginning_is_waited_for_or_put_back() {
-        let (mut body, made) = grown();
-        body.begun().await.unwrap();
-        let first = body.next().await.unwrap().unwrap();
+    async fn keeps_all_bytes_of_an_expanded_chunk_after_waiting_or_put_back() {
+        let (mut body, made) = expanding_body();
+        body.wait_for_first_chunk().await.unwrap();
+        let first = body.next_chunk().await.unwrap().unwrap();
         body.put_back(first);
         let mut read = Vec::new();
-        while let Some(piece) = body.next().await {
+        while let Some(piece) = body.next_chunk().await {
             read.extend_from_slice(&piece.unwrap());
         }
         assert!(read == made, "{} bytes of {}", read.len(), made.len());
     }
 
     #[tokio::test]
-    async fn what_is_collected_is_within_the_limit_whichever_way_it_comes_or_all_is_there_again() {
-        for (mut body, made) in [grown(), (AnswerBody::whole(Bytes::from_static(b"abc")), b"abc".to_vec())] {
+    async fn collect_respects_the_limit_and_puts_everything_back() {
+        for (mut body, made) in
+            [expanding_body(), (ResponseBody::from_bytes(Bytes::from_static(b"abc")), b"abc".to_vec())]
+        {
             for limit in [0, 1, made.len() - 1] {
                 assert_eq!(collect(&mut body, limit).await.unwrap(), None);
             }

@@ -12,17 +12,17 @@ use rustls::{
 use crate::error::Problem;
 
 /// What a server that speaks HTTP/2 agrees to.
-pub const HTTP2: &[u8] = b"h2";
+pub const ALPN_HTTP2: &[u8] = b"h2";
 
 /// The client's side of TLS 1.2 and 1.3; where `http2` is set it offers that first.
-pub fn client(extra: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, Problem> {
+pub fn client_config(extra: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, Problem> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
     if let Some(path) = extra {
-        add(&mut roots, path).map_err(|message| Problem::new("$.tls_ca", message))?;
+        add_roots(&mut roots, path).map_err(|message| Problem::new("$.tls_ca", message))?;
     }
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -30,13 +30,13 @@ pub fn client(extra: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, Pr
         .with_root_certificates(roots)
         .with_no_client_auth();
     if http2 {
-        config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec()];
     }
     Ok(Arc::new(config))
 }
 
 /// The same authorities as text, for those who make a client of their own: the system's and an operator's.
-pub fn trusted(extra: &Path) -> io::Result<Vec<u8>> {
+pub fn trusted_roots_pem(extra: &Path) -> io::Result<Vec<u8>> {
     let mut text = fs::read(extra)?;
     for certificate in rustls_native_certs::load_native_certs().certs {
         let certificate = STANDARD.encode(certificate);
@@ -45,7 +45,7 @@ pub fn trusted(extra: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
+fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
     let certificates = CertificateDer::pem_file_iter(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let before = roots.len();
     for certificate in certificates {

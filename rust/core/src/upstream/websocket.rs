@@ -17,31 +17,31 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{AnswerHead, Incoming, Origin, Upstream, broke, connection::Connection, http1};
+use super::{IncomingResponse, Origin, ResponseHead, Upstream, connection::Connection, http1, upstream_error};
 use crate::{
     error::{Error, Result},
     ingress::headers::Headers,
 };
 
 /// Most bytes of a message, either way: what the largest of providers takes is 15 MiB.
-pub const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
+pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes that may wait for the socket besides a message.
-const WRITE_BUFFER: usize = 64 * 1024;
+const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 
 /// A WebSocket to a provider.
-pub type Socket = WebSocketStream<Connection>;
+pub type ProviderWebSocket = WebSocketStream<Connection>;
 
 /// What a provider says to a request for a WebSocket.
-pub enum Upgraded {
-    Open(Box<Socket>, Headers),
-    Refused(Box<Incoming>),
+pub enum UpgradeResult {
+    Open(Box<ProviderWebSocket>, Headers),
+    Rejected(Box<IncomingResponse>),
 }
 
 /// What is added to a head that asks for a WebSocket.
 pub struct Handshake {
     key: String,
     /// Names of protocols that are offered, joined by commas.
-    protocols: Option<String>,
+    subprotocols: Option<String>,
 }
 
 impl Handshake {
@@ -49,15 +49,15 @@ impl Handshake {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&fastrand::u64(..).to_ne_bytes());
         key[8..].copy_from_slice(&fastrand::u64(..).to_ne_bytes());
-        let protocols = (!protocols.is_empty()).then(|| protocols.join(", "));
-        Self { key: STANDARD.encode(key), protocols }
+        let subprotocols = (!protocols.is_empty()).then(|| protocols.join(", "));
+        Self { key: STANDARD.encode(key), subprotocols }
     }
 
     /// Writes the fields of the handshake behind those of a head, whose blank line is there already.
-    pub fn write(&self, head: &mut Vec<u8>) {
+    pub fn append_to(&self, head: &mut Vec<u8>) {
         head.truncate(head.len().saturating_sub(2));
         head.extend_from_slice(b"connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n");
-        let protocols = self.protocols.as_deref().map(|names| ("sec-websocket-protocol", names));
+        let protocols = self.subprotocols.as_deref().map(|names| ("sec-websocket-protocol", names));
         for (name, value) in [("sec-websocket-key", self.key.as_str())].into_iter().chain(protocols) {
             head.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
         }
@@ -65,16 +65,17 @@ impl Handshake {
     }
 
     /// Whether the answer is one to this handshake (RFC 6455 §4.1).
-    fn check(&self, answer: &AnswerHead) -> Result<()> {
+    fn check_response(&self, answer: &ResponseHead) -> Result<()> {
         let fields = &answer.headers;
         let is_switched = fields.has_token("upgrade", "websocket") && fields.has_token("connection", "upgrade");
-        let chosen = fields.text("sec-websocket-protocol").map(str::trim);
+        let chosen = fields.get_str("sec-websocket-protocol").map(str::trim);
         let is_offered = |name: &str| {
-            self.protocols.as_ref().is_some_and(|offered| offered.split(',').any(|one| one.trim() == name))
+            self.subprotocols.as_ref().is_some_and(|offered| offered.split(',').any(|one| one.trim() == name))
         };
         let fault = if !is_switched {
             "it switches to no WebSocket"
-        } else if fields.text("sec-websocket-accept").map(str::trim) != Some(&derive_accept_key(self.key.as_bytes())) {
+        } else if fields.get_str("sec-websocket-accept").map(str::trim) != Some(&derive_accept_key(self.key.as_bytes()))
+        {
             "it answers another handshake"
         } else if fields.get("sec-websocket-extensions").is_some() {
             "it uses an extension that was not offered"
@@ -83,40 +84,45 @@ impl Handshake {
         } else {
             return Ok(());
         };
-        Err(Error::UpstreamBroke { cause: fault.to_owned() })
+        Err(Error::UpstreamResponseBroken { cause: fault.to_owned() })
     }
 }
 
 impl Upstream {
     /// Asks for a WebSocket over a connection of its own. The caller bounds the wait.
-    pub async fn upgrade(&self, origin: &Origin, mut head: Vec<u8>, handshake: &Handshake) -> Result<Upgraded> {
-        handshake.write(&mut head);
-        if let Some(proxy) = self.dialer.plain_proxy(origin) {
-            head = proxy.absolute(&head, origin);
+    pub async fn open_websocket(
+        &self,
+        origin: &Origin,
+        mut head: Vec<u8>,
+        handshake: &Handshake,
+    ) -> Result<UpgradeResult> {
+        handshake.append_to(&mut head);
+        if let Some(proxy) = self.dialer.forward_proxy(origin) {
+            head = proxy.to_absolute_form(&head, origin);
         }
-        let mut connection = self.dialer.connect_alone(origin).await?;
-        connection.write(&head, &[]).await.map_err(|error| broke(&error))?;
-        let answer = http1::read_upgrade(&mut connection).await?;
-        if answer.answer.status != 101 {
-            let body = http1::Reading::new(connection, answer.framing, None, self.patience).into();
-            return Ok(Upgraded::Refused(Box::new(Incoming { head: answer.answer, body })));
+        let mut connection = self.dialer.connect_http1(origin).await?;
+        connection.write(&head, &[]).await.map_err(|error| upstream_error(&error))?;
+        let answer = http1::read_upgrade_response(&mut connection).await?;
+        if answer.response.status != 101 {
+            let body = http1::BodyReader::new(connection, answer.framing, None, self.read_timeout).into();
+            return Ok(UpgradeResult::Rejected(Box::new(IncomingResponse { head: answer.response, body })));
         }
-        handshake.check(&answer.answer)?;
+        handshake.check_response(&answer.response)?;
         let config = WebSocketConfig::default()
-            .max_message_size(Some(LARGEST_MESSAGE))
-            .max_frame_size(Some(LARGEST_MESSAGE))
+            .max_message_size(Some(MAX_MESSAGE_BYTES))
+            .max_frame_size(Some(MAX_MESSAGE_BYTES))
             .write_buffer_size(0)
-            .max_write_buffer_size(LARGEST_MESSAGE + WRITE_BUFFER);
+            .max_write_buffer_size(MAX_MESSAGE_BYTES + WRITE_BUFFER_BYTES);
         let read = connection.buffer.split().to_vec();
         let socket = WebSocketStream::from_partially_read(connection, read, Role::Client, Some(config)).await;
-        Ok(Upgraded::Open(Box::new(socket), answer.answer.headers))
+        Ok(UpgradeResult::Open(Box::new(socket), answer.response.headers))
     }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.buffer.is_empty() {
-            return self.poll_io_read(context, into);
+            return self.poll_read_transport(context, into);
         }
         let length = self.buffer.len().min(into.remaining());
         into.put_slice(&self.buffer[..length]);
@@ -127,15 +133,15 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_send(context, &bytes)
+        self.poll_write_buf(context, &bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_through(context)
+        self.poll_flush_transport(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_end(context)
+        self.poll_shutdown_transport(context)
     }
 }
 
@@ -143,38 +149,38 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
 
-    fn answer(fields: &[(&str, &str)]) -> AnswerHead {
+    fn upgrade_response(fields: &[(&str, &str)]) -> ResponseHead {
         let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-        AnswerHead { status: 101, headers }
+        ResponseHead { status: 101, headers }
     }
 
     #[test]
-    fn only_the_answer_to_this_handshake_is_one() {
+    fn accepts_only_a_response_to_this_handshake() {
         // RFC 6455 §1.3
-        let handshake = Handshake { key: "dGhlIHNhbXBsZSBub25jZQ==".into(), protocols: Some("realtime, b".into()) };
+        let handshake = Handshake { key: "dGhlIHNhbXBsZSBub25jZQ==".into(), subprotocols: Some("realtime, b".into()) };
         let good = [
             ("connection", "Upgrade"),
             ("upgrade", "websocket"),
             ("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
         ];
-        assert!(handshake.check(&answer(&good)).is_ok());
+        assert!(handshake.check_response(&upgrade_response(&good)).is_ok());
         for (place, field) in
             [(0, ("connection", "close")), (1, ("upgrade", "h2c")), (2, ("sec-websocket-accept", "x"))]
         {
             let mut bad = good;
             bad[place] = field;
-            assert!(handshake.check(&answer(&bad)).is_err(), "{field:?}");
+            assert!(handshake.check_response(&upgrade_response(&bad)).is_err(), "{field:?}");
         }
-        let more = |field| answer(&[good[0], good[1], good[2], field]);
-        assert!(handshake.check(&more(("sec-websocket-protocol", "realtime"))).is_ok());
-        assert!(handshake.check(&more(("sec-websocket-protocol", "other"))).is_err());
-        assert!(handshake.check(&more(("sec-websocket-extensions", "permessage-deflate"))).is_err());
+        let more = |field| upgrade_response(&[good[0], good[1], good[2], field]);
+        assert!(handshake.check_response(&more(("sec-websocket-protocol", "realtime"))).is_ok());
+        assert!(handshake.check_response(&more(("sec-websocket-protocol", "other"))).is_err());
+        assert!(handshake.check_response(&more(("sec-websocket-extensions", "permessage-deflate"))).is_err());
     }
 
     #[test]
-    fn a_head_asks_once_and_ends_once() {
+    fn appends_the_handshake_once_before_one_blank_line() {
         let mut head = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_vec();
-        Handshake::new(&["realtime"]).write(&mut head);
+        Handshake::new(&["realtime"]).append_to(&mut head);
         let text = String::from_utf8(head).unwrap();
         assert_eq!(text.matches("\r\n\r\n").count(), 1);
         assert!(text.ends_with("sec-websocket-protocol: realtime\r\n\r\n") && text.contains("sec-websocket-key: "));

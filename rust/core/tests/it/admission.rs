@@ -7,7 +7,7 @@ use crate::harness::{
     scripted::{Scripted, whole},
     until,
 };
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,7 +46,7 @@ fn restricted(rig: &Rig) {
 }
 
 fn whole_upload(provider: &str, form: String) -> Ask {
-    upload(provider, Body::Whole(form.into()))
+    upload(provider, Body::Complete(form.into()))
 }
 
 fn upload(provider: &str, form: Body) -> Ask {
@@ -189,12 +189,12 @@ async fn a_file_that_is_on_its_way_already_is_broken_off() {
             let rig = Rig::at(&provider.url());
             restricted(&rig);
             let form = form(&lines, "batch");
-            let (feeder, feed) = feed(|| ());
+            let (feeder, feed) = feed_channel(|| ());
             for piece in form.as_bytes().chunks(10_000) {
                 feeder.push(bytes::Bytes::copy_from_slice(piece));
             }
-            feeder.end(End::Complete);
-            let body = Body::Fed(feed, (!is_chunked).then_some(form.len() as u64));
+            feeder.finish(BodyEnd::Complete);
+            let body = Body::Streamed(feed, (!is_chunked).then_some(form.len() as u64));
             let told = rig.send(upload("some", body)).await;
             if code.is_empty() {
                 assert_eq!(told.status, 200, "{}", told.text());
@@ -215,10 +215,10 @@ async fn a_form_that_lacks_its_end_does_not_reach_the_provider_whole() {
     let rig = Rig::at(&provider.url());
     restricted(&rig);
     let form = form(&line("good"), "batch").replace("--b-1--\r\n", "");
-    let (feeder, feed) = feed(|| ());
+    let (feeder, feed) = feed_channel(|| ());
     feeder.push(bytes::Bytes::from(form.clone()));
-    feeder.end(End::Complete);
-    let told = rig.send(upload("some", Body::Fed(feed, Some(form.len() as u64)))).await;
+    feeder.finish(BodyEnd::Complete);
+    let told = rig.send(upload("some", Body::Streamed(feed, Some(form.len() as u64)))).await;
     assert_eq!(outcome(&told), refused("unreadable_batch"));
     until("the provider hears that there is no more", || read.lock().unwrap().1).await;
     assert!(!read.lock().unwrap().0.contains("good"));

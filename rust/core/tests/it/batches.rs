@@ -7,7 +7,7 @@ use crate::harness::{
     scripted::{Scripted, request, whole},
     sha256,
 };
-use penstock_core::ingress::body::{Body, End, Interest, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, ReaderState, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
@@ -202,14 +202,14 @@ async fn a_large_batch_counts_once_towards_the_room() {
         let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
         ask.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
     };
-    let (feeder, fed) = feed(|| ());
+    let (feeder, fed) = feed_channel(|| ());
     for piece in body.chunks(100_000) {
         feeder.push(piece.to_vec().into());
     }
-    feeder.end(End::Complete);
-    for ask in [ask().with(Body::Fed(fed, Some(body.len() as u64))), ask().body(body)] {
+    feeder.finish(BodyEnd::Complete);
+    for ask in [ask().with(Body::Streamed(fed, Some(body.len() as u64))), ask().body(body)] {
         assert_eq!(rig.send(ask).await.status, 200);
-        assert_eq!(rig.gateway.shared.bodies.used(), 0);
+        assert_eq!(rig.gateway.shared.body_memory.used_bytes(), 0);
     }
 }
 
@@ -220,22 +220,22 @@ async fn nothing_is_read_of_the_batch_of_a_stranger() {
     rig.apply(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
     let batch = |key: &str| {
-        let (feeder, fed) = feed(|| ());
+        let (feeder, fed) = feed_channel(|| ());
         let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
         let ask = ask.header("content-type", "application/json").header("x-gateway-api-key", key);
-        (feeder, ask.with(Body::Fed(fed, None)))
+        (feeder, ask.with(Body::Streamed(fed, None)))
     };
     // Its body never comes.
     let (feeder, stranger) = batch("pk-2");
     let told = in_time(rig.send(stranger)).await;
-    assert_eq!((told.status, told.code().as_str(), feeder.interest()), (401, "03", Interest::Lost));
+    assert_eq!((told.status, told.code().as_str(), feeder.reader_state()), (401, "03", ReaderState::Closed));
     assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "03"]));
     let (feeder, known) = batch("pk-1");
     feeder
         .push(br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#[..].into());
-    feeder.end(End::Complete);
+    feeder.finish(BodyEnd::Complete);
     assert_eq!(rig.send(known).await.status, 200);
     let (feeder, broken) = batch("pk-1");
-    feeder.end(End::Left);
+    feeder.finish(BodyEnd::Disconnected);
     assert_eq!(rig.send(broken).await.code(), "broken_body");
 }

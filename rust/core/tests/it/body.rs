@@ -8,14 +8,14 @@ use crate::harness::{
     sha256, until, words,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, End, Feeder, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, Feeder, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
 fn fed(target: &str, length: Option<u64>) -> (Feeder, Ask) {
-    let (feeder, feed) = feed(|| ());
-    (feeder, post(target, "").with(Body::Fed(feed, length)))
+    let (feeder, feed) = feed_channel(|| ());
+    (feeder, post(target, "").with(Body::Streamed(feed, length)))
 }
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn a_body_that_comes_in_pieces_is_put_together() {
                 feeder.push(Bytes::copy_from_slice(piece));
                 tokio::task::yield_now().await;
             }
-            feeder.end(End::Complete);
+            feeder.finish(BodyEnd::Complete);
         });
         assert_eq!(rig.send(ask).await.status, 200);
         feeding.await.unwrap();
@@ -54,7 +54,7 @@ async fn an_upload_is_sent_on_as_it_comes_with_its_length_or_in_chunks() {
             feeder.push(Bytes::copy_from_slice(piece));
             feeder.push(Bytes::new());
         }
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
         let echo = rig.send(ask).await.json();
         assert_eq!(pick(&echo, ["body_bytes", "body_sha"]), json!([body.len(), sha256(&body)]));
         let framing = length.map_or(json!([null, "chunked"]), |length| json!([length.to_string(), null]));
@@ -82,7 +82,7 @@ async fn an_upload_is_not_held_until_it_is_complete() {
     let head = in_time(told.recv()).await.unwrap();
     assert!(String::from_utf8_lossy(&head).contains("content-length: 6\r\n"));
     feeder.push(Bytes::from_static(b"def"));
-    feeder.end(End::Complete);
+    feeder.finish(BodyEnd::Complete);
     assert_eq!(in_time(sending).await.unwrap(), 200);
 }
 
@@ -150,10 +150,10 @@ async fn a_body_that_is_not_as_long_as_was_declared_never_gets_out_of_step_with_
         rig.send(get("/v1/models")).await;
         let (feeder, ask) = fed("/v1/files", Some(4));
         feeder.push(sent.into());
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
         let told = in_time(rig.send(ask)).await;
         assert_eq!((told.status, told.code().as_str()), (400, code));
-        assert_eq!(rig.gateway.upstream.idle_connections(), 0);
+        assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
     }
     assert!(provider.ledger().iter().all(|seen| seen.path != "/smuggled"));
 }
@@ -165,7 +165,7 @@ async fn a_body_that_breaks_off_is_a_bad_request() {
     for (target, length) in [(CHAT, None), (CHAT, Some(100)), ("/v1/files", None), ("/v1/files", Some(100))] {
         let (feeder, ask) = fed(target, length);
         feeder.push(Bytes::from_static(b"{\"model\":"));
-        feeder.end(End::Left);
+        feeder.finish(BodyEnd::Disconnected);
         let told = rig.send(ask).await;
         assert_eq!((told.status, told.code().as_str()), (400, "broken_body"), "{target} {length:?}");
         assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["aborted", "broken_body"]));
@@ -282,7 +282,7 @@ async fn a_provider_may_answer_before_it_has_read_the_body() {
 
         let (feeder, ask) = fed("/v1/files", Some(size as u64));
         feeder.push(Bytes::from(vec![b'y'; size]));
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
         let told = rig.send(ask).await;
         assert_eq!(
             (told.status, told.json()["error"]["message"].as_str()),
@@ -298,7 +298,7 @@ async fn a_provider_may_answer_before_it_has_read_the_body() {
             (413, Some("mock error: too large")),
             "waiting, closes: {closes}"
         );
-        assert_eq!(rig.gateway.upstream.idle_connections(), 0);
+        assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
     }
 }
 

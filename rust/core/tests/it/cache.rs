@@ -109,7 +109,7 @@ async fn what_is_not_complete_and_good_is_not_kept() {
     stream.next().await.unwrap();
     drop(stream);
     let told = rig.open(ask(CHAT, true)).await;
-    assert_eq!(told.reply.headers.text("x-gateway-cache-status"), Some("MISS"));
+    assert_eq!(told.head.headers.get_str("x-gateway-cache-status"), Some("MISS"));
     drain(stream_of(told)).await;
 }
 

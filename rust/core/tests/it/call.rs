@@ -2,7 +2,7 @@
 
 use crate::harness::{Ask, CHAT, MESSAGES, Rig, by_with, settled, sha256, way, words};
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 
@@ -95,12 +95,12 @@ async fn the_model_of_a_form_may_name_it_too() {
 
 /// A body that comes in pieces.
 fn arriving(text: &str, declared: bool) -> Body {
-    let (feeder, reading) = feed(|| ());
+    let (feeder, reading) = feed_channel(|| ());
     for piece in text.as_bytes().chunks(7_001) {
         feeder.push(Bytes::copy_from_slice(piece));
     }
-    feeder.end(End::Complete);
-    Body::Fed(reading, declared.then_some(text.len() as u64))
+    feeder.finish(BodyEnd::Complete);
+    Body::Streamed(reading, declared.then_some(text.len() as u64))
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::harness::{
     ill::{Ill, median, storm},
     settled, target, touchy, way, words,
 };
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -124,11 +124,11 @@ async fn a_target_that_names_nobody_has_a_breaker_for_each_whom_requests_name() 
 async fn half_open(rig: &Rig, provider: &Server, mut config: Value) -> Value {
     // What it is asked for is said in the request: the config stays the same, and so do its breakers.
     config["targets"][0] = json!({"provider": "mock"});
-    while rig.gateway.shared.breakers.open_now() == 0 {
+    while rig.gateway.shared.breakers.open_count() == 0 {
         rig.send(by_with(&config, CHAT, words("mock?status=503", false))).await;
     }
-    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
-    rig.gateway.shared.clock.jump(Duration::from_secs(30));
+    assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
+    rig.gateway.shared.clock.advance(Duration::from_secs(30));
     provider.clear_ledger();
     rig.records();
     config
@@ -183,20 +183,20 @@ async fn what_a_caller_does_wrong_is_no_failure_of_the_target_and_no_success_eit
         let ask = crate::harness::Ask::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
         ask.header("content-type", "multipart/form-data; boundary=x").with(feeding)
     };
-    let fed = |end: End, pieces: usize| {
-        let (feeder, reading) = feed(|| ());
+    let fed = |end: BodyEnd, pieces: usize| {
+        let (feeder, reading) = feed_channel(|| ());
         for _ in 0..pieces {
             feeder.push(vec![0; 1024 * 1024].into());
         }
-        feeder.end(end);
-        Body::Fed(reading, None)
+        feeder.finish(end);
+        Body::Streamed(reading, None)
     };
     let hurried = || by_with(&config, CHAT, words("mock?first_ms=3000", false));
     let mut tried = 0;
     for _ in 0..60 {
         for (ask, code) in [
-            (form(fed(End::Left, 1)), "broken_body"),
-            (form(fed(End::Complete, 3)), "body_too_large"),
+            (form(fed(BodyEnd::Disconnected, 1)), "broken_body"),
+            (form(fed(BodyEnd::Complete, 3)), "body_too_large"),
             (hurried().header("x-gateway-request-timeout", "5"), "timeout"),
             (hurried().header("x-stainless-timeout", "0.005"), "timeout"),
         ] {
@@ -213,8 +213,8 @@ async fn what_a_caller_does_wrong_is_no_failure_of_the_target_and_no_success_eit
     }
     // Each of them was let through to try, and left it as it was: one that fails closes it off for as long again.
     assert!(tried > 12, "{tried}");
-    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
-    assert_eq!(rig.gateway.sink.metrics.breakers_opened.get(), 1);
+    assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
+    assert_eq!(rig.gateway.record_sink.metrics.breakers_opened.get(), 1);
 }
 
 #[tokio::test]
@@ -226,11 +226,11 @@ async fn a_caller_in_a_hurry_closes_nothing_off_and_a_slow_target_does() {
     let slow = |config: &Value| by_with(config, CHAT, words("mock?first_ms=3000", false));
     for hurry in [("x-gateway-request-timeout", "20"), ("x-stainless-timeout", "0.02")] {
         assert_eq!(rig.send(slow(&config).header(hurry.0, hurry.1)).await.status, 408);
-        assert_eq!(rig.gateway.shared.breakers.open_now(), 0, "{hurry:?}");
+        assert_eq!(rig.gateway.shared.breakers.open_count(), 0, "{hurry:?}");
     }
     // Who waits longer than the config does not make it less of a failure.
     assert_eq!(rig.send(slow(&config).header("x-gateway-request-timeout", "80")).await.status, 408);
-    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
+    assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn what_cannot_be_said_to_a_provider_is_not_its_failure() {
     for _ in 0..3 {
         let told = rig.send(by_with(&config, CHAT, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
         assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
-        assert_eq!(rig.gateway.shared.breakers.open_now(), 0);
+        assert_eq!(rig.gateway.shared.breakers.open_count(), 0);
     }
     assert!(provider.ledger().is_empty());
 }
@@ -286,7 +286,7 @@ async fn in_a_storm_of_failures_it_opens_within_a_second_costs_little_and_recove
     assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
     // Its cause ends, and the time for which it is left alone.
     ill.is_failing.store(false, Ordering::Relaxed);
-    rig.gateway.shared.clock.jump(Duration::from_secs(30));
+    rig.gateway.shared.clock.advance(Duration::from_secs(30));
     let (ended, before) = (Instant::now(), ill.asked().len());
     let answers = storm(&rig, &config, 300, 300).await;
     let back = answers.iter().filter(|(_, _, told)| way(told)[0] == "config.targets[0]").map(|(at, ..)| *at).min();

@@ -18,16 +18,16 @@ async fn leaps_end_what_is_kept_and_closed_off_and_refuse_nobody() {
     let (hour, day) = (Duration::from_hours(1), Duration::from_hours(24));
     for (leap, expected) in [(Duration::ZERO, "MISS"), (hour / 2, "HIT"), (hour, "MISS"), (day, "MISS"), (day, "MISS")]
     {
-        rig.gateway.shared.clock.jump(leap);
+        rig.gateway.shared.clock.advance(leap);
         assert_eq!(way(&rig.send(by(&kept)).await)[2], expected, "{leap:?}");
         for _ in 0..4 {
             let told = rig.send(by(&guarded)).await;
             assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"), "{leap:?}");
         }
-        assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
+        assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
     }
     // At first one fails, and once more when it is tried again; after each leap one tries alone, and once.
-    let metrics = &rig.gateway.sink.metrics;
-    assert_eq!((metrics.retries.get(), metrics.retries_refused.get()), (1, 0));
+    let metrics = &rig.gateway.record_sink.metrics;
+    assert_eq!((metrics.retries.get(), metrics.retries_denied.get()), (1, 0));
     assert_eq!(metrics.breakers_opened.get(), 5);
 }

@@ -17,7 +17,7 @@ use crate::harness::{
 use bytes::Bytes;
 use penstock_core::{
     endpoints::management_proxy,
-    ingress::body::{Body, End, feed},
+    ingress::body::{Body, BodyEnd, feed_channel},
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
@@ -169,11 +169,11 @@ async fn a_large_or_endless_management_answer_is_streamed() {
 async fn a_management_body_in_pieces_is_put_together_and_bounded() {
     let control = Control::up(|_| Some(whole("200 OK", "", "{}")));
     let mut rig = control.rig("http://127.0.0.1:1");
-    let (feeder, one) = feed(|| ());
+    let (feeder, one) = feed_channel(|| ());
     feeder.push(Bytes::from_static(b"ab"));
     feeder.push(Bytes::from_static(b"cd"));
-    feeder.end(End::Complete);
-    let told = rig.send(Ask::new("POST", "/v1/health").with(Body::Fed(one, None))).await;
+    feeder.finish(BodyEnd::Complete);
+    let told = rig.send(Ask::new("POST", "/v1/health").with(Body::Streamed(one, None))).await;
     assert_eq!((told.status, control.asked()[0].body.as_slice()), (200, &b"abcd"[..]));
     rig = Rig::with("", |settings| {
         settings.control_socket = Some(control.path.clone());
@@ -193,32 +193,32 @@ async fn a_management_body_is_bounded_more_tightly_than_a_file_and_so_are_all_of
     });
     rig.apply(&json!({"epoch": "0", "management": ["/v1/health", "/v1/files"]}));
     let fed = |path: &str, bytes: usize| {
-        let (feeder, body) = feed(|| ());
+        let (feeder, body) = feed_channel(|| ());
         feeder.push(vec![b' '; bytes].into());
-        feeder.end(End::Complete);
-        Ask::new("POST", path).with(Body::Fed(body, None))
+        feeder.finish(BodyEnd::Complete);
+        Ask::new("POST", path).with(Body::Streamed(body, None))
     };
     let large = 5 * 1024 * 1024;
     let told = rig.send(fed("/v1/health", large)).await;
     assert_eq!((told.status, told.code().as_str()), (413, "body_too_large"));
     assert_eq!(rig.send(Ask::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
     assert_eq!(rig.send(fed("/v1/files", large)).await.status, 200);
-    let room = &rig.gateway.shared.management;
+    let room = &rig.gateway.shared.management_memory;
     let mut shares = Vec::new();
     loop {
-        let mut share = room.share();
-        if !share.grow(1024 * 1024) {
+        let mut share = room.new_permit();
+        if !share.try_reserve(1024 * 1024) {
             break;
         }
         shares.push(share);
     }
     let told = rig.send(fed("/v1/health", 1024 * 1024)).await;
     assert_eq!((told.status, told.code().as_str(), told.header("retry-after")), (503, "overloaded", Some("1")));
-    assert_eq!(rig.gateway.sink.metrics.management_refused.get(), 1);
+    assert_eq!(rig.gateway.record_sink.metrics.management_rejected.get(), 1);
     assert_eq!(rig.send(fed("/v1/health", 1024)).await.status, 200);
     shares.clear();
     assert_eq!(rig.send(fed("/v1/health", 1024 * 1024)).await.status, 200);
-    assert_eq!(room.used(), 0);
+    assert_eq!(room.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn internal_paths_are_never_forwarded() {
     assert!(control.lines().is_empty(), "{:?}", control.lines());
     for management in ["/internal", "/internal/records", "/", "", "internal"] {
         let snapshot = json!({"epoch": "1", "management": [management]});
-        assert!(rig.gateway.apply(snapshot.to_string().as_bytes()).is_err(), "{management}");
+        assert!(rig.gateway.apply_snapshot(snapshot.to_string().as_bytes()).is_err(), "{management}");
     }
 }
 
@@ -293,7 +293,7 @@ async fn counters_are_told_about_once_a_second() {
     let rig = control.rig(&provider.url());
     rig.send(chat("mock")).await;
     rig.send(get("/v1/health")).await;
-    let telling = tokio::spawn(management_proxy::tell_metrics(Arc::clone(&rig.gateway)));
+    let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&rig.gateway)));
     until("it is told", || control.lines().contains(&"POST /internal/metrics".to_owned())).await;
     telling.abort();
     let told: Value = serde_json::from_slice(&control.asked().last().unwrap().body).unwrap();
@@ -315,15 +315,15 @@ async fn snapshots_are_followed_and_a_bad_one_changes_nothing() {
     let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
     let publish = |json: Value| *published.lock().unwrap() = json.to_string().into_bytes();
     publish(json!({"epoch": "1"}));
-    until("the first comes", || rig.gateway.epoch() == "1").await;
+    until("the first comes", || rig.gateway.snapshot_epoch() == "1").await;
     publish(json!({"epoch": "2", "keys": [{"id": "k"}]}));
     until("the bad one is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "3", "management": ["/v1/health"]}));
-    until("the next comes", || rig.gateway.epoch() == "3").await;
+    until("the next comes", || rig.gateway.snapshot_epoch() == "3").await;
     publish(json!({"epoch": "4", "since": "1"}));
     until("what fits to something else is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "5", "since": "3"}));
-    until("what fits comes", || rig.gateway.epoch() == "5").await;
+    until("what fits comes", || rig.gateway.snapshot_epoch() == "5").await;
     following.abort();
     let lines = control.lines();
     assert_eq!(lines[0], "GET /internal/snapshot?worker=1&epoch=0");
@@ -340,13 +340,13 @@ async fn while_the_control_process_is_away_the_last_snapshot_holds() {
     let rig = control.rig(&provider.url());
     let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
     tokio::time::sleep(Duration::from_millis(120)).await;
-    assert_eq!((rig.gateway.epoch().as_str(), rig.send(chat("mock")).await.status), ("0", 200));
+    assert_eq!((rig.gateway.snapshot_epoch().as_str(), rig.send(chat("mock")).await.status), ("0", 200));
     control.rise(
         |asked| {
             if asked.line.ends_with("epoch=0") { Some(whole("200 OK", "", r#"{"epoch":"1"}"#)) } else { None }
         },
     );
-    until("the new one comes", || rig.gateway.epoch() == "1").await;
+    until("the new one comes", || rig.gateway.snapshot_epoch() == "1").await;
     // It waits for news in one question, and does not ask again and again.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(control.lines(), ["GET /internal/snapshot?worker=1&epoch=0", "GET /internal/snapshot?worker=1&epoch=1"]);

@@ -203,7 +203,7 @@ async fn what_was_said_before_a_cut_or_before_the_caller_left_is_counted_once() 
         }
         drop(answer);
         assert_eq!(units(&rig.record()), json!([asked, 2, asked + 2, true, "aborted"]), "{path}");
-        assert_eq!(rig.gateway.sink.metrics.tokens_estimated.get(), 2 * (asked + 2), "{path}");
+        assert_eq!(rig.gateway.record_sink.metrics.tokens_estimated.get(), 2 * (asked + 2), "{path}");
     }
 }
 

@@ -16,7 +16,7 @@ use crate::harness::{
     scripted::{Scripted, hears_something, request, whole},
     words,
 };
-use penstock_core::upstream::LookUp;
+use penstock_core::upstream::LookupFn;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpSocket, TcpStream},
@@ -27,7 +27,7 @@ const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Gives these answers one after the other, the last of them for ever; and counts.
-fn answers(answers: &[&[IpAddr]]) -> (LookUp, Arc<AtomicUsize>) {
+fn answers(answers: &[&[IpAddr]]) -> (LookupFn, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let answers: Vec<_> = answers.iter().map(|addresses| addresses.to_vec()).collect();

@@ -160,8 +160,8 @@ async fn it_leaves_no_trace_in_what_decides() {
         let said = breakers().await;
         assert_eq!(said["targets"].as_array().unwrap().len(), 1, "{said}");
     }
-    assert_eq!(rig.gateway.sink.metrics.breaker_skips.get(), 0);
-    rig.gateway.shared.clock.jump(std::time::Duration::from_secs(30));
+    assert_eq!(rig.gateway.record_sink.metrics.breaker_skips.get(), 0);
+    rig.gateway.shared.clock.advance(std::time::Duration::from_secs(30));
     for _ in 0..3 {
         let said = breakers().await;
         assert_eq!(said["targets"][0]["breaker"], "half_open", "{said}");

@@ -1,7 +1,7 @@
 //! Who is known to Google by somebody else's word: whose token goes where, and what comes of it.
 
 use crate::harness::{Ask, CHAT, Rig, issuer::Issuer, words};
-use penstock_core::process::settings::Identity;
+use penstock_core::process::settings::WorkloadIdentity;
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn file(source: &Value, exchange: &str) -> Value {
 }
 
 /// A gateway with this identity, and a stored provider with this file.
-fn rig(provider: &Server, identity: Identity, file: &Value) -> Rig {
+fn rig(provider: &Server, identity: WorkloadIdentity, file: &Value) -> Rig {
     let rig = Rig::with("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
         settings.identity = identity;
@@ -50,12 +50,12 @@ async fn a_token_of_the_platforms_is_exchanged_where_the_operator_says_and_nowhe
         (Issuer::of_tokens().await, of_account().await, Issuer::of_tokens().await, Server::start().await);
     let path = std::env::temp_dir().join(format!("penstock-google-{}", std::process::id()));
     std::fs::write(&path, "{\"id_token\":\"vouched\"}\n").unwrap();
-    let identity = Identity {
+    let identity = WorkloadIdentity {
         lend: true,
         google_token_file: Some(path.clone()),
         google_sts_url: format!("{}/v1/token", sts.server.url()),
         google_iam_url: iam.server.url(),
-        ..Identity::default()
+        ..WorkloadIdentity::default()
     };
     let format = json!({"type": "json", "subject_token_field_name": "id_token"});
     let mut told = file(&json!({"file": path, "format": format}), &evil.server.url());
@@ -89,8 +89,8 @@ async fn a_token_of_the_platforms_is_exchanged_where_the_operator_says_and_nowhe
     let other = file(&json!({"file": "/etc/passwd"}), &evil.server.url());
     let mut elsewhere = told.clone();
     elsewhere["service_account_impersonation_url"] = format!("{}{ACCOUNT}", evil.server.url()).into();
-    let kept = Identity { lend: false, ..identity.clone() };
-    let unset = Identity { google_token_file: None, ..identity.clone() };
+    let kept = WorkloadIdentity { lend: false, ..identity.clone() };
+    let unset = WorkloadIdentity { google_token_file: None, ..identity.clone() };
     for (identity, told, words) in [
         (identity.clone(), &other, "identity.google_token_file"),
         (identity, &elsewhere, "iamcredentials"),
@@ -112,18 +112,18 @@ async fn a_token_that_somebody_serves_is_asked_for_like_all_else() {
     let source = json!({"url": format!("{}/token?audience=a", idp.server.url()),
         "headers": {"Authorization": "Bearer own"}, "format": format});
     let mut told = file(&source, &format!("{}/exchange", sts.server.url()));
-    let answer = rig(&provider, Identity::default(), &told).send(stored()).await;
+    let answer = rig(&provider, WorkloadIdentity::default(), &told).send(stored()).await;
     assert_eq!((answer.status, carried(&provider)), (200, vec!["Bearer token-1".to_owned()]), "{}", answer.text());
     assert!(idp.asked()[0].starts_with("GET /token?audience=a HTTP/1.1"), "{}", idp.asked()[0]);
     assert!(idp.asked()[0].contains("authorization: Bearer own\r\n") && !idp.asked()[0].contains("content-length"));
     assert!(sts.form(0).contains(&("subject_token".to_owned(), "theirs".to_owned())));
     told["service_account_impersonation_url"] = format!("{}{ACCOUNT}", iam.server.url()).into();
-    let gateway = rig(&provider, Identity::default(), &told);
+    let gateway = rig(&provider, WorkloadIdentity::default(), &told);
     assert_eq!(gateway.send(stored()).await.status, 200);
     assert_eq!(carried(&provider)[1], "Bearer of-the-account");
     // The machine's own services are no place for anybody to ask.
     let metadata = json!({"url": "http://169.254.169.254/latest/token"});
-    let answer = rig(&provider, Identity::default(), &file(&metadata, &sts.server.url())).send(stored()).await;
+    let answer = rig(&provider, WorkloadIdentity::default(), &file(&metadata, &sts.server.url())).send(stored()).await;
     assert!(answer.status == 502 && answer.text().contains("169.254.169.254"), "{}", answer.text());
 }
 
@@ -134,7 +134,7 @@ async fn who_gives_no_token_is_named_and_what_is_secret_is_not() {
     let no = json!({"error": "invalid_target", "error_description": "no such pool"}).to_string();
     let sts = Issuer::giving(move |_| (400, no.clone())).await;
     let told = file(&json!({"url": idp.server.url()}), &sts.server.url());
-    let answer = rig(&provider, Identity::default(), &told).send(stored()).await;
+    let answer = rig(&provider, WorkloadIdentity::default(), &told).send(stored()).await;
     assert!(answer.status == 502 && answer.text().contains("no such pool"), "{}", answer.text());
     assert!(!answer.text().contains("canary"));
 }

@@ -7,7 +7,7 @@ use crate::harness::{
     scripted::{EVENTS_HEAD, Scripted, events, request},
     settled, target, way, words,
 };
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -191,17 +191,17 @@ async fn it_holds_on_paths_that_are_passed_through() {
 
 /// An upload that arrives while it is sent on.
 async fn upload(rig: &Rig, config: &Value, kind: &str) -> Told {
-    let (feeder, reading) = feed(|| ());
+    let (feeder, reading) = feed_channel(|| ());
     feeder.push(b"some bytes"[..].into());
     let ask =
         Ask::new("POST", "/v1/files").header("x-gateway-config", &config.to_string()).header("content-type", kind);
     let ask = ask
         .header("x-mock-status", "503")
         .header("x-gateway-forward-headers", "x-mock-status")
-        .with(Body::Fed(reading, None));
+        .with(Body::Streamed(reading, None));
     let feeding = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
     });
     let told = rig.send(ask).await;
     feeding.await.unwrap();
@@ -232,13 +232,13 @@ async fn an_upload_of_which_nothing_was_sent_goes_to_the_next() {
     let config = fallback(&[&unable[..], &[json!({"provider": "mock"})]].concat());
     let pieces: Vec<_> = (0..20_u8).map(|number| vec![number; 100_000]).collect();
     for length in [None, Some(2_000_000)] {
-        let (feeder, reading) = feed(|| ());
+        let (feeder, reading) = feed_channel(|| ());
         for piece in &pieces {
             feeder.push(piece.clone().into());
         }
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
         let ask = Ask::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
-        let ask = ask.header("content-type", "audio/wav").with(Body::Fed(reading, length));
+        let ask = ask.header("content-type", "audio/wav").with(Body::Streamed(reading, length));
         let told = rig.send(ask).await;
         assert_eq!((told.status, way(&told)[0]), (200, "config.targets[3]"), "{}", told.text());
         let steps = rig.record()["decisions"].clone();

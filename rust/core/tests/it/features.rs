@@ -5,7 +5,7 @@ use crate::harness::{
     scripted::{Scripted, request, whole},
     settled, target, touchy, way,
 };
-use penstock_core::endpoints::realtime::{self, Connected};
+use penstock_core::endpoints::realtime::{self, UpgradeOutcome};
 use penstock_mock::{Entry, Server};
 use serde_json::{Map, Value, json};
 
@@ -388,15 +388,15 @@ async fn every_feature_acts_on_every_route_in_every_form() {
 /// A session opened by a config: the option that agreed, or the status of a refusal, and what the provider saw.
 async fn opened(rig: &Rig, ask: Ask) -> (u16, String) {
     let head = ask.request().head;
-    match Box::pin(crate::harness::in_time(realtime::connect(&rig.gateway, head))).await {
-        Connected::Open(session) => {
+    match Box::pin(crate::harness::in_time(realtime::handle_upgrade(&rig.gateway, head))).await {
+        UpgradeOutcome::Accepted(session) => {
             drop(session);
             let record = rig.record();
             (101, record["last_used_option_index"].as_str().unwrap_or_default().to_owned())
         }
-        Connected::Refused(answer) => {
-            let option = answer.reply.headers.text("x-gateway-last-used-option-index").unwrap_or_default();
-            (answer.reply.status, option.to_owned())
+        UpgradeOutcome::Rejected(answer) => {
+            let option = answer.head.headers.get_str("x-gateway-last-used-option-index").unwrap_or_default();
+            (answer.head.status, option.to_owned())
         }
     }
 }

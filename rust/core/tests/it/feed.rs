@@ -119,7 +119,7 @@ fn shipping(rig: &Rig) -> (oneshot::Sender<()>, JoinHandle<()>) {
 }
 
 async fn all_are_shipped(rig: &Rig) {
-    until("all are shipped", || rig.gateway.sink.outbox.held() == 0).await;
+    until("all are shipped", || rig.gateway.record_sink.outbox.unacknowledged_bytes() == 0).await;
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_batch_is_offered_until_it_is_taken_and_says_so() {
         rig.send(chat("mock")).await;
     }
     tokio::time::sleep(Duration::from_millis(150)).await;
-    assert!(rig.gateway.sink.outbox.held() > 0);
+    assert!(rig.gateway.record_sink.outbox.unacknowledged_bytes() > 0);
     taker.rise(&[Reply::Refuse, Reply::Leave]);
     rig.send(chat("mock")).await;
     all_are_shipped(&rig).await;
@@ -162,7 +162,7 @@ async fn a_batch_is_offered_until_it_is_taken_and_says_so() {
     let total = ids.len();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!((total, ids.len(), rig.gateway.sink.outbox.dropped()), (4, 4, 0));
+    assert_eq!((total, ids.len(), rig.gateway.record_sink.outbox.dropped_lines()), (4, 4, 0));
     shipping.abort();
 }
 
@@ -177,7 +177,7 @@ async fn the_batch_in_hand_is_handed_over_before_shipping_stops() {
     stop.send(()).unwrap();
     in_time(shipping).await.unwrap();
     let offered: Vec<_> = taker.batches().iter().map(|batch| (batch.again, lines(&batch.lines).len())).collect();
-    assert_eq!((offered, rig.gateway.sink.outbox.held()), (vec![(false, 1), (true, 1)], 0));
+    assert_eq!((offered, rig.gateway.record_sink.outbox.unacknowledged_bytes()), (vec![(false, 1), (true, 1)], 0));
 }
 
 #[tokio::test]
@@ -189,7 +189,10 @@ async fn the_last_records_are_flushed_within_a_deadline() {
     drop(rig.open(stream(CHAT, "mock?chunk_ms=50")).await);
     in_time(management_proxy::flush_records(&rig.gateway, Duration::from_secs(5))).await;
     let outcomes: Vec<_> = taker.records().iter().map(|record| record["outcome"].clone()).collect();
-    assert_eq!((json!(outcomes), rig.gateway.sink.outbox.held()), (json!(["complete", "aborted"]), 0));
+    assert_eq!(
+        (json!(outcomes), rig.gateway.record_sink.outbox.unacknowledged_bytes()),
+        (json!(["complete", "aborted"]), 0)
+    );
 
     let absent = Taker::down();
     let rig = absent.rig(&provider.url());

@@ -8,7 +8,7 @@ use crate::harness::{
     scripted::{Scripted, request},
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
@@ -237,12 +237,12 @@ fn large(purpose_first: bool) -> Body {
     let content = "0123456789abcde\n".repeat((PART * 3 + 1600) / 16);
     let (purpose, file) = (field("purpose", "user_data"), file(&content));
     let whole = Bytes::from(form(&if purpose_first { [purpose, file] } else { [file, purpose] }));
-    let (feeder, feed) = feed(|| ());
+    let (feeder, feed) = feed_channel(|| ());
     for at in (0..whole.len()).step_by(200_000) {
         feeder.push(whole.slice(at..whole.len().min(at + 200_000)));
     }
-    feeder.end(End::Complete);
-    Body::Fed(feed, None)
+    feeder.finish(BodyEnd::Complete);
+    Body::Streamed(feed, None)
 }
 
 #[tokio::test]
@@ -287,17 +287,17 @@ async fn a_part_of_a_large_file_takes_of_the_room_for_bodies() {
     let rig = Played::rig();
     let of = |bytes: usize| form(&[field("purpose", "fine-tune"), file(&"x".repeat(bytes))]);
     // All of it but a mebibyte, in which the form itself has room.
-    let room = &rig.gateway.shared.bodies;
-    let (mut full, mut spare) = (room.share(), room.share());
-    assert!(spare.grow(1024 * 1024));
-    while full.grow(1024 * 1024) {}
+    let room = &rig.gateway.shared.body_memory;
+    let (mut full, mut spare) = (room.new_permit(), room.new_permit());
+    assert!(spare.try_reserve(1024 * 1024));
+    while full.try_reserve(1024 * 1024) {}
     drop(spare);
     let told = keeper.upload(&rig, of(300 * 1024)).await;
     assert_eq!((told.status, told.code().as_str(), told.header("retry-after")), (503, "no_room", Some("1")));
     assert_eq!((keeper.upload(&rig, of(9)).await.status, keeper.lines().len()), (200, 1));
     drop(full);
     assert_eq!(keeper.upload(&rig, of(300 * 1024)).await.status, 200);
-    assert_eq!(room.used(), 0);
+    assert_eq!(room.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -481,13 +481,13 @@ async fn a_large_dataset_is_filled_as_it_comes_and_is_none_where_that_fails() {
         let form =
             String::from_utf8(large(true).collect().await.unwrap().to_vec()).unwrap().replace("user_data", "fine-tune");
         let whole = Bytes::from(form);
-        let (feeder, feed) = feed(|| ());
+        let (feeder, feed) = feed_channel(|| ());
         for at in (0..whole.len()).step_by(200_000) {
             feeder.push(whole.slice(at..whole.len().min(at + 200_000)));
         }
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
         let ask = of_fireworks(&keeper, "POST", "/v1/files").header("content-type", FORM);
-        let told = Played::rig().send(ask.with(Body::Fed(feed, None))).await;
+        let told = Played::rig().send(ask.with(Body::Streamed(feed, None))).await;
         assert_eq!(told.status, status, "{}", told.text());
         if status == 200 {
             assert_eq!(told.json()["bytes"], PART * 3 + 1600);
@@ -507,12 +507,12 @@ fn texts(last: &str) -> Body {
     };
     let content: String = (0..400).map(|id| row(id, "m")).chain([row(400, last)]).collect();
     let whole = Bytes::from(form(&[field("purpose", "batch"), file(&content)]));
-    let (feeder, feed) = feed(|| ());
+    let (feeder, feed) = feed_channel(|| ());
     for at in (0..whole.len()).step_by(50_000) {
         feeder.push(whole.slice(at..whole.len().min(at + 50_000)));
     }
-    feeder.end(End::Complete);
-    Body::Fed(feed, None)
+    feeder.finish(BodyEnd::Complete);
+    Body::Streamed(feed, None)
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ async fn the_second_target_answers_for_a_slow_first_whose_connection_is_closed()
         assert_eq!(slow.outcome, Outcome::ClientClosed);
         provider.clear_ledger();
     }
-    assert_eq!(rig.gateway.sink.metrics.hedged.get(), 2);
+    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 2);
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_first_that_answers_in_time_or_fails_at_once_is_not_raced() {
         assert_eq!((told.status, way(&told)[0]), (200, option));
         assert!(!rig.record().to_string().contains("hedged"));
     }
-    assert_eq!(rig.gateway.sink.metrics.hedged.get(), 0);
+    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 0);
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn no_more_than_its_share_of_requests_is_sent_twice() {
         assert_eq!(rig.send(by(&config)).await.status, 200);
     }
     // One is free, and a quarter of twenty.
-    let made = rig.gateway.sink.metrics.hedged.get();
+    let made = rig.gateway.record_sink.metrics.hedged.get();
     assert!((5..=6).contains(&made), "{made}");
     assert_eq!(settled(&provider, 20 + made as usize).await.len(), 20 + made as usize);
 }
@@ -118,7 +118,7 @@ async fn a_percentile_is_learned_from_the_first_targets_own_answers() {
     for _ in 0..20 {
         rig.send(ask("mock?chunks=1")).await;
     }
-    assert_eq!(rig.gateway.sink.metrics.hedged.get(), 0);
+    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 0);
     let began = Instant::now();
     let told = rig.send(ask(&format!("mock?{SLOW}"))).await;
     assert_eq!(way(&told)[0], "config.targets[1]");
@@ -138,7 +138,7 @@ async fn what_fails_or_was_kept_says_nothing_of_how_long_answers_take() {
     }
     // One answer is all that is known: nothing follows from it.
     assert_eq!(way(&rig.send(ask("mock?first_ms=300")).await)[0], "config.targets[0]");
-    assert_eq!(rig.gateway.sink.metrics.hedged.get(), 0);
+    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 0);
 }
 
 #[tokio::test]

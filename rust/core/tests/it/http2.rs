@@ -19,7 +19,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream, server};
 use http::{HeaderMap, Request, Response};
 use penstock_core::{
-    ingress::body::{self, Body, End},
+    ingress::body::{self, Body, BodyEnd},
     process::settings::Settings,
 };
 use tokio::{
@@ -143,7 +143,7 @@ async fn many_requests_share_one_connection_even_when_they_come_at_once() {
         }
     }
     assert_eq!(connections.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.gateway.upstream.idle_connections(), 1);
+    assert_eq!(rig.gateway.upstream.idle_connection_count(), 1);
 }
 
 #[tokio::test]
@@ -292,16 +292,16 @@ async fn large_bodies_go_out_whole_and_in_pieces() {
     let ask = || at(port, Ask::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
     assert_eq!(rig.send(ask().body(large.clone())).await.status, 200);
     for length in [None, Some(large.len() as u64)] {
-        let (feeder, feed) = body::feed(|| ());
+        let (feeder, feed) = body::feed_channel(|| ());
         let pieces: Vec<_> = large.chunks(70_000).map(Bytes::copy_from_slice).collect();
         tokio::spawn(async move {
             for piece in pieces {
                 feeder.push(piece);
                 tokio::task::yield_now().await;
             }
-            feeder.end(End::Complete);
+            feeder.finish(BodyEnd::Complete);
         });
-        assert_eq!(rig.send(ask().with(Body::Fed(feed, length))).await.status, 200);
+        assert_eq!(rig.send(ask().with(Body::Streamed(feed, length))).await.status, 200);
     }
     assert_eq!(*lengths.lock().unwrap(), [(large.len(), sum); 3]);
 }
@@ -321,11 +321,11 @@ async fn a_body_that_breaks_off_resets_its_stream() {
         }
     })
     .await;
-    let (feeder, feed) = body::feed(|| ());
+    let (feeder, feed) = body::feed_channel(|| ());
     feeder.push(Bytes::from_static(b"some"));
-    feeder.end(End::Left);
+    feeder.finish(BodyEnd::Disconnected);
     let ask = at(port, Ask::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
-    let answer = rig().send(ask.with(Body::Fed(feed, Some(100)))).await;
+    let answer = rig().send(ask.with(Body::Streamed(feed, Some(100)))).await;
     assert_eq!(answer.code(), "broken_body");
     in_time(reset.notified()).await;
 }

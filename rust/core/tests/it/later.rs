@@ -150,8 +150,8 @@ async fn a_response_in_the_background_whose_stream_was_left_is_paid_for_by_who_f
 async fn node(provider_url: &str, redis: &RedisServer) -> Rig {
     let rig = Rig::with(provider_url, |settings| settings.redis_url = Some(Secret::new(redis.url())));
     let gateway = Arc::clone(&rig.gateway);
-    tokio::spawn(async move { gateway.shared.tend().await });
-    until("Redis is there", || rig.gateway.shared.redis.as_ref().unwrap().is_there()).await;
+    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
+    until("Redis is there", || rig.gateway.shared.redis.as_ref().unwrap().is_available()).await;
     rig
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::harness::{CHAT, MESSAGES, Rig, chat, in_time, pick, post, stream, stream_of, until, words};
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 
@@ -15,7 +15,7 @@ async fn one_request_too_many_is_told_to_come_again() {
     let held: Vec<_> = (0..2)
         .map(|_| {
             let gateway = Arc::clone(&rig.gateway);
-            tokio::spawn(async move { gateway.handle(chat("mock?first_ms=150").request()).await.reply.status })
+            tokio::spawn(async move { gateway.handle(chat("mock?first_ms=150").request()).await.head.status })
         })
         .collect();
     until("both are under way", || provider.ledger().len() == 2).await;
@@ -57,15 +57,15 @@ async fn bodies_that_are_held_whole_share_a_room_and_who_finds_none_is_told_to_c
         if !pieces {
             return post(path, body);
         }
-        let (feeder, feed) = feed(|| ());
+        let (feeder, feed) = feed_channel(|| ());
         body.chunks(100_000)
             .for_each(|piece| assert!(feeder.push(Bytes::copy_from_slice(piece)) || feeder.is_paused()));
-        feeder.end(End::Complete);
-        post(path, "").with(Body::Fed(feed, Some(body.len() as u64)))
+        feeder.finish(BodyEnd::Complete);
+        post(path, "").with(Body::Streamed(feed, Some(body.len() as u64)))
     };
     let gateway = Arc::clone(&rig.gateway);
     let first = large("mock?first_ms=300", CHAT, true).request();
-    let held = tokio::spawn(async move { gateway.handle(first).await.reply.status });
+    let held = tokio::spawn(async move { gateway.handle(first).await.head.status });
     until("it is under way", || provider.ledger().len() == 1).await;
     for (path, pieces) in [(CHAT, true), (CHAT, false), (MESSAGES, true)] {
         let told = rig.send(large("mock", path, pieces)).await;
@@ -77,11 +77,11 @@ async fn bodies_that_are_held_whole_share_a_room_and_who_finds_none_is_told_to_c
     // Small ones, and those that are sent on as they come, need none of it.
     assert_eq!(rig.send(chat("mock")).await.status, 200);
     assert_eq!(rig.send(large("mock", "/v1/files", true)).await.status, 200);
-    assert_eq!(rig.gateway.sink.metrics.bodies_refused.get(), 3);
+    assert_eq!(rig.gateway.record_sink.metrics.bodies_rejected.get(), 3);
     assert_eq!(in_time(held).await.unwrap(), 200);
     rig.records();
     assert_eq!((rig.send(large("mock", CHAT, true)).await.status, rig.records().len()), (200, 1));
-    assert_eq!(rig.gateway.shared.bodies.used(), 0);
+    assert_eq!(rig.gateway.shared.body_memory.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -102,20 +102,25 @@ async fn records_that_do_not_fit_are_counted_and_cost_no_request() {
     for _ in 0..50 {
         assert_eq!(rig.send(chat("mock")).await.status, 200);
     }
-    let outbox = &rig.gateway.sink.outbox;
-    assert!(outbox.accepted() >= 3 && outbox.dropped() > 0, "{} {}", outbox.accepted(), outbox.dropped());
-    assert_eq!(outbox.accepted() + outbox.dropped(), 50);
-    assert!(outbox.held() < limit + 2_000, "{}", outbox.held());
+    let outbox = &rig.gateway.record_sink.outbox;
+    assert!(
+        outbox.accepted_lines() >= 3 && outbox.dropped_lines() > 0,
+        "{} {}",
+        outbox.accepted_lines(),
+        outbox.dropped_lines()
+    );
+    assert_eq!(outbox.accepted_lines() + outbox.dropped_lines(), 50);
+    assert!(outbox.unacknowledged_bytes() < limit + 2_000, "{}", outbox.unacknowledged_bytes());
     // What was taken but not acknowledged still counts.
-    let taken = outbox.take().unwrap();
-    assert_eq!(crate::harness::lines(&taken).len() as u64, outbox.accepted());
+    let taken = outbox.take_pending().unwrap();
+    assert_eq!(crate::harness::lines(&taken).len() as u64, outbox.accepted_lines());
     rig.send(chat("mock")).await;
-    assert_eq!(outbox.accepted() + outbox.dropped(), 51);
-    assert!(outbox.take().is_none());
+    assert_eq!(outbox.accepted_lines() + outbox.dropped_lines(), 51);
+    assert!(outbox.take_pending().is_none());
     outbox.acknowledge(taken);
     rig.send(chat("mock")).await;
     assert_eq!(rig.records().len(), 1);
-    assert_eq!(outbox.held(), 0);
+    assert_eq!(outbox.unacknowledged_bytes(), 0);
 }
 
 #[tokio::test]
@@ -137,5 +142,5 @@ async fn many_streams_at_once_all_end_well() {
     }
     assert_eq!(rig.records().len(), 200);
     tokio::time::sleep(Duration::from_millis(5)).await;
-    assert_eq!(rig.gateway.sink.metrics.in_flight(), 0);
+    assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
 }

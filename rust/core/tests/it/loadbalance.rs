@@ -50,7 +50,7 @@ async fn a_user_stays_with_a_target_in_every_worker() {
     let mut seen = HashMap::new();
     for round in 0..3 {
         // No clock moves a session.
-        one.gateway.shared.clock.jump(Duration::from_secs(45));
+        one.gateway.shared.clock.advance(Duration::from_secs(45));
         for user in 0..30 {
             let metadata = json!({"user_id": format!("u{user}")}).to_string();
             let rig = if round % 2 == 0 { &one } else { &other };

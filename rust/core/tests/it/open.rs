@@ -7,7 +7,7 @@ use crate::harness::{
     talk::{REALTIME, ask, connect, open, refused, status},
     tls::{acceptor, file},
 };
-use penstock_core::{endpoints::realtime::Connected, response::outgoing::Contents};
+use penstock_core::{endpoints::realtime::UpgradeOutcome, response::outgoing::ClientResponseBody};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::{
@@ -126,10 +126,10 @@ async fn what_a_provider_says_instead_of_opening_one_is_told_also_where_it_comes
         let body = [head.as_bytes(), &chunks(said.as_bytes(), 5000), b"0\r\n\r\n"].concat();
         let provider = Scripted::closing(body).await;
         let rig = Rig::at(&provider.url());
-        let Connected::Refused(answer) = connect(&rig, ask(REALTIME)).await else { panic!("it was opened") };
-        let Contents::Whole(body) = &answer.body else { panic!("a stream") };
+        let UpgradeOutcome::Rejected(answer) = connect(&rig, ask(REALTIME)).await else { panic!("it was opened") };
+        let ClientResponseBody::Complete(body) = &answer.body else { panic!("a stream") };
         assert_eq!((status(&answer), body.len(), &body[..9]), (403, told, &said.as_bytes()[..9]));
-        assert_eq!(answer.reply.headers.text("content-length"), Some(told.to_string().as_str()));
+        assert_eq!(answer.head.headers.get_str("content-length"), Some(told.to_string().as_str()));
     }
 }
 
@@ -137,10 +137,11 @@ async fn what_a_provider_says_instead_of_opening_one_is_told_also_where_it_comes
 async fn a_refused_handshake_is_explained_when_it_asks() {
     let (provider, (_kept, bad)) = (Server::start().await, refusing("503 Service Unavailable").await);
     let rig = house(&provider);
-    let Connected::Refused(answer) = connect(&rig, asked_by(&bad).header("x-gateway-explain", "true")).await else {
+    let UpgradeOutcome::Rejected(answer) = connect(&rig, asked_by(&bad).header("x-gateway-explain", "true")).await
+    else {
         panic!("a session")
     };
-    let said: Value = serde_json::from_str(answer.reply.headers.text("x-gateway-explanation").unwrap()).unwrap();
+    let said: Value = serde_json::from_str(answer.head.headers.get_str("x-gateway-explanation").unwrap()).unwrap();
     assert_eq!(pick(&said["target"], ["provider", "model"]), json!(["mock", "gpt-realtime"]), "{said}");
     assert_eq!(pick(&said["decisions"][0], ["step", "status"]), json!(["tried", 503]), "{said}");
 }
@@ -166,10 +167,10 @@ async fn a_session_is_asked_for_again_and_a_target_that_fails_is_closed_off() {
     target["cb_config"] = json!({"failure_threshold": 2, "cooldown_interval": 30_000});
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [target, {"provider": "mock"}]});
     open(&rig, asked_by(&config)).await.close(1000, "").await;
-    assert_eq!((bad.connections(), rig.gateway.sink.metrics.retries.get()), (3, 2));
+    assert_eq!((bad.connections(), rig.gateway.record_sink.metrics.retries.get()), (3, 2));
     let names: Vec<_> = told(&rig).1.iter().map(|step| step[0].clone()).collect();
     assert_eq!(names, ["tried", "tried", "tried", "stopped", "tried"]);
-    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
+    assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
     open(&rig, asked_by(&config)).await.close(1000, "").await;
     assert_eq!((bad.connections(), told(&rig).1[0].clone()), (3, json!(["skipped", "config.targets[0]", null])));
 }

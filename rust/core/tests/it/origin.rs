@@ -79,7 +79,7 @@ async fn no_forbidden_host_of_what_is_saved_is_dialled() {
     for (index, url) in forbidden(port).iter().enumerate() {
         let (provider, config) = saved(url, index);
         let snapshot = json!({"epoch": "1", "providers": [provider], "configs": [config]}).to_string();
-        match rig.gateway.apply(snapshot.as_bytes()) {
+        match rig.gateway.apply_snapshot(snapshot.as_bytes()) {
             Ok(()) => {
                 providers.push(provider);
                 configs.push(config);

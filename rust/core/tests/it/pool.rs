@@ -24,7 +24,7 @@ async fn a_connection_is_used_again_after_every_good_answer() {
         for _ in 0..4 {
             assert!(!rig.send(ask("m")).await.cut);
         }
-        assert_eq!((provider.connections(), rig.gateway.upstream.idle_connections()), (1, 1));
+        assert_eq!((provider.connections(), rig.gateway.upstream.idle_connection_count()), (1, 1));
     }
 }
 
@@ -47,13 +47,13 @@ async fn requests_at_once_have_a_connection_each_and_share_them_later() {
         let asked: Vec<_> = (0..8)
             .map(|_| {
                 let gateway = std::sync::Arc::clone(&rig.gateway);
-                tokio::spawn(async move { gateway.handle(chat("mock?first_ms=30").request()).await.reply.status })
+                tokio::spawn(async move { gateway.handle(chat("mock?first_ms=30").request()).await.head.status })
             })
             .collect();
         for answer in asked {
             assert_eq!(in_time(answer).await.unwrap(), 200);
         }
-        assert_eq!(rig.gateway.upstream.idle_connections(), 8);
+        assert_eq!(rig.gateway.upstream.idle_connection_count(), 8);
     }
 }
 
@@ -108,7 +108,7 @@ async fn a_connection_is_not_used_again_after_a_broken_answer() {
     for fault in ["cut", "cut_reset", "bad_framing", "stall", "half_close", "short_length", "long_length", "reset"] {
         for ask in [chat as fn(&str) -> crate::harness::Ask, |model| stream(CHAT, model)] {
             rig.send(ask(&format!("mock?fault={fault}"))).await;
-            assert_eq!(rig.gateway.upstream.idle_connections(), 0, "{fault}");
+            assert_eq!(rig.gateway.upstream.idle_connection_count(), 0, "{fault}");
             assert_eq!(rig.send(chat("mock")).await.status, 200, "{fault}");
             // Take the good one away, so that the next fault has a connection of its own.
             rig.send(chat("mock?fault=reset")).await;
@@ -129,7 +129,7 @@ async fn a_connection_is_not_used_again_where_the_provider_says_so() {
         for _ in 0..3 {
             assert_eq!(rig.send(chat("m")).await.status, 200);
         }
-        assert_eq!((provider.connections(), rig.gateway.upstream.idle_connections()), (3, 0));
+        assert_eq!((provider.connections(), rig.gateway.upstream.idle_connection_count()), (3, 0));
     }
 }
 
@@ -140,7 +140,7 @@ async fn a_stream_that_nobody_read_to_its_end_takes_its_connection_with_it() {
     let mut answer = stream_of(rig.open(stream(CHAT, "mock?chunks=50&chunk_ms=20")).await);
     in_time(answer.next()).await.unwrap();
     drop(answer);
-    assert_eq!(rig.gateway.upstream.idle_connections(), 0);
+    assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
     assert_eq!(rig.send(chat("mock")).await.json()["object"], "chat.completion");
 }
 
@@ -184,11 +184,11 @@ async fn providers_do_not_share_connections() {
         rig.send(chat("mock").header("x-gateway-custom-host", &format!("{}/v1", two.url()))).await;
     }
     assert_eq!((one.ledger().len(), two.ledger().len()), (2, 2));
-    assert_eq!(rig.gateway.upstream.idle_connections(), 2);
+    assert_eq!(rig.gateway.upstream.idle_connection_count(), 2);
     drop(two);
     // What a provider closed is forgotten when it is next looked for, and found out without a request.
     until("the closed one is seen", || {
-        rig.gateway.upstream.reap();
+        rig.gateway.upstream.close_expired();
         true
     })
     .await;

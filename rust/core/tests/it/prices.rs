@@ -30,7 +30,7 @@ fn priced(rig: &Rig) {
 }
 
 fn figure(rig: &Rig, name: &str) -> u64 {
-    rig.gateway.sink.metrics.read()[name].as_u64().unwrap()
+    rig.gateway.record_sink.metrics.to_json()[name].as_u64().unwrap()
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use crate::harness::{
 };
 use penstock_core::{
     process::{secret::Secret, settings::Settings},
-    upstream::LookUp,
+    upstream::LookupFn,
 };
 use tokio::{
     io::{AsyncWriteExt, copy_bidirectional},
@@ -77,7 +77,7 @@ impl Gate {
 }
 
 /// Knows the proxy and nobody else: what lies behind it is for the proxy to find.
-fn only_the_proxy() -> LookUp {
+fn only_the_proxy() -> LookupFn {
     Arc::new(|name| match name {
         "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
         "inside.example" => Ok(vec![[93, 184, 216, 34].into(), [10, 0, 0, 5].into()]),
@@ -184,7 +184,7 @@ async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&asked);
     let (end, gate) = gate();
-    let slow: LookUp = Arc::new(move |name| {
+    let slow: LookupFn = Arc::new(move |name| {
         if name == "proxy.internal" {
             return Ok(vec![[127, 0, 0, 1].into()]);
         }
@@ -272,7 +272,7 @@ fn placed() -> [(&'static str, Ask); 4] {
 #[tokio::test]
 async fn behind_a_proxy_a_providers_host_is_reached_also_where_nobody_here_knows_it() {
     for kind in [io::ErrorKind::NotFound, io::ErrorKind::Other] {
-        let look_up: LookUp = Arc::new(move |name| match name {
+        let look_up: LookupFn = Arc::new(move |name| match name {
             "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
             _ => Err(kind.into()),
         });
@@ -288,7 +288,7 @@ async fn behind_a_proxy_a_providers_host_is_reached_also_where_nobody_here_knows
         }
     }
     // A private network's own address for it is judged like any other.
-    let look_up: LookUp = Arc::new(|name| match name {
+    let look_up: LookupFn = Arc::new(|name| match name {
         "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
         _ => Ok(vec![[10, 0, 0, 5].into()]),
     });
@@ -310,7 +310,7 @@ async fn the_proxys_own_name_waits_for_none_that_callers_choose() {
     let (end, gate) = gate();
     let hanging = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&hanging);
-    let look_up: LookUp = Arc::new(move |name| {
+    let look_up: LookupFn = Arc::new(move |name| {
         if name.starts_with("hanging") {
             count.fetch_add(1, Ordering::Relaxed);
             gate.wait();

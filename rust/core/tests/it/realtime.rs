@@ -34,7 +34,7 @@ async fn both_say_what_they_say_and_one_record_says_what_it_used() {
     // Twice seven of text, five of sound and eight of text answered.
     assert_eq!(pick(&record, ["cost_nanodollars", "price_version"]), json!([2 * (7_000 + 50_000 + 16_000), "v1"]));
     assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::Complete);
-    assert_eq!(rig.gateway.sink.metrics.in_flight(), 0);
+    assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
 }
 
 #[tokio::test]
@@ -321,7 +321,7 @@ async fn a_caller_who_reads_slowly_slows_the_provider() {
         assert_eq!(talk.event().await["at"], at);
     }
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    let passed = rig.gateway.sink.metrics.read()["pieces"].as_u64().unwrap();
+    let passed = rig.gateway.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
     assert!(passed < 12, "{passed} messages went on to a caller who took six");
     for at in 5..400 {
         assert_eq!(talk.event().await["at"], at);

@@ -7,7 +7,7 @@ use crate::harness::{
     words,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, feed};
+use penstock_core::ingress::body::{Body, feed_channel};
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 use tokio::{
@@ -25,7 +25,7 @@ fn assert_aborted(rig: &Rig, status: u16) -> Value {
     let record = rig.record();
     let said = pick(&record, ["outcome", "response_status_code", "is_success"]);
     assert_eq!(said, json!(["aborted", status, false]), "{record:#}");
-    assert_eq!(rig.gateway.sink.metrics.in_flight(), 0);
+    assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
     record
 }
 
@@ -171,7 +171,7 @@ async fn a_refused_request_has_one_record() {
         assert_eq!(told.header("x-gateway-trace-id"), record["id"].as_str());
     }
     rig.gateway
-        .apply(format!(r#"{{"epoch":"1","keys":[{{"id":"k","name":"k","sha256":"{:064x}"}}]}}"#, 1).as_bytes())
+        .apply_snapshot(format!(r#"{{"epoch":"1","keys":[{{"id":"k","name":"k","sha256":"{:064x}"}}]}}"#, 1).as_bytes())
         .unwrap();
     rig.send(chat("mock")).await;
     assert_eq!(pick(&rig.record(), ["response_status_code", "error"]), json!([401, "03"]));
@@ -194,9 +194,9 @@ async fn a_caller_who_leaves_while_uploading_leaves_one_record() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     for target in [CHAT, "/v1/files"] {
-        let (feeder, feed) = feed(|| ());
+        let (feeder, feed) = feed_channel(|| ());
         feeder.push(Bytes::from_static(b"{"));
-        leave(&rig, post(target, "").with(Body::Fed(feed, Some(10)))).await;
+        leave(&rig, post(target, "").with(Body::Streamed(feed, Some(10)))).await;
         assert_aborted(&rig, 499);
     }
 }
@@ -372,7 +372,7 @@ async fn records_can_be_off_while_counting_goes_on() {
         rig.send(stream(CHAT, "mock?fault=cut")).await;
         rig.send(post(CHAT, "")).await;
         assert!(rig.records().is_empty());
-        let read = rig.gateway.sink.metrics.read();
+        let read = rig.gateway.record_sink.metrics.to_json();
         assert_eq!(pick(&read, ["in_flight", "aborted", "cut", "streams"]), json!([0, 1, 1, 2]));
         assert_eq!(pick(&read["requests"], ["2xx", "4xx"]), json!([3, 1]));
     }

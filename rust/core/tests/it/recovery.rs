@@ -82,9 +82,9 @@ async fn a_held_stream_that_breaks_off_fails_like_any_attempt() {
     let told = rig.send(streamed(&config(&json!("hold"), &[retried]), CHAT)).await;
     assert_eq!((text(&told), way(&told)[1]), (canon, "1"));
     // It is used until the last byte of it is gone.
-    assert!(rig.gateway.shared.recovery.used() > 0);
+    assert!(rig.gateway.shared.recovery_memory.used_bytes() > 0);
     drop(told);
-    assert_eq!(rig.gateway.shared.recovery.used(), 0);
+    assert_eq!(rig.gateway.shared.recovery_memory.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn frames_and_items_are_held_like_events() {
             let answer = rig.send(by_with(&config, path, asked.clone())).await;
             assert_eq!((answer.status, answer.cut), (200, false), "{operation}: {}", answer.text());
             let record = rig.record();
-            assert_eq!(rig.gateway.sink.metrics.held.get(), 1, "{operation}: {record}");
+            assert_eq!(rig.gateway.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
             told.push((way(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
         }
         let [(first, outcome, all), others @ ..] = &told[..] else { panic!("three were asked") };
@@ -146,8 +146,15 @@ async fn a_stream_for_which_there_is_no_room_goes_on_as_it_comes() {
         rig.send(streamed(&config(&json!("hold"), &[well("&fault=cut&after=40"), target("chunks=1")]), CHAT)).await;
     assert!(events(&told).pop().unwrap()["error"].is_object());
     assert_eq!(rig.record()["outcome"], "cut");
-    let metrics = &rig.gateway.sink.metrics;
-    assert_eq!((metrics.held.get(), metrics.unheld.get(), rig.gateway.shared.recovery.used()), (0, 2, 0));
+    let metrics = &rig.gateway.record_sink.metrics;
+    assert_eq!(
+        (
+            metrics.streams_buffered.get(),
+            metrics.stream_recovery_overflows.get(),
+            rig.gateway.shared.recovery_memory.used_bytes()
+        ),
+        (0, 2, 0)
+    );
 }
 
 #[tokio::test]
@@ -193,7 +200,10 @@ async fn a_chat_goes_on_where_it_broke_off_as_one_answer() {
         assert!((55..75).contains(&record["res_units"].as_u64().unwrap()), "{record}");
         assert!(record["req_units"].as_u64().unwrap() > 12);
     }
-    assert_eq!((rig.gateway.sink.metrics.continued.get(), rig.gateway.shared.recovery.used()), (4, 0));
+    assert_eq!(
+        (rig.gateway.record_sink.metrics.streams_resumed.get(), rig.gateway.shared.recovery_memory.used_bytes()),
+        (4, 0)
+    );
 }
 
 #[tokio::test]
@@ -207,7 +217,7 @@ async fn what_one_began_and_another_ended_is_not_kept() {
         assert_eq!((told.status, told.header("x-gateway-cache-status")), (200, Some("MISS")), "{}", told.text());
         assert!(told.text().ends_with("data: [DONE]\n\n"));
     }
-    assert_eq!(rig.gateway.sink.metrics.continued.get(), 2);
+    assert_eq!(rig.gateway.record_sink.metrics.streams_resumed.get(), 2);
 }
 
 #[tokio::test]

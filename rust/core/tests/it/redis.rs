@@ -27,17 +27,17 @@ async fn node(provider_url: &str, redis_url: &str) -> Rig {
         settings.redis_wait_ms = WAIT.as_millis() as u64;
     });
     let gateway = Arc::clone(&rig.gateway);
-    tokio::spawn(async move { gateway.shared.tend().await });
+    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
     until("Redis is there", || is_there(&rig)).await;
     rig
 }
 
 fn is_there(rig: &Rig) -> bool {
-    rig.gateway.shared.redis.as_ref().unwrap().is_there()
+    rig.gateway.shared.redis.as_ref().unwrap().is_available()
 }
 
 fn slow(rig: &Rig) -> u64 {
-    rig.gateway.shared.redis.as_ref().unwrap().figures.slow.get()
+    rig.gateway.shared.redis.as_ref().unwrap().metrics.timed_out_lookups.get()
 }
 
 fn kept(text: &str) -> Ask {
@@ -96,7 +96,7 @@ async fn an_answer_that_one_keeps_serves_on_another_for_as_long_as_it_may() {
     let value: Vec<u8> = redis::cmd("GET").arg(&name).query_async(&mut connection).await.unwrap();
     assert!(value.ends_with(&first.body));
     // What came from there grows no older here. Redis tells whole milliseconds, and was asked a little later.
-    other.gateway.shared.clock.jump(Duration::from_millis(left.unsigned_abs()) + Duration::from_secs(1));
+    other.gateway.shared.clock.advance(Duration::from_millis(left.unsigned_abs()) + Duration::from_secs(1));
     drop(redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await);
     assert_eq!(status(&other, "hi").await, "MISS");
 }
@@ -133,12 +133,12 @@ async fn what_redis_never_had_serves_here_for_as_long_as_it_may() {
         settings.redis_answer_bytes = 2_000;
     });
     let gateway = Arc::clone(&rig.gateway);
-    tokio::spawn(async move { gateway.shared.tend().await });
+    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
     until("Redis is there", || is_there(&rig)).await;
     let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
     let ask = || by_with(&config, CHAT, words("mock?answer_bytes=10000", false));
     for (minutes, expected) in [(0, "MISS"), (0, "HIT"), (2, "HIT"), (50, "HIT"), (60, "MISS")] {
-        rig.gateway.shared.clock.jump(Duration::from_secs(minutes * 60));
+        rig.gateway.shared.clock.advance(Duration::from_secs(minutes * 60));
         assert_eq!(way(&rig.send(ask()).await)[2], expected, "{minutes}");
     }
     let mut connection = server.connection().await;
@@ -155,7 +155,7 @@ async fn over_tls_it_is_spoken_to_under_the_operators_own_authority_and_under_no
             settings.tls_ca = has_authority.then(|| tls::file("authority.pem"));
         });
         let gateway = Arc::clone(&rig.gateway);
-        tokio::spawn(async move { gateway.shared.tend().await });
+        tokio::spawn(async move { gateway.shared.sync_with_redis().await });
         rig
     };
     let (one, other, stranger) = (reached(true), reached(true), reached(false));
@@ -204,14 +204,14 @@ async fn what_it_refuses_or_cannot_be_read_costs_nobody_an_answer() {
     for expected in ["MISS", "HIT"] {
         assert_eq!(status(&one, "full").await, expected);
     }
-    let refused = || one.gateway.shared.redis.as_ref().unwrap().figures.refused.get();
+    let refused = || one.gateway.shared.redis.as_ref().unwrap().metrics.rejected_commands.get();
     until("the refusal is counted", || refused() > 0).await;
     assert!(is_there(&one));
     // Nor does it keep a target closed off: where it gives nobody the right to try, each tries.
     let config = guarded("status=503", 1);
     one.send(by(&config)).await;
-    one.gateway.shared.clock.jump(Duration::from_secs(31));
-    let tried = || one.gateway.sink.metrics.breakers_opened.get() == 2;
+    one.gateway.shared.clock.advance(Duration::from_secs(31));
+    let tried = || one.gateway.record_sink.metrics.breakers_opened.get() == 2;
     let deadline = Instant::now() + Duration::from_secs(5);
     while !tried() {
         assert!(Instant::now() < deadline, "nobody tries");
@@ -229,7 +229,7 @@ fn guarded(failing: &str, failures: u32) -> Value {
 }
 
 fn open(rig: &Rig) -> usize {
-    rig.gateway.shared.breakers.open_now()
+    rig.gateway.shared.breakers.open_count()
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn failures_of_all_count_together() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
     let (one, other) = (node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await);
     let config = guarded("status=503", 3);
-    let heard = || other.gateway.shared.redis.as_ref().unwrap().figures.heard.get();
+    let heard = || other.gateway.shared.redis.as_ref().unwrap().metrics.received_messages.get();
     for failures in [1, 2] {
         one.send(by(&config)).await;
         until("the other has heard", || heard() == failures).await;
@@ -279,7 +279,7 @@ async fn of_all_one_tries_and_all_learn_how_it_ended() {
     for expected in [2, 3] {
         ill.is_failing.store(expected == 2, Ordering::Relaxed);
         for node in &nodes {
-            node.gateway.shared.clock.jump(Duration::from_secs(31));
+            node.gateway.shared.clock.advance(Duration::from_secs(31));
         }
         let deadline = Instant::now() + Duration::from_secs(5);
         while count() < expected {
@@ -314,7 +314,7 @@ async fn the_same_go_to_the_same_target_on_every_node() {
     let mut used = std::collections::HashSet::new();
     for number in 0..200 {
         let ask = || by(&config).header("x-gateway-metadata", &json!({"user": format!("u-{number}")}).to_string());
-        one.gateway.shared.clock.jump(Duration::from_secs(7));
+        one.gateway.shared.clock.advance(Duration::from_secs(7));
         let (here, there) = (one.send(ask()).await, other.send(ask()).await);
         assert_eq!(way(&here)[0], way(&there)[0], "{number}");
         used.insert(way(&here)[0].to_owned());
@@ -379,7 +379,7 @@ async fn load(rig: &Rig, name: &str, rounds: usize) -> Duration {
             waiting.spawn(async move {
                 let began = Instant::now();
                 let answer = in_time(gateway.handle(ask.request())).await;
-                (answer.reply.status, began.elapsed())
+                (answer.head.status, began.elapsed())
             });
         }
         while let Some(done) = waiting.join_next().await {
@@ -419,7 +419,7 @@ async fn a_redis_that_is_frozen_slowed_or_killed_fails_no_request_and_delays_tho
     until("the loss is seen", || !is_there(&rig)).await;
     let late = Rig::with(&provider.url(), |settings| settings.redis_url = Some(Secret::new(server.url())));
     let gateway = Arc::clone(&late.gateway);
-    tokio::spawn(async move { gateway.shared.tend().await });
+    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
     assert_eq!((status(&late, "late").await, status(&late, "late").await), ("MISS".into(), "HIT".into()));
     server.restart().await;
     until("the new one is used", || is_there(&rig) && is_there(&late)).await;

@@ -209,7 +209,7 @@ async fn where_all_fails_there_are_few_more_attempts_than_requests() {
     let requests = answers.iter().filter(|(at, ..)| *at > first).count();
     let most = requests * 12 / 10 + 3 * 10;
     assert!(requests > 500 && attempts > requests && attempts <= most, "{attempts} for {requests}, {most} allowed");
-    assert!(rig.gateway.sink.metrics.retries_refused.get() > 0);
+    assert!(rig.gateway.record_sink.metrics.retries_denied.get() > 0);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::harness::{Ask, Rig, pick, scripted::Scripted, settled, sha256};
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 
@@ -122,7 +122,7 @@ async fn a_form_passes_byte_for_byte_with_its_fields_in_any_order() {
     for path in ["/v1/audio/transcriptions", "/v1/images/edits", "/v1/files", "/v1/proxy/audio/transcriptions"] {
         for parts in [[model.clone(), more.clone(), file(5_000)], [file(5_000), more.clone(), model.clone()]] {
             let form = parts.concat() + "--edge--\r\n";
-            let told = rig.send(form_of(path, Body::Whole(form.clone().into()))).await;
+            let told = rig.send(form_of(path, Body::Complete(form.clone().into()))).await;
             let expected = json!([form.len(), sha256(&form), FORM]);
             assert_eq!(
                 json!([told.json()["body_bytes"], told.json()["body_sha"], told.json()["headers"]["content-type"]]),
@@ -138,16 +138,16 @@ async fn a_large_form_is_passed_on_while_it_comes_and_read_on_the_way() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     let form = file(900_000) + &part("stream", "true") + &part("model", "gpt-4o-transcribe") + "--edge--\r\n";
-    let (feeder, reading) = feed(|| ());
+    let (feeder, reading) = feed_channel(|| ());
     let pieces: Vec<_> = form.as_bytes().chunks(70_001).map(Bytes::copy_from_slice).collect();
     let sending = tokio::spawn(async move {
         for piece in pieces {
             feeder.push(piece);
             tokio::task::yield_now().await;
         }
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
     });
-    let told = rig.send(form_of("/v1/audio/transcriptions", Body::Fed(reading, None))).await;
+    let told = rig.send(form_of("/v1/audio/transcriptions", Body::Streamed(reading, None))).await;
     sending.await.unwrap();
     assert!(told.text().contains("transcript.text.done"), "{}", told.text());
     assert_eq!(settled(&provider, 1).await[0].body_bytes, form.len() as u64);

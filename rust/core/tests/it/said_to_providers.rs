@@ -20,7 +20,7 @@ async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
     let rig = Played::rig();
-    rig.gateway.apply(saved.to_string().as_bytes()).unwrap();
+    rig.gateway.apply_snapshot(saved.to_string().as_bytes()).unwrap();
     let ask = |path: &str| Ask::new("POST", path).header("content-type", "application/json").body(asked.clone());
     for path in [
         "/v1beta/models/@mine/gpt-4o:generateContent",
@@ -440,7 +440,7 @@ async fn google_embeds_and_counts_for_its_own_client_byte_by_byte_wherever_the_m
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.provider.url()}]});
     let rig = Played::rig();
-    rig.gateway.apply(saved.to_string().as_bytes()).unwrap();
+    rig.gateway.apply_snapshot(saved.to_string().as_bytes()).unwrap();
     let ask =
         Ask::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents").header("content-type", "application/json");
     assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);

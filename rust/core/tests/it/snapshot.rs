@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::harness::{Ask, CHAT, Rig, Told, chat, get, in_time, sha256, words};
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ async fn under_load_each_request_sees_one_epoch() {
         let snapshots = ["a", "b"].map(|name| epoch(name, &provider).to_string());
         tokio::spawn(async move {
             for snapshot in snapshots.iter().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
-                gateway.apply(snapshot.as_bytes()).unwrap();
+                gateway.apply_snapshot(snapshot.as_bytes()).unwrap();
                 tokio::task::yield_now().await;
             }
         })
@@ -55,7 +55,7 @@ async fn under_load_each_request_sees_one_epoch() {
                 for index in 0..100 {
                     let ask = ask().header("x-gateway-trace-id", &format!("{caller}-{index}"));
                     let ask = ask.header("openai-organization", &format!("{caller}-{index}"));
-                    assert_eq!(gateway.handle(ask.request()).await.reply.status, 200);
+                    assert_eq!(gateway.handle(ask.request()).await.head.status, 200);
                 }
             })
         })
@@ -84,16 +84,15 @@ async fn under_load_each_request_sees_one_epoch() {
 async fn a_request_under_way_keeps_the_snapshot_it_began_with() {
     let provider = Server::start().await;
     let rig = trusting(&provider);
-    let (feeder, feed) = feed(|| ());
+    let (feeder, feed) = feed_channel(|| ());
     let gateway = Arc::clone(&rig.gateway);
-    let asking =
-        tokio::spawn(
-            async move { Told::read(gateway.handle(ask().with(Body::Fed(feed, None)).request()).await).await },
-        );
+    let asking = tokio::spawn(async move {
+        Told::read(gateway.handle(ask().with(Body::Streamed(feed, None)).request()).await).await
+    });
     tokio::task::yield_now().await;
     rig.apply(&epoch("b", &provider));
     feeder.push(Bytes::from(words("mock", false)));
-    feeder.end(End::Complete);
+    feeder.finish(BodyEnd::Complete);
     assert_eq!(in_time(asking).await.unwrap().status, 200);
     rig.send(ask()).await;
     let paths: Vec<_> = provider.ledger().iter().map(|entry| entry.path.clone()).collect();
@@ -108,7 +107,7 @@ async fn a_bad_snapshot_is_refused_whole() {
     bad["keys"] = json!([{"id": "k-b", "name": "dev", "sha256": "short"}]);
     bad["configs"][0]["config"]["retry"] = json!(9);
     bad["management"] = json!(["/v1/health", "v1", "/internal", "/", ""]);
-    let problems = rig.gateway.apply(bad.to_string().as_bytes()).unwrap_err();
+    let problems = rig.gateway.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
     let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
     assert_eq!(
         paths,
@@ -122,9 +121,9 @@ async fn a_bad_snapshot_is_refused_whole() {
         ]
     );
     for json in ["", "null", "[]", "{}", r#"{"epoch":1}"#, r#"{"epoch":"b","odd":1}"#, r#"{"epoch":"b""#] {
-        assert!(rig.gateway.apply(json.as_bytes()).is_err(), "{json}");
+        assert!(rig.gateway.apply_snapshot(json.as_bytes()).is_err(), "{json}");
     }
-    assert_eq!(rig.gateway.epoch(), "a");
+    assert_eq!(rig.gateway.snapshot_epoch(), "a");
     assert_eq!(rig.send(ask()).await.status, 200);
     assert_eq!(provider.ledger()[0].path, "/a/v1/chat/completions");
 }
@@ -191,12 +190,12 @@ async fn of_a_change_only_the_parts_are_told_that_changed() {
     assert_eq!(statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 200, 200]);
     rig.apply(&told("d", Some("c"), json!([{"name": "2", "keys": []}, {"name": "1", "configs": []}])));
     assert_eq!(statuses(&rig, [1, 2, 3, 4]).await, [400, 401, 401, 400]);
-    let problems = rig.gateway.apply(told("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
+    let problems = rig.gateway.apply_snapshot(told("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.since");
-    assert_eq!(rig.gateway.epoch(), "d");
+    assert_eq!(rig.gateway.snapshot_epoch(), "d");
     let mut bad = told("e", Some("d"), json!([part("1", &[1])]));
     bad["parts"][0]["configs"][0]["config"]["retry"] = json!(9);
-    let problems = rig.gateway.apply(bad.to_string().as_bytes()).unwrap_err();
+    let problems = rig.gateway.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.parts[0].configs[0].config.retry");
     rig.apply(&told("g", None, json!([part("1", &[1])])));
     assert_eq!(statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 401, 401]);
@@ -245,7 +244,7 @@ async fn it_is_ready_between_the_first_snapshot_and_the_drain() {
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));
     rig.apply(&json!({"epoch": "1"}));
     assert_eq!((status("/ready").await, status("/live").await), (200, 200));
-    assert!(rig.gateway.apply(b"{").is_err());
+    assert!(rig.gateway.apply_snapshot(b"{").is_err());
     assert_eq!(status("/ready").await, 200);
     rig.gateway.drain();
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));

@@ -446,7 +446,7 @@ async fn a_stream_that_must_end_says_so() {
     let rig = Rig::before(&provider);
     let mut answer = stream_of(rig.open(stream(CHAT, "mock?chunks=100&chunk_ms=50")).await);
     in_time(answer.next()).await.unwrap().unwrap();
-    let last = answer.stop().unwrap().unwrap();
+    let last = answer.stop_for_drain().unwrap().unwrap();
     assert!(String::from_utf8_lossy(&last).contains("\"draining\""));
     assert_eq!(answer.next().await, Ok(None));
     drop(answer);

@@ -7,7 +7,7 @@ use crate::harness::{
     scripted::{Scripted, request},
     settled, stream, words,
 };
-use penstock_core::ingress::body::{Body, End, feed};
+use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 use tokio::{
@@ -203,17 +203,17 @@ async fn a_whole_answer_that_is_too_large_to_be_held_has_no_more_time_than_other
 async fn a_body_that_takes_longer_to_come_than_the_provider_may_is_no_timeout() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    let (feeder, reading) = feed(|| ());
+    let (feeder, reading) = feed_channel(|| ());
     let ask = crate::harness::Ask::new("POST", "/v1/files")
         .header("x-gateway-provider", "mock")
         .header("x-gateway-request-timeout", "60")
-        .with(Body::Fed(reading, None));
+        .with(Body::Streamed(reading, None));
     let uploading = tokio::spawn(async move {
         for _ in 0..5 {
             sleep(Duration::from_millis(80)).await;
             feeder.push("piece".into());
         }
-        feeder.end(End::Complete);
+        feeder.finish(BodyEnd::Complete);
     });
     let told = rig.send(ask).await;
     uploading.await.unwrap();
@@ -228,7 +228,7 @@ async fn a_provider_that_stops_reading_an_upload_is_left() {
     })
     .await;
     let rig = Rig::at(&provider.url());
-    let (feeder, reading) = feed(|| ());
+    let (feeder, reading) = feed_channel(|| ());
     // More than all buffers on the way hold.
     for _ in 0..64 {
         feeder.push(vec![0; 1024 * 1024].into());
@@ -236,7 +236,7 @@ async fn a_provider_that_stops_reading_an_upload_is_left() {
     let ask = crate::harness::Ask::new("POST", "/v1/files")
         .header("x-gateway-provider", "mock")
         .header("x-gateway-request-timeout", "150")
-        .with(Body::Fed(reading, None));
+        .with(Body::Streamed(reading, None));
     let start = Instant::now();
     let told = rig.send(ask).await;
     assert_eq!((told.status, told.json()), (408, shape(150)));

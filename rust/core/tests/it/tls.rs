@@ -15,7 +15,7 @@ use crate::harness::{
     tls::{acceptor, file},
     words,
 };
-use penstock_core::ingress::body::{Body, Interest, feed};
+use penstock_core::ingress::body::{Body, ReaderState, feed_channel};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -161,10 +161,10 @@ async fn an_upload_is_refused_early_though_tls_takes_more_than_its_socket() {
         std::future::pending::<()>().await;
     })
     .await;
-    let (feeder, fed) = feed(|| ());
+    let (feeder, fed) = feed_channel(|| ());
     let ask = post("/v1/files", "").header("x-gateway-custom-host", &format!("https://localhost:{port}"));
     let feeding = tokio::spawn(async move {
-        while feeder.interest() == Interest::Reads {
+        while feeder.reader_state() == ReaderState::Reading {
             if !feeder.is_paused() {
                 feeder.push(vec![b'y'; 16 * 1024].into());
             }
@@ -172,7 +172,7 @@ async fn an_upload_is_refused_early_though_tls_takes_more_than_its_socket() {
         }
     });
     let began = Instant::now();
-    assert_eq!(rig(true).send(ask.with(Body::Fed(fed, None))).await.status, 413);
+    assert_eq!(rig(true).send(ask.with(Body::Streamed(fed, None))).await.status, 413);
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     in_time(feeding).await.unwrap();
 }

@@ -394,14 +394,14 @@ async fn what_of_an_answer_cannot_be_told_is_named_in_a_header_the_record_and_a_
     let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
     let named = "image, executableCode, codeExecutionResult, groundingMetadata";
     assert_eq!(told.header("x-gateway-not-translated"), Some(named));
-    assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
+    assert_eq!(rig.gateway.record_sink.metrics.partly_translated.get(), 1);
     let case = golden("google/chatComplete/image_stream");
     let played = Played::answering(200, "text/event-stream", read(&case, "answered.sse"), 9).await;
     let rig = Played::rig();
     let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
     assert!(told.text().contains(": not translated: image\n\n") && !told.cut, "{}", told.text());
     assert_eq!(rig.record()["outcome"], "complete");
-    assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
+    assert_eq!(rig.gateway.record_sink.metrics.partly_translated.get(), 1);
 }
 
 #[tokio::test]

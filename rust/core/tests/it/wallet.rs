@@ -12,7 +12,7 @@ use aws_lc_rs::{
     signature::{self, KeyPair as _, UnparsedPublicKey},
 };
 use base64::{Engine as _, prelude::*};
-use penstock_core::process::{secret::Secret, settings::Identity};
+use penstock_core::process::{secret::Secret, settings::WorkloadIdentity};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -295,11 +295,11 @@ async fn a_role_that_is_not_given_is_an_error_that_falls_back() {
 }
 
 /// A gateway whose machine has this identity, and a stored provider that calls as the machine.
-fn lending(provider: &Server, identity: Identity, options: &Value) -> Rig {
+fn lending(provider: &Server, identity: WorkloadIdentity, options: &Value) -> Rig {
     lending_to("bedrock", provider, identity, options)
 }
 
-fn lending_to(slug: &str, provider: &Server, identity: Identity, options: &Value) -> Rig {
+fn lending_to(slug: &str, provider: &Server, identity: WorkloadIdentity, options: &Value) -> Rig {
     let rig = Rig::with("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
         settings.identity = identity;
@@ -332,7 +332,8 @@ async fn an_instance_gives_its_keys_to_who_asked_for_a_word_first_and_they_are_k
     })
     .await;
     let provider = Server::start().await;
-    let identity = Identity { lend: true, aws_metadata_url: service.server.url(), ..Identity::default() };
+    let identity =
+        WorkloadIdentity { lend: true, aws_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
     let rig = lending(&provider, identity, &machine());
     for _ in 0..2 {
         rig.send(stored()).await;
@@ -356,11 +357,11 @@ async fn a_containers_keys_take_a_role_on() {
     let container = Issuer::giving(|_| (200, OWN.to_owned())).await;
     let sts = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
     let provider = Server::start().await;
-    let identity = Identity {
+    let identity = WorkloadIdentity {
         lend: true,
         aws_container_url: Some(format!("{}/v2/credentials/1", container.server.url())),
         aws_container_token: Some(Secret::new("container-word")),
-        ..Identity::default()
+        ..WorkloadIdentity::default()
     };
     let options = json!({"aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": sts.server.url()});
     let told = lending(&provider, identity, &options).send(stored()).await;
@@ -376,12 +377,12 @@ async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
     let provider = Server::start().await;
     let file = std::env::temp_dir().join(format!("penstock-web-identity-{}", std::process::id()));
     std::fs::write(&file, "vouched\n").unwrap();
-    let identity = Identity {
+    let identity = WorkloadIdentity {
         lend: true,
         aws_web_identity_token_file: Some(file.clone()),
         aws_role_arn: Some("arn:aws:iam::1:role/pod".into()),
         aws_sts_endpoint: Some(sts.server.url()),
-        ..Identity::default()
+        ..WorkloadIdentity::default()
     };
     // What a provider says is for keys, which sign; a token is good for whoever has it.
     let elsewhere = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
@@ -406,7 +407,7 @@ async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
 async fn the_machines_keys_serve_no_request_that_asks_for_them_and_nothing_stored_unless_they_are_lent() {
     let service = Issuer::giving(|_| (200, OWN.to_owned())).await;
     let provider = Server::start().await;
-    let own = |lend| Identity { lend, aws_metadata_url: service.server.url(), ..Identity::default() };
+    let own = |lend| WorkloadIdentity { lend, aws_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
     let told = lending(&provider, own(false), &machine()).send(stored()).await;
     assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
     let asking =
@@ -421,7 +422,7 @@ async fn the_machines_keys_serve_no_request_that_asks_for_them_and_nothing_store
 }
 
 /// A stored provider of Azure's that asks for its token in this mode.
-fn azure(provider: &Server, identity: Identity, mode: &Value) -> Rig {
+fn azure(provider: &Server, identity: WorkloadIdentity, mode: &Value) -> Rig {
     let mut options = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "d"});
     options.as_object_mut().unwrap().extend(mode.as_object().unwrap().clone());
     lending_to("azure-openai", provider, identity, &options)
@@ -431,7 +432,8 @@ fn azure(provider: &Server, identity: Identity, mode: &Value) -> Rig {
 async fn a_virtual_machine_of_azures_is_given_a_token_that_is_kept_and_asked_for_once_at_a_time() {
     let service = Issuer::of_tokens().await;
     let provider = Server::start().await;
-    let identity = Identity { lend: true, azure_metadata_url: service.server.url(), ..Identity::default() };
+    let identity =
+        WorkloadIdentity { lend: true, azure_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
     let mode = json!({"azure_auth_mode": "managed", "azure_managed_client_id": "m-1"});
     let rig = azure(&provider, identity, &mode);
     let (first, second) = tokio::join!(rig.send(stored()), rig.send(stored()));
@@ -450,11 +452,11 @@ async fn an_app_of_azures_says_its_word_for_a_token() {
     let end = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 3600;
     let app = Issuer::giving(move |_| (200, json!({"access_token": "t", "expires_on": end.to_string()}).to_string()));
     let (app, provider) = (app.await, Server::start().await);
-    let identity = Identity {
+    let identity = WorkloadIdentity {
         lend: true,
         azure_identity_url: Some(format!("{}/msi/token", app.server.url())),
         azure_identity_header: Some(Secret::new("app-word")),
-        ..Identity::default()
+        ..WorkloadIdentity::default()
     };
     let mode = json!({"azure_auth_mode": "managed", "azure_entra_scope": "https://ai.azure.com/.default"});
     let told = azure(&provider, identity, &mode).send(stored()).await;
@@ -469,13 +471,13 @@ async fn a_workloads_token_is_exchanged_where_its_operator_says_and_nowhere_else
     let (authority, evil, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
     let file = std::env::temp_dir().join(format!("penstock-workload-{}", std::process::id()));
     std::fs::write(&file, "vouched\n").unwrap();
-    let identity = Identity {
+    let identity = WorkloadIdentity {
         lend: true,
         azure_federated_token_file: Some(file.clone()),
         azure_tenant_id: Some("t-pod".into()),
         azure_client_id: Some("c-pod".into()),
         azure_authority_host: authority.server.url() + "/",
-        ..Identity::default()
+        ..WorkloadIdentity::default()
     };
     let workload = json!({"azure_auth_mode": "workload", "azure_authority_host": evil.server.url()});
     let federated = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t-other",
@@ -506,11 +508,11 @@ async fn a_workloads_token_is_exchanged_where_its_operator_says_and_nowhere_else
 #[tokio::test]
 async fn without_a_file_the_machines_own_identity_vouches_for_an_application() {
     let (authority, service, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
-    let identity = Identity {
+    let identity = WorkloadIdentity {
         lend: true,
         azure_metadata_url: service.server.url(),
         azure_authority_host: authority.server.url(),
-        ..Identity::default()
+        ..WorkloadIdentity::default()
     };
     let mode = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c"});
     let told = azure(&provider, identity.clone(), &mode).send(stored()).await;
@@ -525,7 +527,7 @@ async fn without_a_file_the_machines_own_identity_vouches_for_an_application() {
 #[tokio::test]
 async fn no_request_is_given_a_token_of_the_machines_at_azure() {
     let (service, provider) = (Issuer::of_tokens().await, Server::start().await);
-    let own = |lend| Identity { lend, azure_metadata_url: service.server.url(), ..Identity::default() };
+    let own = |lend| WorkloadIdentity { lend, azure_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
     let told = azure(&provider, own(false), &json!({"azure_auth_mode": "managed"})).send(stored()).await;
     assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
     let rig = azure(&provider, own(true), &json!({}));

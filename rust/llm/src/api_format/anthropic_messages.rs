@@ -3,30 +3,33 @@
 use serde::Serialize;
 
 use super::Failure;
-use crate::json::scan::fields;
+use crate::json::scan::for_each_field;
 
 /// The last event of a stream.
-pub const STOP: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+pub const STOP_EVENT: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct ErrorBody<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    error: Error<'a>,
+    error: ErrorDetail<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-struct Error<'a> {
+struct ErrorDetail<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     message: &'a str,
 }
 
 pub fn error_body(failure: &Failure) -> Vec<u8> {
-    let error = Error { kind: failure.kind.unwrap_or_else(|| kind_of(failure.status)), message: failure.message };
-    let body = Body { kind: "error", error, request_id: failure.request_id };
+    let error = ErrorDetail {
+        kind: failure.error_type.unwrap_or_else(|| error_type_for_status(failure.status)),
+        message: failure.message,
+    };
+    let body = ErrorBody { kind: "error", error, request_id: failure.request_id };
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
@@ -35,20 +38,20 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
 }
 
 /// Whether the data of a stream's event is the error that stands for status 529.
-pub fn is_overloaded(data: &[u8]) -> bool {
+pub fn is_overloaded_error(data: &[u8]) -> bool {
     let mut kind = None;
-    let read = fields(data, |key, at| {
+    let read = for_each_field(data, |key, at| {
         if key == b"error" {
-            kind = error_kind(&data[at]);
+            kind = read_error_type(&data[at]);
         }
         Ok(())
     });
     read.is_ok() && kind == Some(b"\"overloaded_error\"")
 }
 
-fn error_kind(error: &[u8]) -> Option<&[u8]> {
+fn read_error_type(error: &[u8]) -> Option<&[u8]> {
     let mut kind = None;
-    let read = fields(error, |key, at| {
+    let read = for_each_field(error, |key, at| {
         if key == b"type" {
             kind = Some(&error[at]);
         }
@@ -57,7 +60,7 @@ fn error_kind(error: &[u8]) -> Option<&[u8]> {
     read.ok().and(kind)
 }
 
-fn kind_of(status: u16) -> &'static str {
+fn error_type_for_status(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         402 => "billing_error",

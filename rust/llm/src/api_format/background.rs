@@ -1,14 +1,14 @@
 //! Responses that are answered before they are over: they go on in the background.
 
-use crate::json::scan::{fields, text};
+use crate::json::scan::{decode_string, for_each_field};
 
 /// The id of a response that has only begun; `None` where it is over, or none.
-pub fn begun(response: &[u8]) -> Option<String> {
+pub fn unfinished_response_id(response: &[u8]) -> Option<String> {
     let (mut id, mut is_begun) = (None, false);
-    fields(response, |key, at| {
+    for_each_field(response, |key, at| {
         let value = &response[at];
         match key {
-            b"id" => id = text(value).map(std::borrow::Cow::into_owned),
+            b"id" => id = decode_string(value).map(std::borrow::Cow::into_owned),
             b"status" => is_begun = matches!(value, b"\"queued\"" | b"\"in_progress\""),
             _ => (),
         }
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_response_has_begun_where_its_status_says_so() {
+    fn returns_the_id_only_for_queued_or_running_responses() {
         for (response, expected) in [
             (r#"{"id":"resp_1","status":"queued","output":[]}"#, Some("resp_1")),
             (r#"{"status": "in_progress" , "id": "resp_2"}"#, Some("resp_2")),
@@ -33,7 +33,7 @@ mod tests {
             (r#"{"id":"resp_1","status":"queued""#, None),
             ("[]", None),
         ] {
-            assert_eq!(begun(response.as_bytes()).as_deref(), expected, "{response}");
+            assert_eq!(unfinished_response_id(response.as_bytes()).as_deref(), expected, "{response}");
         }
     }
 }

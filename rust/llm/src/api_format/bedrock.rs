@@ -7,7 +7,7 @@ use crate::stream::aws_event_stream::encode;
 
 /// Clients look for the name of an error in a header, and here where there is none.
 pub fn error_body(failure: &Failure) -> Vec<u8> {
-    json!({"__type": kind_of(failure.status), "message": failure.message}).to_string().into_bytes()
+    json!({"__type": error_type_for_status(failure.status), "message": failure.message}).to_string().into_bytes()
 }
 
 pub fn error_event(failure: &Failure) -> Vec<u8> {
@@ -21,7 +21,7 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
     encode("exception", name, json!({"message": failure.message}).to_string().as_bytes())
 }
 
-fn kind_of(status: u16) -> &'static str {
+fn error_type_for_status(status: u16) -> &'static str {
     match status {
         401 | 403 => "AccessDeniedException",
         402 => "ServiceQuotaExceededException",

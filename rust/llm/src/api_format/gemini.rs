@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Failure;
 
 /// The body of a batch whose requests, which each name the model, name this one; `None` where they do already, or are none.
-pub fn renamed(body: &[u8], model: &str) -> Option<Vec<u8>> {
+pub fn replace_batch_model(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let mut batch: Value = serde_json::from_slice(body).ok()?;
     let name = Value::from(format!("models/{}", model.trim_start_matches("models/")));
     let mut is_same = true;
@@ -19,7 +19,7 @@ pub fn renamed(body: &[u8], model: &str) -> Option<Vec<u8>> {
 
 pub fn error_body(failure: &Failure) -> Vec<u8> {
     let Failure { status, message, .. } = failure;
-    let error: Value = json!({"code": status, "message": message, "status": status_of(*status)});
+    let error: Value = json!({"code": status, "message": message, "status": rpc_code_for_status(*status)});
     json!({"error": error}).to_string().into_bytes()
 }
 
@@ -29,27 +29,27 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
 
 /// The events of a stream as the items of one array, which is how Google tells a stream to who does not ask for events.
 #[derive(Debug, Default)]
-pub struct Items {
-    is_begun: bool,
+pub struct JsonArrayStream {
+    has_items: bool,
 }
 
-impl Items {
+impl JsonArrayStream {
     /// The next part of the array, for whole events that came; its last part where nothing more does.
-    pub fn told(&mut self, events: &[u8], is_end: bool) -> Vec<u8> {
+    pub fn encode_events(&mut self, events: &[u8], is_end: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(events.len() + 4);
         for item in events.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: ")) {
-            out.extend_from_slice(if self.is_begun { b",\r\n" } else { b"[" });
+            out.extend_from_slice(if self.has_items { b",\r\n" } else { b"[" });
             out.extend_from_slice(item);
-            self.is_begun = true;
+            self.has_items = true;
         }
         if is_end {
-            out.extend_from_slice(if self.is_begun { b"]" } else { b"[]" });
+            out.extend_from_slice(if self.has_items { b"]" } else { b"[]" });
         }
         out
     }
 }
 
-fn status_of(status: u16) -> &'static str {
+fn rpc_code_for_status(status: u16) -> &'static str {
     match status {
         401 => "UNAUTHENTICATED",
         403 => "PERMISSION_DENIED",
@@ -70,12 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_the_items_of_one_array() {
-        let mut items = Items::default();
+    fn encodes_events_as_items_of_one_array() {
+        let mut items = JsonArrayStream::default();
         let events: [(&[u8], bool); 4] =
             [(b"", false), (b"data: {\"a\":1}\n\ndata: {\"b\":2}\n\n", false), (b"data: {}\n\n", false), (b"", true)];
-        let told: Vec<_> = events.iter().map(|(came, is_end)| items.told(came, *is_end)).collect();
+        let told: Vec<_> = events.iter().map(|(came, is_end)| items.encode_events(came, *is_end)).collect();
         assert_eq!(told.concat(), b"[{\"a\":1},\r\n{\"b\":2},\r\n{}]");
-        assert_eq!(Items::default().told(b"", true), b"[]");
+        assert_eq!(JsonArrayStream::default().encode_events(b"", true), b"[]");
     }
 }

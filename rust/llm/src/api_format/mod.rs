@@ -8,18 +8,18 @@ pub(crate) mod image_units;
 pub mod openai_chat;
 pub(crate) mod secondary_models;
 
-pub use crate::api_format::image_units::{Drawing, Drawn};
-pub use crate::api_format::secondary_models::beside;
-pub use crate::http_form::form::Form;
-pub use crate::http_form::upload::Upload;
-pub use crate::json::lines::{Lines, TooLong};
+pub use crate::api_format::image_units::{ImageCounter, ImageParams};
+pub use crate::api_format::secondary_models::secondary_models;
+pub use crate::http_form::form::FormScanner;
+pub use crate::http_form::upload::UploadParser;
+pub use crate::json::lines::{LineSplitter, LineTooLong};
 pub use crate::json::peek::{Peek, peek};
-pub use crate::json::scan::{MAX_DEPTH, PeekError, is_closed};
-pub use background::begun;
+pub use crate::json::scan::{MAX_DEPTH, ScanError, is_complete_json};
+pub use background::unfinished_response_id;
 
 /// The shape of requests, answers, streams and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dialect {
+pub enum ApiFormat {
     OpenAi,
     Anthropic,
     Gemini,
@@ -31,28 +31,28 @@ pub enum Dialect {
 pub struct Failure<'a> {
     pub status: u16,
     /// The dialect's word for it; `None` takes the one that belongs to the status.
-    pub kind: Option<&'a str>,
+    pub error_type: Option<&'a str>,
     pub message: &'a str,
     pub code: Option<&'a str>,
     pub request_id: Option<&'a str>,
 }
 
 /// A whole JSON error body.
-pub fn error_body(dialect: Dialect, failure: &Failure) -> Vec<u8> {
+pub fn error_body(dialect: ApiFormat, failure: &Failure) -> Vec<u8> {
     match dialect {
-        Dialect::OpenAi => openai_chat::error_body(failure),
-        Dialect::Anthropic => anthropic_messages::error_body(failure),
-        Dialect::Gemini => gemini::error_body(failure),
-        Dialect::Bedrock => bedrock::error_body(failure),
+        ApiFormat::OpenAi => openai_chat::error_body(failure),
+        ApiFormat::Anthropic => anthropic_messages::error_body(failure),
+        ApiFormat::Gemini => gemini::error_body(failure),
+        ApiFormat::Bedrock => bedrock::error_body(failure),
     }
 }
 
 /// An error as one event or frame of a stream.
-pub fn error_event(dialect: Dialect, failure: &Failure) -> Vec<u8> {
+pub fn error_event(dialect: ApiFormat, failure: &Failure) -> Vec<u8> {
     match dialect {
-        Dialect::OpenAi => openai_chat::error_event(failure),
-        Dialect::Anthropic => anthropic_messages::error_event(failure),
-        Dialect::Gemini => gemini::error_event(failure),
-        Dialect::Bedrock => bedrock::error_event(failure),
+        ApiFormat::OpenAi => openai_chat::error_event(failure),
+        ApiFormat::Anthropic => anthropic_messages::error_event(failure),
+        ApiFormat::Gemini => gemini::error_event(failure),
+        ApiFormat::Bedrock => bedrock::error_event(failure),
     }
 }

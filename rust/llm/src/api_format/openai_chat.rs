@@ -5,15 +5,15 @@ use serde::Serialize;
 use super::Failure;
 
 /// The last event of a stream.
-pub const DONE: &[u8] = b"data: [DONE]\n\n";
+pub const DONE_EVENT: &[u8] = b"data: [DONE]\n\n";
 
 #[derive(Serialize)]
-struct Body<'a> {
-    error: Error<'a>,
+struct ErrorBody<'a> {
+    error: ErrorDetail<'a>,
 }
 
 #[derive(Serialize)]
-struct Error<'a> {
+struct ErrorDetail<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'a str,
@@ -22,18 +22,18 @@ struct Error<'a> {
 }
 
 pub fn error_body(failure: &Failure) -> Vec<u8> {
-    error_about(failure, None)
+    error_body_with_param(failure, None)
 }
 
 /// Likewise, of a parameter.
-pub fn error_about(failure: &Failure, param: Option<&str>) -> Vec<u8> {
-    let error = Error {
+pub fn error_body_with_param(failure: &Failure, param: Option<&str>) -> Vec<u8> {
+    let error = ErrorDetail {
         message: failure.message,
-        kind: failure.kind.unwrap_or_else(|| kind_of(failure.status)),
+        kind: failure.error_type.unwrap_or_else(|| error_type_for_status(failure.status)),
         param,
         code: failure.code,
     };
-    serde_json::to_vec(&Body { error }).unwrap_or_default()
+    serde_json::to_vec(&ErrorBody { error }).unwrap_or_default()
 }
 
 pub fn error_event(failure: &Failure) -> Vec<u8> {
@@ -41,7 +41,7 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
 }
 
 /// What kind of error a status stands for.
-pub(crate) fn kind_of(status: u16) -> &'static str {
+pub(crate) fn error_type_for_status(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         403 => "permission_error",

@@ -4,58 +4,62 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use crate::json::scan::{self, PeekError, elements_from, fields};
+use crate::json::scan::{self, ScanError, for_each_element_from, for_each_field};
 
 /// Lists of those that may answer instead, as `OpenRouter` and Perplexity take them, or that are asked together.
-const LISTS: [&[u8]; 2] = [b"models", b"analysis_models"];
+const MODEL_LIST_KEYS: [&[u8]; 2] = [b"models", b"analysis_models"];
 /// What a provider does itself on the way, and which model does it: of `OpenAI`, Anthropic, `OpenRouter` and Azure.
-const DONE_THERE: [&[u8]; 3] = [b"tools", b"plugins", b"data_sources"];
+const SERVER_TOOL_KEYS: [&[u8]; 3] = [b"tools", b"plugins", b"data_sources"];
 /// Where tools of `OpenRouter` and sources of Azure are told more. What a caller's own function takes has a schema there, in which
 /// no text is a model.
-const TOLD: &[u8] = b"parameters";
+const PARAMETERS_KEY: &[u8] = b"parameters";
 /// Who embeds what is looked for in a source, and what that is called.
-const EMBEDS: &[u8] = b"embedding_dependency";
-const NAMES: [&[u8]; 2] = [b"model", b"deployment_name"];
+const EMBEDDING_KEY: &[u8] = b"embedding_dependency";
+const MODEL_KEYS: [&[u8]; 2] = [b"model", b"deployment_name"];
 /// Where a message over a WebSocket may say it all.
-const SAID: &[u8] = b"response";
+const RESPONSE_KEY: &[u8] = b"response";
 /// What a realtime session is, and where it says who writes down what it hears, now and as it used to.
-const SESSION: &[u8] = b"session";
-const WRITES_DOWN: [&[&[u8]]; 2] = [&[b"input_audio_transcription"], &[b"audio", b"input", b"transcription"]];
+const SESSION_KEY: &[u8] = b"session";
+const TRANSCRIPTION_PATHS: [&[&[u8]]; 2] = [&[b"input_audio_transcription"], &[b"audio", b"input", b"transcription"]];
 /// In each request that names some, unless letters of it are escaped.
-const SIGNS: [&[u8]; 7] =
+const PREFILTER_SUBSTRINGS: [&[u8]; 7] =
     [b"tools", b"models", b"plugins", b"data_sources", b"\"session\"", b"input_audio_transcription", b"\\u00"];
 
 /// Those that it names, of each name in an object all that stand there. What cannot be read names none: its provider refuses it.
-pub fn beside(request: &[u8]) -> Vec<String> {
+pub fn secondary_models(request: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
-    if SIGNS.iter().any(|sign| memmem::find(request, sign).is_some()) {
-        look(request, true, &mut found);
+    if PREFILTER_SUBSTRINGS.iter().any(|sign| memmem::find(request, sign).is_some()) {
+        collect_from_request(request, true, &mut found);
     }
     found
 }
 
-fn look(request: &[u8], may_be_message: bool, found: &mut Vec<String>) {
-    ignore(fields(request, |key, at| {
+fn collect_from_request(request: &[u8], may_be_message: bool, found: &mut Vec<String>) {
+    ignore_error(for_each_field(request, |key, at| {
         match key {
-            SAID if may_be_message => look(&request[at], false, found),
-            SESSION if may_be_message => {
-                named(&request[at.clone()], false, found);
-                look(&request[at], false, found);
+            RESPONSE_KEY if may_be_message => collect_from_request(&request[at], false, found),
+            SESSION_KEY if may_be_message => {
+                collect_from_tool(&request[at.clone()], false, found);
+                collect_from_request(&request[at], false, found);
             }
-            _ if LISTS.contains(&key) => each(request, at.start, |name| found.extend(text(name))),
-            _ if DONE_THERE.contains(&key) => each(request, at.start, |tool| named(tool, true, found)),
-            _ => WRITES_DOWN.iter().for_each(|path| within(key, &request[at.clone()], path, found)),
+            _ if MODEL_LIST_KEYS.contains(&key) => {
+                for_each_element(request, at.start, |name| found.extend(decode_owned_string(name)))
+            }
+            _ if SERVER_TOOL_KEYS.contains(&key) => {
+                for_each_element(request, at.start, |tool| collect_from_tool(tool, true, found))
+            }
+            _ => TRANSCRIPTION_PATHS.iter().for_each(|path| collect_at_path(key, &request[at.clone()], path, found)),
         }
         Ok(())
     }));
 }
 
 /// What is named at the end of a path, where a value stands at its beginning.
-fn within(key: &[u8], value: &[u8], path: &[&[u8]], found: &mut Vec<String>) {
+fn collect_at_path(key: &[u8], value: &[u8], path: &[&[u8]], found: &mut Vec<String>) {
     match path {
-        [last] if *last == key => named(value, false, found),
-        [first, rest @ ..] if *first == key => ignore(fields(value, |key, at| {
-            within(key, &value[at], rest, found);
+        [last] if *last == key => collect_from_tool(value, false, found),
+        [first, rest @ ..] if *first == key => ignore_error(for_each_field(value, |key, at| {
+            collect_at_path(key, &value[at], rest, found);
             Ok(())
         })),
         _ => (),
@@ -63,40 +67,42 @@ fn within(key: &[u8], value: &[u8], path: &[&[u8]], found: &mut Vec<String>) {
 }
 
 /// What a tool names, and what it is told to name.
-fn named(tool: &[u8], may_be_told: bool, found: &mut Vec<String>) {
-    ignore(fields(tool, |key, at| {
+fn collect_from_tool(tool: &[u8], may_be_told: bool, found: &mut Vec<String>) {
+    ignore_error(for_each_field(tool, |key, at| {
         match key {
-            TOLD if may_be_told => named(&tool[at], false, found),
-            EMBEDS => named(&tool[at], false, found),
-            _ if NAMES.contains(&key) => found.extend(text(&tool[at])),
-            _ if LISTS.contains(&key) => each(tool, at.start, |name| found.extend(text(name))),
+            PARAMETERS_KEY if may_be_told => collect_from_tool(&tool[at], false, found),
+            EMBEDDING_KEY => collect_from_tool(&tool[at], false, found),
+            _ if MODEL_KEYS.contains(&key) => found.extend(decode_owned_string(&tool[at])),
+            _ if MODEL_LIST_KEYS.contains(&key) => {
+                for_each_element(tool, at.start, |name| found.extend(decode_owned_string(name)))
+            }
             _ => (),
         }
         Ok(())
     }));
 }
 
-fn each(json: &[u8], at: usize, mut take: impl FnMut(&[u8])) {
-    ignore(elements_from(json, at, |item| {
+fn for_each_element(json: &[u8], at: usize, mut take: impl FnMut(&[u8])) {
+    ignore_error(for_each_element_from(json, at, |item| {
         take(&json[item]);
         Ok(())
     }));
 }
 
-fn text(literal: &[u8]) -> Option<String> {
-    scan::text(literal).map(Cow::into_owned)
+fn decode_owned_string(literal: &[u8]) -> Option<String> {
+    scan::decode_string(literal).map(Cow::into_owned)
 }
 
 /// What is none of this is for others to refuse.
-fn ignore<T>(_: Result<T, PeekError>) {}
+fn ignore_error<T>(_: Result<T, ScanError>) {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn models_are_found_in_tools_and_instead_of_the_one_that_is_asked() {
-        let of = |request: &str| beside(request.as_bytes()).join(" ");
+    fn finds_models_in_tools_sessions_and_fallback_lists() {
+        let of = |request: &str| secondary_models(request.as_bytes()).join(" ");
         for (request, models) in [
             (
                 r#"{"model":"m","tools":[{"type":"image_generation","model":"a"}, {"model":"b","type":"advisor"}]}"#,

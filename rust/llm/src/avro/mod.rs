@@ -8,19 +8,19 @@ mod schema;
 use flate2::{Decompress, FlushDecompress, Status};
 
 use self::schema::Schema;
-use crate::avro::primitives::{Bytes, Fault};
+use crate::avro::primitives::{ByteReader, DecodeError};
 use crate::chat::providers::Broken;
 
 const MAGIC: &[u8] = b"Obj\x01";
-const SYNC: usize = 16;
+const SYNC_MARKER_BYTES: usize = 16;
 /// As long as what stands before the records may be, with the schema.
-const LONGEST_HEAD: usize = 1024 * 1024;
+const MAX_HEADER_BYTES: usize = 1024 * 1024;
 /// As long as a record may be, here and there.
-const LONGEST: usize = 4 * 1024 * 1024;
+const MAX_RECORD_BYTES: usize = 4 * 1024 * 1024;
 /// A small piece may say that it holds much.
-const MOST_AT_ONCE: usize = 16 * 1024 * 1024;
+const MAX_OUTPUT_BYTES: usize = 16 * 1024 * 1024;
 /// What was packed is read in pieces.
-const STEP: usize = 64 * 1024;
+const INFLATE_CHUNK_BYTES: usize = 64 * 1024;
 
 /// What a block's bytes are packed with.
 enum Codec {
@@ -29,164 +29,189 @@ enum Codec {
 }
 
 /// Where in a file its next byte is.
-enum Place {
-    Head,
+enum ParserState {
+    Header,
     /// Before a block, which says how many records it has.
-    Block,
+    BlockHeader,
     /// So many bytes of a block are still to come.
-    Within(u64),
+    BlockData(u64),
     /// After a block.
-    Sync,
+    SyncMarker,
 }
 
 /// A file on its way.
-pub struct Records {
-    place: Place,
+pub struct AvroDecoder {
+    state: ParserState,
     /// What has come and is not read yet.
-    raw: Vec<u8>,
+    pending_input: Vec<u8>,
     schema: Option<Schema>,
     codec: Codec,
-    sync: [u8; SYNC],
+    sync_marker: [u8; SYNC_MARKER_BYTES],
     /// Of a block, unpacked.
-    plain: Vec<u8>,
+    block_data: Vec<u8>,
     /// Records of a block that are still to be told.
-    left: u64,
+    records_left: u64,
     /// With so many bytes the next one had no end.
-    short: usize,
+    incomplete_bytes: usize,
 }
 
-impl Default for Records {
+impl Default for AvroDecoder {
     fn default() -> Self {
         let (raw, plain) = (Vec::new(), Vec::new());
-        Self { place: Place::Head, raw, schema: None, codec: Codec::Null, sync: [0; SYNC], plain, left: 0, short: 0 }
+        Self {
+            state: ParserState::Header,
+            pending_input: raw,
+            schema: None,
+            codec: Codec::Null,
+            sync_marker: [0; SYNC_MARKER_BYTES],
+            block_data: plain,
+            records_left: 0,
+            incomplete_bytes: 0,
+        }
     }
 }
 
-impl Records {
+impl AvroDecoder {
     /// What is told of the next bytes: whole lines.
-    pub fn told(&mut self, piece: &[u8]) -> Result<Vec<u8>, Broken> {
+    pub fn decode_chunk(&mut self, piece: &[u8]) -> Result<Vec<u8>, Broken> {
         let mut out = Vec::new();
-        self.raw.extend_from_slice(piece);
-        let raw = std::mem::take(&mut self.raw);
-        let mut rest = Bytes::new(&raw);
-        let read = self.read(&mut rest, &mut out);
-        self.raw = rest.rest().to_vec();
+        self.pending_input.extend_from_slice(piece);
+        let raw = std::mem::take(&mut self.pending_input);
+        let mut rest = ByteReader::new(&raw);
+        let read = self.parse_available(&mut rest, &mut out);
+        self.pending_input = rest.remaining().to_vec();
         match read {
-            Ok(()) | Err(Fault::Short) => Ok(out),
-            Err(Fault::Wrong(why)) => Err(broken(&why)),
+            Ok(()) | Err(DecodeError::Incomplete) => Ok(out),
+            Err(DecodeError::Invalid(why)) => Err(invalid_file_error(&why)),
         }
     }
 
     /// A file ends behind a block.
-    pub fn end(&self) -> Result<(), Broken> {
-        if matches!(self.place, Place::Block) && self.raw.is_empty() { Ok(()) } else { Err(broken("it has no end")) }
+    pub fn check_complete(&self) -> Result<(), Broken> {
+        if matches!(self.state, ParserState::BlockHeader) && self.pending_input.is_empty() {
+            Ok(())
+        } else {
+            Err(invalid_file_error("it has no end"))
+        }
     }
 
     /// Reads until there is too little of it; what was not read comes again with more.
-    fn read(&mut self, bytes: &mut Bytes<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn parse_available(&mut self, bytes: &mut ByteReader<'_>, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         loop {
             let mut ahead = bytes.clone();
-            match self.place {
-                Place::Head => {
-                    if let Err(fault) = self.head(&mut ahead) {
-                        let is_long = bytes.rest().len() > LONGEST_HEAD;
-                        return Err(if is_long { Fault::wrong("its head has no end") } else { fault });
+            match self.state {
+                ParserState::Header => {
+                    if let Err(fault) = self.parse_header(&mut ahead) {
+                        let is_long = bytes.remaining().len() > MAX_HEADER_BYTES;
+                        return Err(if is_long { DecodeError::invalid("its head has no end") } else { fault });
                     }
                 }
-                Place::Block => {
-                    let (records, length) = (ahead.long()?, ahead.long()?);
-                    let count = |number: i64| u64::try_from(number).map_err(|_| Fault::wrong("a block counts wrong"));
-                    (self.left, self.place) = (count(records)?, Place::Within(count(length)?));
+                ParserState::BlockHeader => {
+                    let (records, length) = (ahead.read_long()?, ahead.read_long()?);
+                    let count =
+                        |number: i64| u64::try_from(number).map_err(|_| DecodeError::invalid("a block counts wrong"));
+                    (self.records_left, self.state) = (count(records)?, ParserState::BlockData(count(length)?));
                     if let Codec::Deflate(packed) = &mut self.codec {
                         packed.reset(false);
                     }
                 }
-                Place::Within(left) => {
-                    if left > 0 && ahead.rest().is_empty() {
-                        return Err(Fault::Short);
+                ParserState::BlockData(left) => {
+                    if left > 0 && ahead.remaining().is_empty() {
+                        return Err(DecodeError::Incomplete);
                     }
-                    let here = usize::try_from(left).unwrap_or(usize::MAX).min(ahead.rest().len());
+                    let here = usize::try_from(left).unwrap_or(usize::MAX).min(ahead.remaining().len());
                     let left = left - here as u64;
-                    self.unpack(ahead.take(here)?, left == 0, out)?;
-                    self.place = if left == 0 { Place::Sync } else { Place::Within(left) };
+                    self.decode_block_data(ahead.read_slice(here)?, left == 0, out)?;
+                    self.state = if left == 0 { ParserState::SyncMarker } else { ParserState::BlockData(left) };
                 }
-                Place::Sync => {
-                    if ahead.take(SYNC)? != self.sync {
-                        return Err(Fault::wrong("a block ends elsewhere than it says"));
+                ParserState::SyncMarker => {
+                    if ahead.read_slice(SYNC_MARKER_BYTES)? != self.sync_marker {
+                        return Err(DecodeError::invalid("a block ends elsewhere than it says"));
                     }
-                    self.place = Place::Block;
+                    self.state = ParserState::BlockHeader;
                 }
             }
             *bytes = ahead;
         }
     }
 
-    fn head(&mut self, bytes: &mut Bytes<'_>) -> Result<(), Fault> {
-        let magic = bytes.rest();
+    fn parse_header(&mut self, bytes: &mut ByteReader<'_>) -> Result<(), DecodeError> {
+        let magic = bytes.remaining();
         if !magic.starts_with(&MAGIC[..MAGIC.len().min(magic.len())]) {
-            return Err(Fault::wrong("it does not begin as Avro does"));
+            return Err(DecodeError::invalid("it does not begin as Avro does"));
         }
-        bytes.take(MAGIC.len())?;
+        bytes.read_slice(MAGIC.len())?;
         let (mut schema, mut codec) = (None, &b"null"[..]);
-        while let Some(count) = bytes.count()? {
+        while let Some(count) = bytes.read_block_count()? {
             for _ in 0..count {
-                match (bytes.bytes()?, bytes.bytes()?) {
+                match (bytes.read_bytes()?, bytes.read_bytes()?) {
                     (b"avro.schema", value) => schema = Some(value),
                     (b"avro.codec", value) => codec = value,
                     _ => (),
                 }
             }
         }
-        let sync = bytes.take(SYNC)?;
+        let sync = bytes.read_slice(SYNC_MARKER_BYTES)?;
         self.codec = match codec {
             b"null" => Codec::Null,
             b"deflate" => Codec::Deflate(Box::new(Decompress::new(false))),
             other => {
                 let name = String::from_utf8_lossy(&other[..other.len().min(40)]);
-                return Err(Fault::Wrong(format!("it is packed with {name}: null and deflate are read here")));
+                return Err(DecodeError::Invalid(format!("it is packed with {name}: null and deflate are read here")));
             }
         };
-        self.schema = Some(Schema::parse(schema.ok_or_else(|| Fault::wrong("it has no schema"))?)?);
-        self.sync.copy_from_slice(sync);
-        self.place = Place::Block;
+        self.schema = Some(Schema::parse(schema.ok_or_else(|| DecodeError::invalid("it has no schema"))?)?);
+        self.sync_marker.copy_from_slice(sync);
+        self.state = ParserState::BlockHeader;
         Ok(())
     }
 
     /// Takes bytes of a block, and tells the records that are whole by then.
-    fn unpack(&mut self, mut packed: &[u8], is_last: bool, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn decode_block_data(&mut self, mut packed: &[u8], is_last: bool, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         let Codec::Deflate(inflate) = &mut self.codec else {
-            self.plain.extend_from_slice(packed);
-            return self.tell(is_last, out);
+            self.block_data.extend_from_slice(packed);
+            return self.flush_records(is_last, out);
         };
         let mut is_packed = !packed.is_empty();
         while is_packed {
-            let mut step = Vec::with_capacity(STEP);
+            let mut step = Vec::with_capacity(INFLATE_CHUNK_BYTES);
             let before = inflate.total_in();
             let unpacked = inflate.decompress_vec(packed, &mut step, FlushDecompress::None);
-            let status = unpacked.map_err(|error| Fault::Wrong(error.to_string()))?;
+            let status = unpacked.map_err(|error| DecodeError::Invalid(error.to_string()))?;
             let taken = (inflate.total_in() - before) as usize;
             packed = &packed[taken..];
-            is_packed = status != Status::StreamEnd && (step.len() == STEP || taken > 0 && !packed.is_empty());
-            self.plain.extend_from_slice(&step);
-            record::tell(self.schema.as_ref(), &mut self.plain, (&mut self.left, &mut self.short), out)?;
+            is_packed =
+                status != Status::StreamEnd && (step.len() == INFLATE_CHUNK_BYTES || taken > 0 && !packed.is_empty());
+            self.block_data.extend_from_slice(&step);
+            record::write_records(
+                self.schema.as_ref(),
+                &mut self.block_data,
+                (&mut self.records_left, &mut self.incomplete_bytes),
+                out,
+            )?;
         }
-        self.tell(is_last, out)
+        self.flush_records(is_last, out)
     }
 
-    fn tell(&mut self, is_last: bool, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn flush_records(&mut self, is_last: bool, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         if is_last {
             // There is no more to wait for.
-            self.short = 0;
+            self.incomplete_bytes = 0;
         }
-        record::tell(self.schema.as_ref(), &mut self.plain, (&mut self.left, &mut self.short), out)?;
-        if is_last && self.left > 0 {
-            return Err(Fault::wrong("a block has other records than it says"));
+        record::write_records(
+            self.schema.as_ref(),
+            &mut self.block_data,
+            (&mut self.records_left, &mut self.incomplete_bytes),
+            out,
+        )?;
+        if is_last && self.records_left > 0 {
+            return Err(DecodeError::invalid("a block has other records than it says"));
         }
         Ok(())
     }
 }
 
-fn broken(why: &str) -> Broken {
+fn invalid_file_error(why: &str) -> Broken {
     Broken(format!("a file of Avro cannot be read: {why}"))
 }
 
@@ -199,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    fn long(number: i64) -> Vec<u8> {
+    fn encode_long(number: i64) -> Vec<u8> {
         let mut number = ((number << 1) ^ (number >> 63)).cast_unsigned();
         let mut out = Vec::new();
         while number >= 0x80 {
@@ -210,45 +235,45 @@ mod tests {
         out
     }
 
-    fn length(bytes: &[u8]) -> Vec<u8> {
-        long(bytes.len().try_into().unwrap())
+    fn encode_length(bytes: &[u8]) -> Vec<u8> {
+        encode_long(bytes.len().try_into().unwrap())
     }
 
-    fn text(text: &str) -> Vec<u8> {
-        [length(text.as_bytes()), text.as_bytes().to_vec()].concat()
+    fn encode_string(text: &str) -> Vec<u8> {
+        [encode_length(text.as_bytes()), text.as_bytes().to_vec()].concat()
     }
 
-    fn head(schema: &Value, codec: &str) -> Vec<u8> {
+    fn encode_header(schema: &Value, codec: &str) -> Vec<u8> {
         let values = [("avro.schema", schema.to_string()), ("avro.codec", codec.to_owned())];
-        let values = values.map(|(name, value)| [text(name), text(&value)].concat()).concat();
-        [MAGIC.to_vec(), long(2), values, long(0), vec![7; SYNC]].concat()
+        let values = values.map(|(name, value)| [encode_string(name), encode_string(&value)].concat()).concat();
+        [MAGIC.to_vec(), encode_long(2), values, encode_long(0), vec![7; SYNC_MARKER_BYTES]].concat()
     }
 
-    fn packed(bytes: &[u8]) -> Vec<u8> {
+    fn deflate(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
     }
 
-    fn block(records: i64, bytes: &[u8]) -> Vec<u8> {
-        [long(records), length(bytes), bytes.to_vec(), vec![7; SYNC]].concat()
+    fn encode_block(records: i64, bytes: &[u8]) -> Vec<u8> {
+        [encode_long(records), encode_length(bytes), bytes.to_vec(), vec![7; SYNC_MARKER_BYTES]].concat()
     }
 
-    fn told(file: &[u8], step: usize) -> Result<Vec<Value>, String> {
-        let (mut records, mut out) = (Records::default(), Vec::new());
+    fn decode_file(file: &[u8], step: usize) -> Result<Vec<Value>, String> {
+        let (mut records, mut out) = (AvroDecoder::default(), Vec::new());
         for piece in file.chunks(step) {
-            out.extend(records.told(piece).map_err(|broken| broken.0)?);
+            out.extend(records.decode_chunk(piece).map_err(|broken| broken.0)?);
         }
-        records.end().map_err(|broken| broken.0)?;
+        records.check_complete().map_err(|broken| broken.0)?;
         Ok(out.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect())
     }
 
-    fn why(file: &[u8]) -> String {
-        told(file, STEP).unwrap_err()
+    fn decode_file_error(file: &[u8]) -> String {
+        decode_file(file, INFLATE_CHUNK_BYTES).unwrap_err()
     }
 
     /// All that a record may be made of.
-    fn schema() -> Value {
+    fn sample_schema() -> Value {
         json!({"type": "record", "name": "made", "namespace": "of", "fields": [
             {"name": "id", "type": ["null", "string"]},
             {"name": "vector", "type": {"type": "array", "items": "float"}},
@@ -262,89 +287,124 @@ mod tests {
         ]})
     }
 
-    fn record(number: i64, next: &[u8]) -> Vec<u8> {
+    fn encode_record(number: i64, next: &[u8]) -> Vec<u8> {
         let floats = [0.1_f32, -2.5, f32::NAN].map(f32::to_le_bytes).concat();
         // In two parts, of which one says how long it is.
-        let vector = [long(2), floats[..8].to_vec(), long(-1), long(4), floats[8..].to_vec(), long(0)].concat();
-        let more = [long(1), text("ä\"\n"), 1.5_f64.to_le_bytes().to_vec(), long(0)].concat();
-        let parts = [long(1), text("x"), vector, more, vec![1], long(1), vec![0, 255], text("ab"), long(number)];
+        let vector = [
+            encode_long(2),
+            floats[..8].to_vec(),
+            encode_long(-1),
+            encode_long(4),
+            floats[8..].to_vec(),
+            encode_long(0),
+        ]
+        .concat();
+        let more = [encode_long(1), encode_string("ä\"\n"), 1.5_f64.to_le_bytes().to_vec(), encode_long(0)].concat();
+        let parts = [
+            encode_long(1),
+            encode_string("x"),
+            vector,
+            more,
+            vec![1],
+            encode_long(1),
+            vec![0, 255],
+            encode_string("ab"),
+            encode_long(number),
+        ];
         [parts.concat(), next.to_vec()].concat()
     }
 
-    fn shown(number: i64, next: &Value) -> Value {
+    fn expected_json(number: i64, next: &Value) -> Value {
         json!({"id": "x", "vector": [0.1, -2.5, null], "more": {"ä\"\n": 1.5}, "is": true, "kind": "b", "raw": "AP8=",
             "bytes": "YWI=", "again": number, "next": next})
     }
 
     #[test]
-    fn records_are_lines_however_they_come_and_are_packed() {
-        let first = record(-70_000, &[long(1), record(3, &long(0))].concat());
-        let second = record(i64::MIN, &[long(2), long(0)].concat());
+    fn decodes_records_to_lines_for_any_chunk_size_and_codec() {
+        let first = encode_record(-70_000, &[encode_long(1), encode_record(3, &encode_long(0))].concat());
+        let second = encode_record(i64::MIN, &[encode_long(2), encode_long(0)].concat());
         let both = [first.clone(), second.clone()].concat();
         let expected = [
-            shown(-70_000, &shown(3, &Value::Null)),
-            shown(i64::MIN, &json!("a")),
-            shown(-70_000, &shown(3, &Value::Null)),
+            expected_json(-70_000, &expected_json(3, &Value::Null)),
+            expected_json(i64::MIN, &json!("a")),
+            expected_json(-70_000, &expected_json(3, &Value::Null)),
         ];
-        for (codec, pack) in [("null", <[u8]>::to_vec as fn(&[u8]) -> Vec<u8>), ("deflate", packed)] {
-            let blocks = [block(2, &pack(&both)), block(0, &pack(b"")), block(1, &pack(&first))].concat();
-            let file = [head(&schema(), codec), blocks].concat();
+        for (codec, pack) in [("null", <[u8]>::to_vec as fn(&[u8]) -> Vec<u8>), ("deflate", deflate)] {
+            let blocks =
+                [encode_block(2, &pack(&both)), encode_block(0, &pack(b"")), encode_block(1, &pack(&first))].concat();
+            let file = [encode_header(&sample_schema(), codec), blocks].concat();
             for step in [1, 3, 64, file.len()] {
-                assert_eq!(told(&file, step).unwrap(), expected, "{codec} {step}");
+                assert_eq!(decode_file(&file, step).unwrap(), expected, "{codec} {step}");
             }
             for cut in [0, 3, 30, file.len() - 1] {
-                assert!(told(&file[..cut], 64).is_err_and(|why| why.contains("no end")), "{codec} {cut}");
+                assert!(decode_file(&file[..cut], 64).is_err_and(|why| why.contains("no end")), "{codec} {cut}");
             }
         }
     }
 
     #[test]
-    fn what_is_no_avro_says_why() {
+    fn reports_why_a_file_is_not_valid_avro() {
         let texts = json!({"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]});
-        let plain = head(&texts, "null");
+        let plain = encode_header(&texts, "null");
         let with = |rest: &[u8]| [&plain[..], rest].concat();
         for (file, expected) in [
             (b"{\"a\": 1}".to_vec(), "does not begin as Avro"),
-            (head(&texts, "zstandard"), "packed with zstandard"),
-            (head(&json!("nothing"), "null"), "names nothing"),
-            (head(&json!({"type": "array"}), "null"), "lacks items"),
-            (with(&block(1, &[text("a"), text("b")].concat())), "other records"),
-            (with(&block(3, &[text("a"), text("b")].concat())), "other records"),
-            (with(&block(1, &[long(2), vec![0xff, 0xff]].concat())), "UTF-8"),
-            (with(&[block(1, &text("a")), vec![1; 40]].concat()), "counts wrong"),
-            (with(&[&block(1, &text("a"))[..4], &[8; 30]].concat()), "ends elsewhere"),
+            (encode_header(&texts, "zstandard"), "packed with zstandard"),
+            (encode_header(&json!("nothing"), "null"), "names nothing"),
+            (encode_header(&json!({"type": "array"}), "null"), "lacks items"),
+            (with(&encode_block(1, &[encode_string("a"), encode_string("b")].concat())), "other records"),
+            (with(&encode_block(3, &[encode_string("a"), encode_string("b")].concat())), "other records"),
+            (with(&encode_block(1, &[encode_long(2), vec![0xff, 0xff]].concat())), "UTF-8"),
+            (with(&[encode_block(1, &encode_string("a")), vec![1; 40]].concat()), "counts wrong"),
+            (with(&[&encode_block(1, &encode_string("a"))[..4], &[8; 30]].concat()), "ends elsewhere"),
             (with(&[0xff; 30]), "a number has no end"),
-            ([head(&texts, "deflate"), block(1, &[0xff; 30])].concat(), "cannot be read"),
+            ([encode_header(&texts, "deflate"), encode_block(1, &[0xff; 30])].concat(), "cannot be read"),
         ] {
-            assert!(why(&file).contains(expected), "{expected}: {}", why(&file));
+            assert!(decode_file_error(&file).contains(expected), "{expected}: {}", decode_file_error(&file));
         }
     }
 
     #[test]
-    fn a_small_file_that_says_that_it_holds_much_takes_no_more_than_it_may() {
+    fn bounds_memory_when_a_small_file_declares_huge_content() {
         let nulls = json!({"type": "array", "items": "null"});
-        let many = [long(i64::MAX), long(0)].concat();
-        assert!(why(&[head(&nulls, "null"), block(1, &many)].concat()).contains("too long"));
-        assert!(why(&[head(&json!("null"), "null"), block(i64::MAX, b"")].concat()).contains("grows too much"));
+        let many = [encode_long(i64::MAX), encode_long(0)].concat();
+        assert!(
+            decode_file_error(&[encode_header(&nulls, "null"), encode_block(1, &many)].concat()).contains("too long")
+        );
+        assert!(
+            decode_file_error(&[encode_header(&json!("null"), "null"), encode_block(i64::MAX, b"")].concat())
+                .contains("grows too much")
+        );
         let itself = json!({"type": "record", "name": "r", "fields": [{"name": "a", "type": "r"}]});
-        assert!(why(&[head(&itself, "null"), block(1, b"")].concat()).contains("too deep"));
-        let long_text = [long(1 << 40), vec![b'x'; LONGEST * 3]].concat();
-        assert!(why(&[head(&json!("string"), "null"), block(1, &long_text)].concat()).contains("too long"));
-        let bomb = packed(&[long(0), vec![0; 64 * 1024 * 1024]].concat());
-        assert!(why(&[head(&json!("string"), "deflate"), block(1, &bomb)].concat()).contains("other records"));
-        assert!(why(&[head(&json!("string"), "deflate"), block(i64::MAX, &bomb)].concat()).contains("grows too much"));
+        assert!(
+            decode_file_error(&[encode_header(&itself, "null"), encode_block(1, b"")].concat()).contains("too deep")
+        );
+        let long_text = [encode_long(1 << 40), vec![b'x'; MAX_RECORD_BYTES * 3]].concat();
+        assert!(
+            decode_file_error(&[encode_header(&json!("string"), "null"), encode_block(1, &long_text)].concat())
+                .contains("too long")
+        );
+        let bomb = deflate(&[encode_long(0), vec![0; 64 * 1024 * 1024]].concat());
+        assert!(
+            decode_file_error(&[encode_header(&json!("string"), "deflate"), encode_block(1, &bomb)].concat())
+                .contains("other records")
+        );
+        assert!(
+            decode_file_error(&[encode_header(&json!("string"), "deflate"), encode_block(i64::MAX, &bomb)].concat())
+                .contains("grows too much")
+        );
         let wide: Vec<_> = (0..20_000).map(|at| json!({"name": at.to_string(), "type": "long"})).collect();
         let wide = json!({"type": "record", "name": "r", "fields": wide});
-        assert!(why(&head(&wide, "null")).contains("too large"));
+        assert!(decode_file_error(&encode_header(&wide, "null")).contains("too large"));
     }
     /// The seed is fixed, so that a failure comes again.
     #[test]
-    fn whatever_is_broken_of_a_file_nothing_panics_and_what_is_told_are_whole_lines() {
+    fn corrupted_files_never_panic_and_yield_only_complete_lines() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let records: Vec<_> = (0..20).map(|number| record(number, &long(0))).collect();
-        for (codec, pack) in [("null", <[u8]>::to_vec as fn(&[u8]) -> Vec<u8>), ("deflate", packed)] {
-            let blocks: Vec<_> = records.chunks(4).flat_map(|some| block(4, &pack(&some.concat()))).collect();
-            let file = [head(&schema(), codec), blocks].concat();
+        let records: Vec<_> = (0..20).map(|number| encode_record(number, &encode_long(0))).collect();
+        for (codec, pack) in [("null", <[u8]>::to_vec as fn(&[u8]) -> Vec<u8>), ("deflate", deflate)] {
+            let blocks: Vec<_> = records.chunks(4).flat_map(|some| encode_block(4, &pack(&some.concat()))).collect();
+            let file = [encode_header(&sample_schema(), codec), blocks].concat();
             for _ in 0..2000 {
                 let mut broken = file.clone();
                 let at = rng.usize(..file.len());
@@ -353,9 +413,9 @@ mod tests {
                     1 => drop(broken.splice(at..at, (0..rng.usize(1..20)).map(|_| rng.u8(..)).collect::<Vec<_>>())),
                     _ => drop(broken.drain(at..rng.usize(at..file.len()))),
                 }
-                let (mut reading, step) = (Records::default(), rng.usize(1..4096));
+                let (mut reading, step) = (AvroDecoder::default(), rng.usize(1..4096));
                 for piece in broken.chunks(step) {
-                    let Ok(lines) = reading.told(piece) else { break };
+                    let Ok(lines) = reading.decode_chunk(piece) else { break };
                     let lines = String::from_utf8(lines).unwrap();
                     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines}");
                 }

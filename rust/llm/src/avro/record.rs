@@ -4,140 +4,143 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 
 use super::{
-    LONGEST, MOST_AT_ONCE,
-    schema::{Kind, Schema},
+    MAX_OUTPUT_BYTES, MAX_RECORD_BYTES,
+    schema::{AvroType, Schema},
 };
-use crate::avro::primitives::{Bytes, Fault};
+use crate::avro::primitives::{ByteReader, DecodeError};
 
 /// A schema may refer to itself.
-const DEEPEST: usize = 64;
+const MAX_NESTING_DEPTH: usize = 64;
 
 /// Tells all records that are whole, and keeps what comes after them. One that had no end is tried again with twice as many
 /// bytes: else a long one would be read anew with each piece.
-pub fn tell(
+pub fn write_records(
     schema: Option<&Schema>,
     plain: &mut Vec<u8>,
     (left, short): (&mut u64, &mut usize),
     out: &mut Vec<u8>,
-) -> Result<(), Fault> {
-    let schema = schema.ok_or_else(|| Fault::wrong("it has no schema"))?;
-    let mut rest = Bytes::new(plain);
-    while *left > 0 && rest.rest().len() >= *short * 2 {
+) -> Result<(), DecodeError> {
+    let schema = schema.ok_or_else(|| DecodeError::invalid("it has no schema"))?;
+    let mut rest = ByteReader::new(plain);
+    while *left > 0 && rest.remaining().len() >= *short * 2 {
         let (begin, mut ahead) = (out.len(), rest.clone());
-        let mut writer = Writer { schema, bytes: &mut ahead, most: begin + LONGEST, out };
-        match writer.value(0, 0) {
+        let mut writer = RecordWriter { schema, reader: &mut ahead, max_output_len: begin + MAX_RECORD_BYTES, out };
+        match writer.write_value(0, 0) {
             Ok(()) => (rest, *short, *left) = (ahead, 0, *left - 1),
-            Err(Fault::Short) if rest.rest().len() <= LONGEST => {
+            Err(DecodeError::Incomplete) if rest.remaining().len() <= MAX_RECORD_BYTES => {
                 out.truncate(begin);
-                *short = rest.rest().len();
+                *short = rest.remaining().len();
                 break;
             }
-            Err(Fault::Short) => return Err(Fault::wrong("a record is too long")),
+            Err(DecodeError::Incomplete) => return Err(DecodeError::invalid("a record is too long")),
             Err(wrong) => return Err(wrong),
         }
         out.push(b'\n');
-        if out.len() > MOST_AT_ONCE {
-            return Err(Fault::wrong("it grows too much"));
+        if out.len() > MAX_OUTPUT_BYTES {
+            return Err(DecodeError::invalid("it grows too much"));
         }
     }
-    if *left == 0 && !rest.rest().is_empty() {
-        return Err(Fault::wrong("a block has other records than it says"));
+    if *left == 0 && !rest.remaining().is_empty() {
+        return Err(DecodeError::invalid("a block has other records than it says"));
     }
-    let read = plain.len() - rest.rest().len();
+    let read = plain.len() - rest.remaining().len();
     plain.drain(..read);
     Ok(())
 }
 
-struct Writer<'w, 'b> {
+struct RecordWriter<'w, 'b> {
     schema: &'w Schema,
-    bytes: &'w mut Bytes<'b>,
-    most: usize,
+    reader: &'w mut ByteReader<'b>,
+    max_output_len: usize,
     out: &'w mut Vec<u8>,
 }
 
-impl Writer<'_, '_> {
-    fn value(&mut self, place: usize, depth: usize) -> Result<(), Fault> {
-        if depth > DEEPEST {
-            return Err(Fault::wrong("a record is too deep"));
+impl RecordWriter<'_, '_> {
+    fn write_value(&mut self, place: usize, depth: usize) -> Result<(), DecodeError> {
+        if depth > MAX_NESTING_DEPTH {
+            return Err(DecodeError::invalid("a record is too deep"));
         }
-        if self.out.len() > self.most {
-            return Err(Fault::wrong("a record is too long"));
+        if self.out.len() > self.max_output_len {
+            return Err(DecodeError::invalid("a record is too long"));
         }
-        match self.schema.at(place) {
-            Kind::Union(branches) => {
-                let at = self.bytes.long()?;
+        match self.schema.type_at(place) {
+            AvroType::Union(branches) => {
+                let at = self.reader.read_long()?;
                 let branch = usize::try_from(at).ok().and_then(|at| branches.get(at));
-                self.value(*branch.ok_or_else(|| Fault::wrong("a value is none of its union"))?, depth + 1)
+                self.write_value(
+                    *branch.ok_or_else(|| DecodeError::invalid("a value is none of its union"))?,
+                    depth + 1,
+                )
             }
-            Kind::Array(item) => self.items([b'[', b']'], |writer| writer.value(*item, depth + 1)),
-            Kind::Map(item) => self.items([b'{', b'}'], |writer| {
-                writer.text()?;
+            AvroType::Array(item) => self.write_items([b'[', b']'], |writer| writer.write_value(*item, depth + 1)),
+            AvroType::Map(item) => self.write_items([b'{', b'}'], |writer| {
+                writer.write_string()?;
                 writer.out.push(b':');
-                writer.value(*item, depth + 1)
+                writer.write_value(*item, depth + 1)
             }),
-            Kind::Record(fields) => {
+            AvroType::Record(fields) => {
                 self.out.push(b'{');
                 for (at, (name, field)) in fields.iter().enumerate() {
                     if at > 0 {
                         self.out.push(b',');
                     }
-                    self.json(name);
+                    self.write_json(name);
                     self.out.push(b':');
-                    self.value(*field, depth + 1)?;
+                    self.write_value(*field, depth + 1)?;
                 }
                 self.out.push(b'}');
                 Ok(())
             }
-            plain => self.plain(plain),
+            plain => self.write_scalar(plain),
         }
     }
 
     /// A value that is not made of others.
-    fn plain(&mut self, kind: &Kind) -> Result<(), Fault> {
+    fn write_scalar(&mut self, kind: &AvroType) -> Result<(), DecodeError> {
         match kind {
-            Kind::Boolean => {
-                let [byte] = self.bytes.array()?;
-                self.json(&(byte != 0));
+            AvroType::Boolean => {
+                let [byte] = self.reader.read_array()?;
+                self.write_json(&(byte != 0));
             }
-            Kind::Whole => {
-                let number = self.bytes.long()?;
-                self.json(&number);
+            AvroType::Long => {
+                let number = self.reader.read_long()?;
+                self.write_json(&number);
             }
-            Kind::Float => {
-                let number = f32::from_le_bytes(self.bytes.array()?);
-                self.json(&number);
+            AvroType::Float => {
+                let number = f32::from_le_bytes(self.reader.read_array()?);
+                self.write_json(&number);
             }
-            Kind::Double => {
-                let number = f64::from_le_bytes(self.bytes.array()?);
-                self.json(&number);
+            AvroType::Double => {
+                let number = f64::from_le_bytes(self.reader.read_array()?);
+                self.write_json(&number);
             }
-            Kind::Bytes => {
-                let bytes = self.bytes.bytes()?;
-                self.json(&STANDARD.encode(bytes));
+            AvroType::Bytes => {
+                let bytes = self.reader.read_bytes()?;
+                self.write_json(&STANDARD.encode(bytes));
             }
-            Kind::Fixed(length) => {
-                let bytes = self.bytes.take(*length)?;
-                self.json(&STANDARD.encode(bytes));
+            AvroType::Fixed(length) => {
+                let bytes = self.reader.read_slice(*length)?;
+                self.write_json(&STANDARD.encode(bytes));
             }
-            Kind::Text => self.text()?,
-            Kind::Enum(symbols) => {
-                let at = self.bytes.long()?;
+            AvroType::String => self.write_string()?,
+            AvroType::Enum(symbols) => {
+                let at = self.reader.read_long()?;
                 let symbol = usize::try_from(at).ok().and_then(|at| symbols.get(at));
-                self.json(symbol.ok_or_else(|| Fault::wrong("a symbol is none of its enum"))?);
+                self.write_json(symbol.ok_or_else(|| DecodeError::invalid("a symbol is none of its enum"))?);
             }
             _ => self.out.extend_from_slice(b"null"),
         }
         Ok(())
     }
 
-    fn items(
+    fn write_items(
         &mut self,
         [open, close]: [u8; 2],
-        mut item: impl FnMut(&mut Self) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
+        mut item: impl FnMut(&mut Self) -> Result<(), DecodeError>,
+    ) -> Result<(), DecodeError> {
         self.out.push(open);
         let mut is_first = true;
-        while let Some(count) = self.bytes.count()? {
+        while let Some(count) = self.reader.read_block_count()? {
             for _ in 0..count {
                 if !std::mem::take(&mut is_first) {
                     self.out.push(b',');
@@ -149,15 +152,15 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    fn text(&mut self) -> Result<(), Fault> {
-        let bytes = self.bytes.bytes()?;
-        let text = std::str::from_utf8(bytes).map_err(|_| Fault::wrong("a text is no UTF-8"))?;
-        self.json(text);
+    fn write_string(&mut self) -> Result<(), DecodeError> {
+        let bytes = self.reader.read_bytes()?;
+        let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::invalid("a text is no UTF-8"))?;
+        self.write_json(text);
         Ok(())
     }
 
     /// What JSON has no number for is null.
-    fn json(&mut self, value: &(impl Serialize + ?Sized)) {
+    fn write_json(&mut self, value: &(impl Serialize + ?Sized)) {
         // Neither such values nor a vector fail.
         let _ = serde_json::to_writer(&mut *self.out, value);
     }

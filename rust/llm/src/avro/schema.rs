@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::avro::primitives::Fault;
+use crate::avro::primitives::DecodeError;
 
 /// What a value may be made of; others by their places in the schema.
 #[derive(Debug)]
-pub enum Kind {
+pub enum AvroType {
     Null,
     Boolean,
     /// Of any length: they are written alike.
-    Whole,
+    Long,
     Float,
     Double,
     Bytes,
-    Text,
+    String,
     Fixed(usize),
     Enum(Vec<String>),
     Array(usize),
@@ -28,121 +28,126 @@ pub enum Kind {
 /// All kinds of a file.
 #[derive(Debug, Default)]
 pub struct Schema {
-    kinds: Vec<Kind>,
+    types: Vec<AvroType>,
     /// Those that may be referred to, by their full names.
-    names: HashMap<String, usize>,
+    types_by_name: HashMap<String, usize>,
 }
 
 /// Schemas are far smaller.
-const MOST_KINDS: usize = 10_000;
+const MAX_TYPES: usize = 10_000;
 
 impl Schema {
-    pub fn parse(json: &[u8]) -> Result<Self, Fault> {
-        let value: Value =
-            serde_json::from_slice(json).map_err(|error| Fault::Wrong(format!("its schema is no JSON: {error}")))?;
+    pub fn parse(json: &[u8]) -> Result<Self, DecodeError> {
+        let value: Value = serde_json::from_slice(json)
+            .map_err(|error| DecodeError::Invalid(format!("its schema is no JSON: {error}")))?;
         let mut schema = Self::default();
         // Its first kind is that of a record.
-        schema.kind(&value, "")?;
+        schema.parse_type(&value, "")?;
         Ok(schema)
     }
 
-    pub fn at(&self, place: usize) -> &Kind {
-        &self.kinds[place]
+    pub fn type_at(&self, place: usize) -> &AvroType {
+        &self.types[place]
     }
 
-    fn kind(&mut self, value: &Value, space: &str) -> Result<usize, Fault> {
-        if self.kinds.len() >= MOST_KINDS {
-            return Err(Fault::wrong("its schema is too large"));
+    fn parse_type(&mut self, value: &Value, space: &str) -> Result<usize, DecodeError> {
+        if self.types.len() >= MAX_TYPES {
+            return Err(DecodeError::invalid("its schema is too large"));
         }
         match value {
-            Value::String(name) => match primitive(name) {
-                Some(kind) => Ok(self.add(kind)),
-                None => self.named(name, space).ok_or_else(|| unknown(name)),
+            Value::String(name) => match primitive_type(name) {
+                Some(kind) => Ok(self.push_type(kind)),
+                None => self.resolve_name(name, space).ok_or_else(|| unknown_type_error(name)),
             },
             Value::Array(branches) => {
-                let place = self.add(Kind::Null);
-                let branches = branches.iter().map(|branch| self.kind(branch, space)).collect::<Result<_, _>>()?;
-                self.kinds[place] = Kind::Union(branches);
+                let place = self.push_type(AvroType::Null);
+                let branches =
+                    branches.iter().map(|branch| self.parse_type(branch, space)).collect::<Result<_, _>>()?;
+                self.types[place] = AvroType::Union(branches);
                 Ok(place)
             }
-            Value::Object(object) => self.complex(object, space),
-            other => Err(unknown(&other.to_string())),
+            Value::Object(object) => self.parse_complex_type(object, space),
+            other => Err(unknown_type_error(&other.to_string())),
         }
     }
 
-    fn complex(&mut self, object: &Map<String, Value>, space: &str) -> Result<usize, Fault> {
-        let lacks = |what: &str| Fault::Wrong(format!("its schema lacks {what}"));
+    fn parse_complex_type(&mut self, object: &Map<String, Value>, space: &str) -> Result<usize, DecodeError> {
+        let lacks = |what: &str| DecodeError::Invalid(format!("its schema lacks {what}"));
         let named = object.get("type").ok_or_else(|| lacks("a type"))?;
-        let Some(name) = named.as_str().filter(|name| primitive(name).is_none()) else {
-            return self.kind(named, space);
+        let Some(name) = named.as_str().filter(|name| primitive_type(name).is_none()) else {
+            return self.parse_type(named, space);
         };
         let inner = |key: &str| object.get(key).ok_or_else(|| lacks(key));
         // Before what it is made of, which may be itself.
-        let place = self.add(Kind::Null);
-        self.kinds[place] = match name {
-            "array" => Kind::Array(self.kind(inner("items")?, space)?),
-            "map" => Kind::Map(self.kind(inner("values")?, space)?),
+        let place = self.push_type(AvroType::Null);
+        self.types[place] = match name {
+            "array" => AvroType::Array(self.parse_type(inner("items")?, space)?),
+            "map" => AvroType::Map(self.parse_type(inner("values")?, space)?),
             "fixed" => {
-                self.name(object, space, place)?;
+                self.register_name(object, space, place)?;
                 let size = inner("size")?.as_u64().and_then(|size| usize::try_from(size).ok());
-                Kind::Fixed(size.ok_or_else(|| lacks("a size"))?)
+                AvroType::Fixed(size.ok_or_else(|| lacks("a size"))?)
             }
             "enum" => {
-                self.name(object, space, place)?;
+                self.register_name(object, space, place)?;
                 let symbols = inner("symbols")?.as_array().into_iter().flatten();
-                Kind::Enum(symbols.map(|symbol| symbol.as_str().unwrap_or_default().to_owned()).collect())
+                AvroType::Enum(symbols.map(|symbol| symbol.as_str().unwrap_or_default().to_owned()).collect())
             }
             "record" | "error" => {
-                let space = self.name(object, space, place)?;
+                let space = self.register_name(object, space, place)?;
                 let fields = inner("fields")?.as_array().into_iter().flatten();
                 let field = |field: &Value| {
                     let name = field["name"].as_str().ok_or_else(|| lacks("the name of a field"))?;
-                    Ok((name.to_owned(), self.kind(&field["type"], &space)?))
+                    Ok((name.to_owned(), self.parse_type(&field["type"], &space)?))
                 };
-                Kind::Record(fields.map(field).collect::<Result<_, Fault>>()?)
+                AvroType::Record(fields.map(field).collect::<Result<_, DecodeError>>()?)
             }
-            other => return self.named(other, space).ok_or_else(|| unknown(other)),
+            other => return self.resolve_name(other, space).ok_or_else(|| unknown_type_error(other)),
         };
         Ok(place)
     }
 
     /// Notes the name of a kind, and gives the space in which those within it are named.
-    fn name(&mut self, object: &Map<String, Value>, space: &str, place: usize) -> Result<String, Fault> {
-        let name = object.get("name").and_then(Value::as_str).ok_or_else(|| Fault::wrong("a type has no name"))?;
+    fn register_name(&mut self, object: &Map<String, Value>, space: &str, place: usize) -> Result<String, DecodeError> {
+        let name =
+            object.get("name").and_then(Value::as_str).ok_or_else(|| DecodeError::invalid("a type has no name"))?;
         let given = object.get("namespace").and_then(Value::as_str).unwrap_or(space);
         let (space, name) = name.rsplit_once('.').unwrap_or((given, name));
-        self.names.insert(full(space, name), place);
+        self.types_by_name.insert(full_name(space, name), place);
         Ok(space.to_owned())
     }
 
-    fn named(&self, name: &str, space: &str) -> Option<usize> {
-        let near = (!name.contains('.')).then(|| full(space, name));
-        near.and_then(|near| self.names.get(&near)).or_else(|| self.names.get(name)).copied()
+    fn resolve_name(&self, name: &str, space: &str) -> Option<usize> {
+        let near = (!name.contains('.')).then(|| full_name(space, name));
+        near.and_then(|near| self.types_by_name.get(&near)).or_else(|| self.types_by_name.get(name)).copied()
     }
 
-    fn add(&mut self, kind: Kind) -> usize {
-        self.kinds.push(kind);
-        self.kinds.len() - 1
+    fn push_type(&mut self, kind: AvroType) -> usize {
+        self.types.push(kind);
+        self.types.len() - 1
     }
 }
 
-fn full(space: &str, name: &str) -> String {
+fn full_name(space: &str, name: &str) -> String {
     if space.is_empty() { name.to_owned() } else { format!("{space}.{name}") }
 }
 
-fn primitive(name: &str) -> Option<Kind> {
+fn primitive_type(name: &str) -> Option<AvroType> {
     Some(match name {
-        "null" => Kind::Null,
-        "boolean" => Kind::Boolean,
-        "int" | "long" => Kind::Whole,
-        "float" => Kind::Float,
-        "double" => Kind::Double,
-        "bytes" => Kind::Bytes,
-        "string" => Kind::Text,
+        "null" => AvroType::Null,
+        "boolean" => AvroType::Boolean,
+        "int" | "long" => AvroType::Long,
+        "float" => AvroType::Float,
+        "double" => AvroType::Double,
+        "bytes" => AvroType::Bytes,
+        "string" => AvroType::String,
         _ => return None,
     })
 }
 
-fn unknown(name: &str) -> Fault {
-    Fault::Wrong(format!("its schema names {} without saying what that is", name.chars().take(60).collect::<String>()))
+fn unknown_type_error(name: &str) -> DecodeError {
+    DecodeError::Invalid(format!(
+        "its schema names {} without saying what that is",
+        name.chars().take(60).collect::<String>()
+    ))
 }

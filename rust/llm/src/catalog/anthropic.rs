@@ -2,7 +2,7 @@
 
 use super::{Asked, Credential, FILES, Group, Known, MESSAGES, Options, Provider, is_in, options::sent, write_path};
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::providers::{Wire, anthropic_messages},
     operation::Operation,
     translation::{self},
@@ -56,8 +56,8 @@ impl Provider for Anthropic {
         Some(("anthropic-version", "2023-06-01"))
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect::Anthropic
+    fn dialect(&self) -> ApiFormat {
+        ApiFormat::Anthropic
     }
 }
 

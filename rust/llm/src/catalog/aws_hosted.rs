@@ -7,7 +7,7 @@ use super::{
     options::{joined, known},
 };
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::providers::{Wire, anthropic_messages, openai_chat},
     operation::Operation,
 };
@@ -84,8 +84,8 @@ impl Provider for ClaudePlatform {
         Some(("anthropic-version", "2023-06-01"))
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect::Anthropic
+    fn dialect(&self) -> ApiFormat {
+        ApiFormat::Anthropic
     }
 }
 

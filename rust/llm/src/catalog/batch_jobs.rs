@@ -2,8 +2,8 @@
 
 use super::Asked;
 use crate::{
-    files::{BAD_BUCKET, is_bucket},
-    json::scan::{fields, unescape},
+    files::{INVALID_BUCKET_MESSAGE, is_valid_bucket_name},
+    json::scan::{for_each_field, unescape},
     operation::Operation,
 };
 
@@ -26,7 +26,7 @@ pub(crate) fn path(asked: &Asked<'_>, jobs: (&str, &str), bucket: Result<&str, &
 /// The model behind this field of a job. Of two the provider might read another one than is looked at here.
 pub(crate) fn model(job: &[u8], field: &str) -> Option<String> {
     let mut found = Vec::with_capacity(1);
-    let read = fields(job, |key, at| {
+    let read = for_each_field(job, |key, at| {
         if key == field.as_bytes() {
             found.push(at);
         }
@@ -40,8 +40,8 @@ fn object(bucket: &str, name: &str) -> Result<String, String> {
     let is_name = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
     };
-    if !is_bucket(bucket) {
-        return Err(BAD_BUCKET.into());
+    if !is_valid_bucket_name(bucket) {
+        return Err(INVALID_BUCKET_MESSAGE.into());
     }
     let name = name.replace("%2f", "/").replace("%2F", "/").replace("%3a", ":").replace("%3A", ":");
     if name.split('/').any(|part| !is_name(part) || part.bytes().all(|byte| byte == b'.')) {

@@ -10,7 +10,7 @@ use super::{
 use crate::catalog::{batch_jobs, path_segment};
 use crate::{
     chat::providers::{Wire, anthropic_hosted, bedrock_converse::Converse, bedrock_invoke},
-    files::{self, Keeper},
+    files::{self, FileStore},
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
     rerank::rerank_formats,
@@ -95,7 +95,7 @@ impl Provider for Bedrock {
             return write_batch(asked, out);
         }
         if FILES.contains(&asked.operation) {
-            out.extend_from_slice(files::S3.target(asked, options)?.as_bytes());
+            out.extend_from_slice(files::S3.request_target(asked, options)?.as_bytes());
             return Ok(());
         }
         if JOBS.contains(&asked.operation) {
@@ -185,8 +185,8 @@ impl Provider for Bedrock {
         (is_object || FILES.contains(&operation)).then_some("s3")
     }
 
-    fn keeper(&self) -> Option<Keeper> {
-        Some(Keeper::Bucket(&files::S3))
+    fn keeper(&self) -> Option<FileStore> {
+        Some(FileStore::Bucket(&files::S3))
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {

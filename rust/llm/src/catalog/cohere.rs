@@ -3,7 +3,7 @@
 use super::{Asked, FILES, Group, Options, Provider, RERANK, write_path};
 use crate::{
     chat::providers::{self, Wire},
-    files::{Datasets, Keeper},
+    files::{DatasetStore, FileStore},
     jobs::batch_providers,
     operation::Operation,
     translation::{self},
@@ -37,8 +37,8 @@ impl Provider for Cohere {
         &[RERANK, BATCHES, FILES]
     }
 
-    fn keeper(&self) -> Option<Keeper> {
-        Some(Keeper::Datasets(Datasets::Cohere))
+    fn keeper(&self) -> Option<FileStore> {
+        Some(FileStore::Datasets(DatasetStore::Cohere))
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
@@ -62,7 +62,7 @@ impl Provider for Cohere {
             }
             operation if FILES.contains(&operation) => {
                 out.extend_from_slice(b"/v1/");
-                out.extend_from_slice(Datasets::Cohere.target(asked)?.as_bytes());
+                out.extend_from_slice(DatasetStore::Cohere.request_target(asked)?.as_bytes());
             }
             operation if operation.batches() => out.extend_from_slice(job(asked)?.as_bytes()),
             operation if BATCHES.contains(&operation) => out.extend_from_slice(batched(asked).as_bytes()),

@@ -9,7 +9,7 @@ use crate::catalog::{
 };
 use crate::{
     chat::providers::Wire,
-    files::{Datasets, Keeper},
+    files::{DatasetStore, FileStore},
     images::image_formats,
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
@@ -67,8 +67,8 @@ impl Provider for Fireworks {
         ROW.path(operation)
     }
 
-    fn keeper(&self) -> Option<Keeper> {
-        Some(Keeper::Datasets(Datasets::Fireworks))
+    fn keeper(&self) -> Option<FileStore> {
+        Some(FileStore::Datasets(DatasetStore::Fireworks))
     }
 
     fn has_own_ends(&self) -> bool {
@@ -96,7 +96,7 @@ impl Provider for Fireworks {
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
         let below = match asked.operation {
             operation if operation.is_of_jobs() => job(asked)?,
-            operation if FILES.contains(&operation) => Datasets::Fireworks.target(asked)?,
+            operation if FILES.contains(&operation) => DatasetStore::Fireworks.request_target(asked)?,
             _ => batched(asked),
         };
         out.extend_from_slice(format!("{version}/accounts/{}/{below}", path_segment::escaped(account)).as_bytes());

@@ -41,9 +41,9 @@ pub(crate) use vertex_ai::full_name as vertex_model;
 use std::borrow::Cow;
 
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::providers::{self, Wire},
-    files::Keeper,
+    files::FileStore,
     operation::Operation,
     translation::{self},
 };
@@ -272,7 +272,7 @@ pub trait Provider: Sync {
     }
 
     /// Who keeps its files, where they are asked for in another way than `OpenAI`'s.
-    fn keeper(&self) -> Option<Keeper> {
+    fn keeper(&self) -> Option<FileStore> {
         None
     }
 
@@ -358,8 +358,8 @@ pub trait Provider: Sync {
     }
 
     /// The dialect of its errors and of paths that several dialects have.
-    fn dialect(&self) -> Dialect {
-        Dialect::OpenAi
+    fn dialect(&self) -> ApiFormat {
+        ApiFormat::OpenAi
     }
 }
 
@@ -448,10 +448,10 @@ pub fn all() -> impl Iterator<Item = &'static dyn Provider> {
 pub fn catalogue() -> serde_json::Value {
     let row = |provider: &'static dyn Provider| {
         let dialect = match provider.dialect() {
-            Dialect::OpenAi => "openai",
-            Dialect::Anthropic => "anthropic",
-            Dialect::Gemini => "gemini",
-            Dialect::Bedrock => "bedrock",
+            ApiFormat::OpenAi => "openai",
+            ApiFormat::Anthropic => "anthropic",
+            ApiFormat::Gemini => "gemini",
+            ApiFormat::Bedrock => "bedrock",
         };
         let offers: Vec<_> = Operation::ALL.iter().filter(|one| provider.serves(**one)).map(|one| one.id()).collect();
         let options: Vec<_> = provider.options().iter().map(|option| (option.key, option.header)).collect();

@@ -8,8 +8,8 @@ use memchr::memmem;
 use crate::{
     chat::call_ids::{self, Form},
     json::{
-        edit::{self, Change},
-        scan::fields,
+        edit::{self, FieldChange},
+        scan::for_each_field,
     },
     operation::Operation,
     translation::Lost,
@@ -300,7 +300,7 @@ impl Wording {
             return None;
         }
         let (mut said, mut is_due) = (Said::default(), has_role);
-        fields(body, |key, at| {
+        for_each_field(body, |key, at| {
             is_due |= self.concerns(key) || self.end_of(key, &body[at.clone()]).is_some();
             if body[at] != *b"null" {
                 for (index, (from, to)) in self.renames.iter().enumerate() {
@@ -315,7 +315,7 @@ impl Wording {
             return None;
         }
         let mut lost = Lost::default();
-        let told = edit::each(body, |key, value| self.change(key, value, &said, &mut lost)).ok()?;
+        let told = edit::map_fields(body, |key, value| self.change(key, value, &said, &mut lost)).ok()?;
         (told != body).then_some((told, lost))
     }
 
@@ -333,48 +333,48 @@ impl Wording {
             || self.hint.is_some() && key == TOOLS
     }
 
-    fn change(&self, key: &[u8], value: &[u8], said: &Said, lost: &mut Lost) -> Change {
+    fn change(&self, key: &[u8], value: &[u8], said: &Said, lost: &mut Lost) -> FieldChange {
         if let Some(name) = self.drops.iter().find(|name| name.as_bytes() == key) {
             lose(name, value, lost);
-            return Change::Goes;
+            return FieldChange::Removed;
         }
         let is_among = |names: &[&str]| names.iter().any(|name| name.as_bytes() == key);
         if is_among(self.needless) || is_among(self.neutral) && is_zero(value) {
-            return Change::Goes;
+            return FieldChange::Removed;
         }
         if let Some((name, end)) = self.end_of(key, value) {
             lost.add(name);
-            return Change::Becomes { key: None, value: Some(end.as_bytes().to_vec()) };
+            return FieldChange::Replaced { key: None, value: Some(end.as_bytes().to_vec()) };
         }
         for (index, (from, to)) in self.renames.iter().enumerate() {
             let (is_usual, is_own) = ((said.usual >> index) & 1 == 1, (said.own >> index) & 1 == 1);
             if from.as_bytes() == key {
                 if is_own {
                     lose(from, value, lost);
-                    return Change::Goes;
+                    return FieldChange::Removed;
                 }
                 return renamed(to, value);
             }
             if is_usual && !is_own && outermost(to).as_bytes() == key {
                 // It says null, and would say so beside the other.
-                return Change::Goes;
+                return FieldChange::Removed;
             }
         }
         let is_said = |(name, from, _): &&(&str, &str, &str)| name.as_bytes() == key && from.as_bytes() == value;
         if let Some((_, _, to)) = self.words.iter().find(is_said) {
-            return Change::Becomes { key: None, value: Some(to.as_bytes().to_vec()) };
+            return FieldChange::Replaced { key: None, value: Some(to.as_bytes().to_vec()) };
         }
         if key == TOOLS
             && let Some(told) = self.unhinted(value, lost)
         {
-            return Change::Becomes { key: None, value: Some(told) };
+            return FieldChange::Replaced { key: None, value: Some(told) };
         }
         if key == MESSAGES && !(self.roles.is_empty() && self.is_deaf()) {
-            let heard = edit::within(value, |message, key, said| self.heard(message, key, said, lost));
-            let told = edit::reworded(&heard, "role", self.roles);
-            return Change::Becomes { key: None, value: Some(self.bridged(told, lost)) };
+            let heard = edit::map_item_fields(value, |message, key, said| self.heard(message, key, said, lost));
+            let told = edit::replace_values(&heard, "role", self.roles);
+            return FieldChange::Replaced { key: None, value: Some(self.bridged(told, lost)) };
         }
-        Change::Stays
+        FieldChange::Unchanged
     }
 
     /// Whether fields of messages stay as they are, and nothing comes between two of them.
@@ -386,41 +386,47 @@ impl Wording {
     fn unhinted(&self, items: &[u8], lost: &mut Lost) -> Option<Vec<u8>> {
         let hint = self.hint?.as_bytes();
         memmem::find(items, hint)?;
-        Some(edit::within(items, |_, key, said| if key == hint { self.forget(said, lost) } else { Change::Stays }))
+        Some(edit::map_item_fields(
+            items,
+            |_, key, said| if key == hint { self.forget(said, lost) } else { FieldChange::Unchanged },
+        ))
     }
 
-    fn forget(&self, said: &[u8], lost: &mut Lost) -> Change {
+    fn forget(&self, said: &[u8], lost: &mut Lost) -> FieldChange {
         if let Some(hint) = self.hint.filter(|_| !says_nothing(said)) {
             lost.add(hint);
         }
-        Change::Goes
+        FieldChange::Removed
     }
 
     /// What becomes of a field of a message.
-    fn heard(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut Lost) -> Change {
+    fn heard(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut Lost) -> FieldChange {
         if self.is_unheard(message, key, said, lost) {
-            return Change::Goes;
+            return FieldChange::Removed;
         }
         match (self.call_ids, key) {
             (_, b"content") => match self.unhinted(said, lost) {
-                Some(told) => Change::Becomes { key: None, value: Some(told) },
-                None => Change::Stays,
+                Some(told) => FieldChange::Replaced { key: None, value: Some(told) },
+                None => FieldChange::Unchanged,
             },
             _ if self.hint.is_some_and(|hint| hint.as_bytes() == key) => self.forget(said, lost),
             (Some(form), b"tool_call_id") => called(form, said),
             (Some(form), b"tool_calls") => {
                 let calls =
-                    edit::within(said, |_, key, id| if key == b"id" { called(form, id) } else { Change::Stays });
-                Change::Becomes { key: None, value: Some(calls) }
+                    edit::map_item_fields(
+                        said,
+                        |_, key, id| if key == b"id" { called(form, id) } else { FieldChange::Unchanged },
+                    );
+                FieldChange::Replaced { key: None, value: Some(calls) }
             }
-            _ => Change::Stays,
+            _ => FieldChange::Unchanged,
         }
     }
 
     /// The messages, with somebody's words between those of a tool and of a user.
     fn bridged(&self, messages: Vec<u8>, lost: &mut Lost) -> Vec<u8> {
         let Some(bridge) = self.bridge else { return messages };
-        edit::between(&messages, bridge, |before, after| {
+        edit::insert_between(&messages, bridge, |before, after| {
             let meets = is_of(before, r#""tool""#) && is_of(after, r#""user""#);
             if meets {
                 lost.add("messages.assistant");
@@ -449,18 +455,18 @@ pub(crate) fn of_many(usual: &'static Wording, operation: Operation, model: &str
 }
 
 /// An id of a call, as JSON, where it must be another.
-fn called(form: Form, id: &[u8]) -> Change {
-    let Ok(id) = serde_json::from_slice::<String>(id) else { return Change::Stays };
+fn called(form: Form, id: &[u8]) -> FieldChange {
+    let Ok(id) = serde_json::from_slice::<String>(id) else { return FieldChange::Unchanged };
     match form.fit(&id) {
-        Cow::Borrowed(_) => Change::Stays,
-        Cow::Owned(fitted) => Change::Becomes { key: None, value: Some(format!("\"{fitted}\"").into_bytes()) },
+        Cow::Borrowed(_) => FieldChange::Unchanged,
+        Cow::Owned(fitted) => FieldChange::Replaced { key: None, value: Some(format!("\"{fitted}\"").into_bytes()) },
     }
 }
 
 /// Whether a message has this role.
 fn is_of(message: &[u8], role: &str) -> bool {
     let mut is_so = false;
-    let read = fields(message, |key, at| {
+    let read = for_each_field(message, |key, at| {
         is_so |= key == b"role" && message[at] == *role.as_bytes();
         Ok(())
     });
@@ -490,9 +496,9 @@ fn outermost(name: &'static str) -> &'static str {
     name.split_once('.').map_or(name, |(outer, _)| outer)
 }
 
-fn renamed(to: &'static str, value: &[u8]) -> Change {
+fn renamed(to: &'static str, value: &[u8]) -> FieldChange {
     let within = to.split_once('.').map(|(_, within)| [b"{\"", within.as_bytes(), b"\":", value, b"}"].concat());
-    Change::Becomes { key: Some(outermost(to)), value: within }
+    FieldChange::Replaced { key: Some(outermost(to)), value: within }
 }
 
 /// Names what goes, unless it says what is so anyway.

@@ -115,7 +115,7 @@ impl Continuing {
         if self.mark == Mark::Nothing {
             return None;
         }
-        let Value::Array(mut messages) = edit::pick(body, &["messages".to_owned()]).pop()?? else { return None };
+        let Value::Array(mut messages) = edit::pick_values(body, &["messages".to_owned()]).pop()?? else { return None };
         let mut last = messages.pop().filter(|last| last["role"] == "assistant")?;
         let mut fields = Vec::with_capacity(2);
         match self.mark {
@@ -124,10 +124,10 @@ impl Continuing {
                 last[name] = true.into();
                 messages.push(last);
             }
-            Mark::Request(name) => fields.push(edit::field(name, &last["content"])),
+            Mark::Request(name) => fields.push(edit::json_field(name, &last["content"])),
         }
-        fields.push(edit::field("messages", &messages.into()));
-        edit::set(body, &[], &fields).ok()
+        fields.push(edit::json_field("messages", &messages.into()));
+        edit::set_fields(body, &[], &fields).ok()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::catalog::{batch_jobs, path_segment};
 use crate::{
     chat::providers::{Wire, anthropic_hosted, anthropic_messages, gemini, openai_chat},
     embeddings::embedding_formats,
-    files::{self, Keeper},
+    files::{self, FileStore},
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
     rerank::rerank_formats,
@@ -71,8 +71,8 @@ impl Provider for VertexAi {
         }))
     }
 
-    fn keeper(&self) -> Option<Keeper> {
-        Some(Keeper::Bucket(&files::GCS))
+    fn keeper(&self) -> Option<FileStore> {
+        Some(FileStore::Bucket(&files::GCS))
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
@@ -146,7 +146,7 @@ impl Provider for VertexAi {
             return Ok(());
         }
         if FILES.contains(&asked.operation) {
-            out.extend_from_slice(files::GCS.target(asked, options)?.as_bytes());
+            out.extend_from_slice(files::GCS.request_target(asked, options)?.as_bytes());
             return Ok(());
         }
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };

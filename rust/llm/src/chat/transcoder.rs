@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::{
-    api_format::{Dialect, anthropic_messages},
+    api_format::{ApiFormat, anthropic_messages},
     stream::{
         aws_event_stream,
         sse::{self, Event, Splitter},
@@ -173,6 +173,6 @@ fn carry(name: &str, data: &[u8], out: &mut Vec<u8>) {
 }
 
 fn fail(name: Option<&str>, message: &str, out: &mut Vec<u8>) {
-    let failure = errors::on_the_way(Dialect::Anthropic, None, message, name);
+    let failure = errors::on_the_way(ApiFormat::Anthropic, None, message, name);
     out.extend_from_slice(&anthropic_messages::error_event(&failure));
 }

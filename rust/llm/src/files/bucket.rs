@@ -2,7 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::{File, State, UNKNOWN};
+use super::{DEFAULT_PURPOSE, FileObject, FileState};
 use crate::files::batch_rows::Words;
 use crate::{
     catalog::{Asked, Options, path_segment},
@@ -10,124 +10,124 @@ use crate::{
 };
 
 /// The folder in which everything is that the gateway itself gave a name.
-pub const FOLDER: &str = "penstock/";
+pub const GATEWAY_PREFIX: &str = "penstock/";
 /// Where files are whose key nobody chose, each below its purpose.
-const FILES: &str = "penstock/files/";
+const FILES_PREFIX: &str = "penstock/files/";
 /// As long as a key may be.
-const LONGEST_KEY: usize = 1024;
+const MAX_KEY_BYTES: usize = 1024;
 /// So much of a file's name goes into its key.
-const LONGEST_NAME: usize = 100;
+const MAX_FILE_NAME_CHARS: usize = 100;
 
 /// Where a provider keeps files.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Bucket {
+pub struct ObjectStore {
     /// Of its addresses, such as `s3` in `s3://bucket/key`.
     pub scheme: &'static str,
     /// With this begin header fields of its own.
-    fields: &'static str,
+    header_prefix: &'static str,
     /// In which it names a request.
-    pub request_id: &'static str,
+    pub request_id_header: &'static str,
     /// The key and the header of the option that names the bucket.
-    named: (&'static str, &'static str),
+    bucket_option: (&'static str, &'static str),
     /// The options that name the object.
-    keys: &'static [&'static str],
-    pub words: Words,
+    object_key_options: &'static [&'static str],
+    pub line_format: Words,
 }
 
-pub static S3: Bucket = Bucket {
+pub static S3: ObjectStore = ObjectStore {
     scheme: "s3",
-    fields: "x-amz-",
-    request_id: "x-amz-request-id",
-    named: ("aws_s3_bucket", "x-gateway-aws-s3-bucket"),
-    keys: &["aws_s3_object_key", "provider_file_name"],
-    words: Words::Bedrock,
+    header_prefix: "x-amz-",
+    request_id_header: "x-amz-request-id",
+    bucket_option: ("aws_s3_bucket", "x-gateway-aws-s3-bucket"),
+    object_key_options: &["aws_s3_object_key", "provider_file_name"],
+    line_format: Words::Bedrock,
 };
 
-pub static GCS: Bucket = Bucket {
+pub static GCS: ObjectStore = ObjectStore {
     scheme: "gs",
-    fields: "x-goog-",
-    request_id: "x-guploader-uploadid",
-    named: ("vertex_storage_bucket_name", "x-gateway-vertex-storage-bucket-name"),
-    keys: &["provider_file_name"],
-    words: Words::Vertex,
+    header_prefix: "x-goog-",
+    request_id_header: "x-guploader-uploadid",
+    bucket_option: ("vertex_storage_bucket_name", "x-gateway-vertex-storage-bucket-name"),
+    object_key_options: &["provider_file_name"],
+    line_format: Words::Vertex,
 };
 
 /// How S3 is to encrypt an object, by option and header field.
-const ENCRYPTION: [(&str, &str); 2] = [
+const ENCRYPTION_HEADERS: [(&str, &str); 2] = [
     ("amz_server_side_encryption", "x-amz-server-side-encryption"),
     ("amz_server_side_encryption_aws_kms_key_id", "x-amz-server-side-encryption-aws-kms-key-id"),
 ];
 
 /// An object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ObjectAddress {
     pub bucket: String,
     pub key: String,
 }
 
-impl Place {
+impl ObjectAddress {
     fn new(bucket: &str, key: &str) -> Result<Self, String> {
-        if !is_bucket(bucket) {
-            return Err(BAD_BUCKET.into());
+        if !is_valid_bucket_name(bucket) {
+            return Err(INVALID_BUCKET_MESSAGE.into());
         }
         let is_part = |part: &str| !matches!(part, "" | "." | "..");
-        if key.len() > LONGEST_KEY || key.chars().any(char::is_control) || !key.split('/').all(is_part) {
+        if key.len() > MAX_KEY_BYTES || key.chars().any(char::is_control) || !key.split('/').all(is_part) {
             return Err(format!(
-                "the key of an object must be parts with `/` between them, {LONGEST_KEY} bytes at most"
+                "the key of an object must be parts with `/` between them, {MAX_KEY_BYTES} bytes at most"
             ));
         }
         Ok(Self { bucket: bucket.to_owned(), key: key.to_owned() })
     }
 
     /// What follows the host.
-    pub fn path(&self) -> String {
+    pub fn url_path(&self) -> String {
         let parts: Vec<_> = self.key.split('/').map(path_segment::escaped).collect();
         format!("/{}/{}", self.bucket, parts.join("/"))
     }
 
     /// Whether it is in the folder of what the gateway names.
-    pub fn is_ours(&self) -> bool {
-        self.key.starts_with(FOLDER)
+    pub fn has_gateway_prefix(&self) -> bool {
+        self.key.starts_with(GATEWAY_PREFIX)
     }
 
-    fn name(&self) -> &str {
+    fn file_name(&self) -> &str {
         self.key.rsplit('/').next().unwrap_or(&self.key)
     }
 
     /// What it is for, where its key says so.
     fn purpose(&self) -> Option<&str> {
-        self.key.strip_prefix(FILES)?.split_once('/').map(|(purpose, _)| purpose)
+        self.key.strip_prefix(FILES_PREFIX)?.split_once('/').map(|(purpose, _)| purpose)
     }
 }
 
-pub(crate) const BAD_BUCKET: &str = "the bucket must be letters, digits, dashes, underscores and dots";
+pub(crate) const INVALID_BUCKET_MESSAGE: &str = "the bucket must be letters, digits, dashes, underscores and dots";
 
-pub(crate) fn is_bucket(name: &str) -> bool {
+pub(crate) fn is_valid_bucket_name(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     !name.is_empty() && name.bytes().all(is_fine) && !name.contains("..") && !name.starts_with('.')
 }
 
-impl Bucket {
+impl ObjectStore {
     /// The one that the options name.
-    pub fn named<'o>(&self, options: &'o Options) -> Result<&'o str, String> {
-        let (key, header) = self.named;
+    pub fn bucket_name<'o>(&self, options: &'o Options) -> Result<&'o str, String> {
+        let (key, header) = self.bucket_option;
         let name = options.get(key).ok_or_else(|| format!("no bucket: send {header}"))?;
-        if is_bucket(name) { Ok(name) } else { Err(BAD_BUCKET.into()) }
+        if is_valid_bucket_name(name) { Ok(name) } else { Err(INVALID_BUCKET_MESSAGE.into()) }
     }
 
     /// The object that a path such as `/files/:id/content` names. Its id is percent-encoded, and clients encode that once more.
-    pub fn place(&self, path: &str) -> Result<Place, String> {
+    pub fn parse_object_address(&self, path: &str) -> Result<ObjectAddress, String> {
         let id = path.split('/').nth(2).unwrap_or_default();
         let wrong = || {
             format!("the id of a file is `{0}%3A%2F%2Fbucket%2Fkey`: {0}://bucket/key, percent-encoded", self.scheme)
         };
-        let address = self.address(id).ok_or_else(wrong)?;
+        let address = self.decode_file_id(id).ok_or_else(wrong)?;
         let (bucket, key) = address.split_once('/').ok_or_else(wrong)?;
-        Place::new(bucket, key)
+        ObjectAddress::new(bucket, key)
     }
 
     /// What follows the scheme in an id.
-    fn address(&self, id: &str) -> Option<String> {
+    fn decode_file_id(&self, id: &str) -> Option<String> {
         let mut text = id.to_owned();
         for _ in 0..3 {
             if let Some(address) = text.strip_prefix(self.scheme).and_then(|rest| rest.strip_prefix("://")) {
@@ -139,42 +139,56 @@ impl Bucket {
     }
 
     /// A file in the words of jobs, where it is said by its id.
-    pub fn address_of(&self, said: &str) -> Option<String> {
-        self.address(said).map(|address| format!("{}://{address}", self.scheme))
+    pub fn object_uri(&self, said: &str) -> Option<String> {
+        self.decode_file_id(said).map(|address| format!("{}://{address}", self.scheme))
     }
 
     /// Where a new file goes: where the options say, else where no other is.
-    pub fn fresh(&self, options: &Options, (purpose, name): (&str, &str), unique: &str) -> Result<Place, String> {
-        let bucket = self.named(options)?;
-        let key = self.keys.iter().find_map(|key| options.get(key));
-        let ours = || format!("{FILES}{purpose}/{unique}/{}", plain(name));
-        Place::new(bucket, &key.map_or_else(ours, ToOwned::to_owned))
+    pub fn new_object_address(
+        &self,
+        options: &Options,
+        (purpose, name): (&str, &str),
+        unique: &str,
+    ) -> Result<ObjectAddress, String> {
+        let bucket = self.bucket_name(options)?;
+        let key = self.object_key_options.iter().find_map(|key| options.get(key));
+        let ours = || format!("{FILES_PREFIX}{purpose}/{unique}/{}", sanitise_file_name(name));
+        ObjectAddress::new(bucket, &key.map_or_else(ours, ToOwned::to_owned))
     }
 
     /// The path of a question about an object.
-    pub fn path(&self, place: &Place) -> String {
-        format!("/files/{}", self.id(place))
+    pub fn file_path(&self, place: &ObjectAddress) -> String {
+        format!("/files/{}", self.file_id(place))
     }
 
-    pub fn id(&self, place: &Place) -> String {
+    pub fn file_id(&self, place: &ObjectAddress) -> String {
         path_segment::escaped(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
     }
 
     /// What follows the host: an object, or the bucket where the path names none.
-    pub fn target(&self, asked: &Asked<'_>, options: &Options) -> Result<String, String> {
+    pub fn request_target(&self, asked: &Asked<'_>, options: &Options) -> Result<String, String> {
         let names_one = asked.path.split('/').nth(2).is_some();
-        let path = if names_one { self.place(asked.path)?.path() } else { format!("/{}", self.named(options)?) };
+        let path = if names_one {
+            self.parse_object_address(asked.path)?.url_path()
+        } else {
+            format!("/{}", self.bucket_name(options)?)
+        };
         let mark = if asked.query.is_empty() { "" } else { "?" };
         Ok(format!("{path}{mark}{}", asked.query))
     }
 
     /// Header fields of a new object.
-    pub fn headers(&self, options: &Options, purpose: &str, kind: &str) -> Result<Vec<(String, String)>, String> {
+    pub fn upload_headers(
+        &self,
+        options: &Options,
+        purpose: &str,
+        kind: &str,
+    ) -> Result<Vec<(String, String)>, String> {
         let mut headers = vec![
             ("content-type".to_owned(), kind.to_owned()),
-            (format!("{}meta-purpose", self.fields), purpose.to_owned()),
+            (format!("{}meta-purpose", self.header_prefix), purpose.to_owned()),
         ];
-        for (key, name) in ENCRYPTION {
+        for (key, name) in ENCRYPTION_HEADERS {
             let Some(value) = options.get(key) else { continue };
             if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(format!("{key} must be a word without spaces"));
@@ -185,22 +199,30 @@ impl Bucket {
     }
 
     /// What the header fields of an object say of it.
-    pub fn file<'h>(&self, place: &Place, field: impl Fn(&str) -> Option<&'h str>) -> File {
-        let noted = field(&format!("{}meta-purpose", self.fields)).and_then(|said| super::purpose(said).ok());
+    pub fn file_from_headers<'h>(&self, place: &ObjectAddress, field: impl Fn(&str) -> Option<&'h str>) -> FileObject {
+        let noted =
+            field(&format!("{}meta-purpose", self.header_prefix)).and_then(|said| super::parse_purpose(said).ok());
         let created = field("last-modified").and_then(timestamp::seconds_of_http).unwrap_or_default();
         let bytes = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
-        self.shown(place, noted, (bytes, created))
+        self.build_file(place, noted, (bytes, created))
     }
 
     /// A file of which this is known.
-    pub fn shown(&self, place: &Place, purpose: Option<&str>, (bytes, created): (u64, u64)) -> File {
-        let purpose = purpose.or_else(|| place.purpose()).unwrap_or(UNKNOWN).to_owned();
-        File { id: self.id(place), bytes, created, name: place.name().to_owned(), purpose, state: State::Ready }
+    pub fn build_file(&self, place: &ObjectAddress, purpose: Option<&str>, (bytes, created): (u64, u64)) -> FileObject {
+        let purpose = purpose.or_else(|| place.purpose()).unwrap_or(DEFAULT_PURPOSE).to_owned();
+        FileObject {
+            id: self.file_id(place),
+            bytes,
+            created_at: created,
+            name: place.file_name().to_owned(),
+            purpose,
+            state: FileState::Ready,
+        }
     }
 
     /// What is asked of the bucket for a list of files, for all purposes or one: so many of them, from behind one of them on.
-    pub fn list_query(&self, most: usize, after: Option<&Place>, purpose: Option<&str>) -> String {
-        let prefix = purpose.map_or_else(|| FILES.to_owned(), |purpose| format!("{FILES}{purpose}/"));
+    pub fn list_query(&self, most: usize, after: Option<&ObjectAddress>, purpose: Option<&str>) -> String {
+        let prefix = purpose.map_or_else(|| FILES_PREFIX.to_owned(), |purpose| format!("{FILES_PREFIX}{purpose}/"));
         // In the order of their names, as Amazon signs them.
         let after =
             after.map(|place| format!("&start-after={}", path_segment::escaped(&place.key))).unwrap_or_default();
@@ -208,11 +230,11 @@ impl Bucket {
     }
 
     /// The files of such a list, and whether there are more.
-    pub fn files(&self, bucket: &str, answer: &str) -> (Vec<File>, bool) {
+    pub fn parse_file_list(&self, bucket: &str, answer: &str) -> (Vec<FileObject>, bool) {
         let read = |object: &str| {
-            let place = Place::new(bucket, &xml::text(object, "Key")?).ok()?;
+            let place = ObjectAddress::new(bucket, &xml::text(object, "Key")?).ok()?;
             let created = timestamp::seconds(&xml::text(object, "LastModified")?).unwrap_or_default();
-            Some(self.shown(&place, None, (xml::text(object, "Size")?.parse().ok()?, created)))
+            Some(self.build_file(&place, None, (xml::text(object, "Size")?.parse().ok()?, created)))
         };
         let has_more = xml::text(answer, "IsTruncated").as_deref() == Some("true");
         (xml::all(answer, "Contents").filter_map(read).collect(), has_more)
@@ -220,7 +242,7 @@ impl Bucket {
 }
 
 /// What ends an upload in parts: their tags, in their order.
-pub fn completion(tags: &[String]) -> String {
+pub fn complete_multipart_body(tags: &[String]) -> String {
     let part = |(index, tag): (usize, &String)| {
         format!("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", index + 1, xml::escaped(tag))
     };
@@ -229,10 +251,10 @@ pub fn completion(tags: &[String]) -> String {
 }
 
 /// A file's name as the last part of a key.
-fn plain(name: &str) -> String {
+fn sanitise_file_name(name: &str) -> String {
     let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let plain = |one: char| if one.is_ascii_alphanumeric() || "-_.".contains(one) { one } else { '_' };
-    let plain: String = name.chars().take(LONGEST_NAME).map(plain).collect();
+    let plain: String = name.chars().take(MAX_FILE_NAME_CHARS).map(plain).collect();
     let plain = plain.trim_start_matches('.');
     if plain.is_empty() { "file".to_owned() } else { plain.to_owned() }
 }
@@ -242,21 +264,21 @@ mod tests {
     use super::*;
     use crate::catalog::find;
 
-    fn options(given: &[(&str, &str)]) -> Options {
+    fn build_options(given: &[(&str, &str)]) -> Options {
         Options::of(find("bedrock").unwrap().options(), given)
     }
 
     #[test]
-    fn an_id_is_read_however_often_a_client_encoded_it() {
-        let place = Place::new("b-1", "a b/ü%20.jsonl").unwrap();
-        let id = S3.id(&place);
+    fn decodes_file_ids_that_clients_encoded_twice() {
+        let place = ObjectAddress::new("b-1", "a b/ü%20.jsonl").unwrap();
+        let id = S3.file_id(&place);
         assert_eq!(id, "s3%3A%2F%2Fb-1%2Fa%20b%2F%C3%BC%2520.jsonl");
         for said in [id.clone(), path_segment::escaped(&id)] {
-            assert_eq!(S3.place(&format!("/files/{said}/content")).unwrap(), place, "{said}");
+            assert_eq!(S3.parse_object_address(&format!("/files/{said}/content")).unwrap(), place, "{said}");
         }
-        assert_eq!(S3.address_of(&id).as_deref(), Some("s3://b-1/a b/ü%20.jsonl"));
-        assert_eq!(S3.address_of("s3://data/a.jsonl").as_deref(), Some("s3://data/a.jsonl"));
-        assert_eq!(place.path(), "/b-1/a%20b/%C3%BC%2520.jsonl");
+        assert_eq!(S3.object_uri(&id).as_deref(), Some("s3://b-1/a b/ü%20.jsonl"));
+        assert_eq!(S3.object_uri("s3://data/a.jsonl").as_deref(), Some("s3://data/a.jsonl"));
+        assert_eq!(place.url_path(), "/b-1/a%20b/%C3%BC%2520.jsonl");
         for wrong in [
             "file-1",
             "s3%3A%2F%2Fb",
@@ -266,18 +288,18 @@ mod tests {
             "s3%3A%2F%2Fb%2F",
             "",
         ] {
-            assert!(S3.place(&format!("/files/{wrong}")).is_err(), "{wrong}");
+            assert!(S3.parse_object_address(&format!("/files/{wrong}")).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn a_new_file_goes_where_it_is_said_or_where_no_other_is() {
+    fn new_file_uses_the_key_from_the_options_or_a_unique_key() {
         let bucket = ("aws_s3_bucket", "b");
-        let fresh = |given: &[(&str, &str)], name| S3.fresh(&options(given), ("batch", name), "u-1");
+        let fresh = |given: &[(&str, &str)], name| S3.new_object_address(&build_options(given), ("batch", name), "u-1");
         assert_eq!(fresh(&[bucket], "../a b.jsonl").unwrap().key, "penstock/files/batch/u-1/a_b.jsonl");
         assert_eq!(fresh(&[bucket], "..").unwrap().key, "penstock/files/batch/u-1/file");
         let named = fresh(&[bucket, ("aws_s3_object_key", "data/x.jsonl"), ("provider_file_name", "y")], "a").unwrap();
-        assert!(named.key == "data/x.jsonl" && !named.is_ours());
+        assert!(named.key == "data/x.jsonl" && !named.has_gateway_prefix());
         assert_eq!(fresh(&[bucket, ("provider_file_name", "y")], "a").unwrap().key, "y");
         assert!(fresh(&[bucket, ("aws_s3_object_key", "a/../b")], "a").is_err());
         assert!(fresh(&[], "a").unwrap_err().contains("x-gateway-aws-s3-bucket"));
@@ -285,24 +307,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_an_object_is_told_as_of_a_file() {
-        let place = Place::new("b", "penstock/files/vision/u/a.png").unwrap();
+    fn builds_a_file_from_object_headers() {
+        let place = ObjectAddress::new("b", "penstock/files/vision/u/a.png").unwrap();
         let fields = |name: &str| match name {
             "content-length" => Some("12"),
             "last-modified" => Some("Tue, 14 Nov 2023 22:13:20 GMT"),
             _ => None,
         };
-        let file = S3.file(&place, fields);
+        let file = S3.file_from_headers(&place, fields);
         let expected = (12, 1_700_000_000, "a.png", "vision");
-        assert_eq!((file.bytes, file.created, file.name.as_str(), file.purpose.as_str()), expected);
+        assert_eq!((file.bytes, file.created_at, file.name.as_str(), file.purpose.as_str()), expected);
         let named = |name: &str| if name == "x-goog-meta-purpose" { Some("batch") } else { None };
-        assert_eq!(GCS.file(&place, named).purpose, "batch");
-        assert_eq!(S3.file(&Place::new("b", "k").unwrap(), |_| None).purpose, "user_data");
+        assert_eq!(GCS.file_from_headers(&place, named).purpose, "batch");
+        assert_eq!(S3.file_from_headers(&ObjectAddress::new("b", "k").unwrap(), |_| None).purpose, "user_data");
     }
 
     #[test]
-    fn a_list_has_the_files_of_the_folder_that_is_ours() {
-        let after = Place::new("b", "penstock/files/batch/u/a&b").unwrap();
+    fn lists_files_under_the_gateway_prefix() {
+        let after = ObjectAddress::new("b", "penstock/files/batch/u/a&b").unwrap();
         let query = S3.list_query(20, Some(&after), None);
         assert_eq!(
             query,
@@ -312,24 +334,26 @@ mod tests {
         let xml = "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>penstock/files/batch/u/a&amp;b</Key>\
             <LastModified>2023-11-14T22:13:20.000Z</LastModified><Size>7</Size></Contents>\
             <Contents><Key>broken</Key></Contents></ListBucketResult>";
-        let (files, has_more) = S3.files("b", xml);
+        let (files, has_more) = S3.parse_file_list("b", xml);
         assert_eq!((files.len(), files[0].bytes, files[0].purpose.as_str(), has_more), (1, 7, "batch", true));
-        assert_eq!(S3.place(&format!("/files/{}", files[0].id)).unwrap(), after);
+        assert_eq!(S3.parse_object_address(&format!("/files/{}", files[0].id)).unwrap(), after);
     }
 
     #[test]
-    fn parts_are_put_together_in_their_order() {
-        let told = completion(&["\"a\"".into(), "b".into()]);
+    fn completes_a_multipart_upload_with_its_parts_in_order() {
+        let told = complete_multipart_body(&["\"a\"".into(), "b".into()]);
         assert!(
             told.contains("<PartNumber>2</PartNumber><ETag>b</ETag>") && told.contains("<ETag>&quot;a&quot;</ETag>")
         );
     }
 
     #[test]
-    fn encryption_is_asked_for_in_words() {
-        let given =
-            options(&[("amz_server_side_encryption", "aws:kms"), ("amz_server_side_encryption_aws_kms_key_id", "k")]);
-        let headers = S3.headers(&given, "batch", "application/jsonl").unwrap();
+    fn sends_encryption_options_as_headers() {
+        let given = build_options(&[
+            ("amz_server_side_encryption", "aws:kms"),
+            ("amz_server_side_encryption_aws_kms_key_id", "k"),
+        ]);
+        let headers = S3.upload_headers(&given, "batch", "application/jsonl").unwrap();
         let names: Vec<_> = headers.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(
             names,
@@ -340,6 +364,8 @@ mod tests {
                 "x-amz-server-side-encryption-aws-kms-key-id=k",
             ]
         );
-        assert!(S3.headers(&options(&[("amz_server_side_encryption", "a\r\nb: c")]), "batch", "k").is_err());
+        assert!(
+            S3.upload_headers(&build_options(&[("amz_server_side_encryption", "a\r\nb: c")]), "batch", "k").is_err()
+        );
     }
 }

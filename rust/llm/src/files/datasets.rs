@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{File, State, UNKNOWN, Words};
+use super::{DEFAULT_PURPOSE, FileObject, FileState, Words};
 use crate::{
     catalog::{Asked, path_segment},
     chat::providers::openai_chat,
@@ -13,48 +13,48 @@ use crate::{
 
 /// Whose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Datasets {
+pub enum DatasetStore {
     Cohere,
     Fireworks,
 }
 
 /// What a dataset at Fireworks may be for.
-const PURPOSES: [&str; 2] = ["fine-tune", BATCH];
-const BATCH: &str = "batch";
+const FIREWORKS_PURPOSES: [&str; 2] = ["fine-tune", BATCH_PURPOSE];
+const BATCH_PURPOSE: &str = "batch";
 /// What Cohere calls a dataset of texts, and what became of one.
-const INPUT: &str = "embed-input";
-const OUTPUTS: [&str; 2] = ["embed-result", "embed-output"];
+const COHERE_INPUT_TYPE: &str = "embed-input";
+const COHERE_OUTPUT_TYPES: [&str; 2] = ["embed-result", "embed-output"];
 /// As long as an id may be.
-const LONGEST_ID: usize = 63;
-const LONGEST_ID_OF_COHERE: usize = 256;
+const MAX_FIREWORKS_ID_BYTES: usize = 63;
+const MAX_COHERE_ID_BYTES: usize = 256;
 
 /// What a file is called at Fireworks; an error says what it cannot be for.
-pub fn id(purpose: &str, unique: &str) -> Result<String, String> {
-    if PURPOSES.contains(&purpose) {
+pub fn fireworks_dataset_id(purpose: &str, unique: &str) -> Result<String, String> {
+    if FIREWORKS_PURPOSES.contains(&purpose) {
         return Ok(format!("{purpose}-{unique}"));
     }
-    Err(unlike(purpose, &PURPOSES.join(" or ")))
+    Err(unsupported_purpose_message(purpose, &FIREWORKS_PURPOSES.join(" or ")))
 }
 
 /// What makes a dataset at Fireworks that is filled after that.
-pub fn made(id: &str, name: &str) -> Vec<u8> {
+pub fn create_dataset_body(id: &str, name: &str) -> Vec<u8> {
     json!({"datasetId": id, "dataset": {"displayName": name, "userUploaded": {}}}).to_string().into_bytes()
 }
 
 /// What is said at Cohere of a dataset that comes with its texts: what each text is called is kept with it.
-pub fn described(purpose: &str, name: &str) -> Result<String, String> {
-    if purpose != BATCH {
-        return Err(unlike(purpose, BATCH));
+pub fn cohere_dataset_query(purpose: &str, name: &str) -> Result<String, String> {
+    if purpose != BATCH_PURPOSE {
+        return Err(unsupported_purpose_message(purpose, BATCH_PURPOSE));
     }
-    Ok(format!("name={}&type={INPUT}&optional_fields=custom_id", path_segment::escaped(name)))
+    Ok(format!("name={}&type={COHERE_INPUT_TYPE}&optional_fields=custom_id", path_segment::escaped(name)))
 }
 
-fn unlike(purpose: &str, known: &str) -> String {
+fn unsupported_purpose_message(purpose: &str, known: &str) -> String {
     format!("`{purpose}` is nothing that files are for here: it must be {known}")
 }
 
-impl Datasets {
-    pub fn words(self) -> Words {
+impl DatasetStore {
+    pub fn line_format(self) -> Words {
         match self {
             Self::Cohere => Words::Cohere,
             Self::Fireworks => Words::Fireworks,
@@ -62,16 +62,16 @@ impl Datasets {
     }
 
     /// What follows the account in the address of datasets, of one of them, and of what is in it: where that goes, or may be read.
-    pub fn target(self, asked: &Asked<'_>) -> Result<String, String> {
+    pub fn request_target(self, asked: &Asked<'_>) -> Result<String, String> {
         let mark = if asked.query.is_empty() { "" } else { "?" };
         let reads = asked.operation == Operation::RetrieveFileContent;
-        Ok(format!("{}{mark}{}", self.path(asked.path, reads)?, asked.query))
+        Ok(format!("{}{mark}{}", self.dataset_path(asked.path, reads)?, asked.query))
     }
 
-    fn path(self, path: &str, reads: bool) -> Result<String, String> {
+    fn dataset_path(self, path: &str, reads: bool) -> Result<String, String> {
         let mut segments = path.split('/').skip(2);
         let Some(id) = segments.next() else { return Ok("datasets".into()) };
-        self.refuse_other(id)?;
+        self.check_dataset_id(id)?;
         let verb = match self {
             // Where its files are is said with it.
             Self::Cohere => "",
@@ -81,13 +81,13 @@ impl Datasets {
         Ok(if segments.next().is_some() { format!("datasets/{id}{verb}") } else { format!("datasets/{id}") })
     }
 
-    fn refuse_other(self, id: &str) -> Result<(), String> {
+    fn check_dataset_id(self, id: &str) -> Result<(), String> {
         let (longest, letters, is_letter): (_, _, fn(u8) -> bool) = match self {
             Self::Cohere => {
-                (LONGEST_ID_OF_COHERE, "a-z, A-Z, 0-9, - and _", |byte| byte.is_ascii_alphanumeric() || byte == b'_')
+                (MAX_COHERE_ID_BYTES, "a-z, A-Z, 0-9, - and _", |byte| byte.is_ascii_alphanumeric() || byte == b'_')
             }
             Self::Fireworks => {
-                (LONGEST_ID, "a-z, 0-9 and -", |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+                (MAX_FIREWORKS_ID_BYTES, "a-z, 0-9 and -", |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
             }
         };
         if !id.is_empty() && id.len() <= longest && id.bytes().all(|byte| byte == b'-' || is_letter(byte)) {
@@ -97,7 +97,7 @@ impl Datasets {
     }
 
     /// The query by which so many are told at once.
-    pub fn listed(self, most: usize) -> String {
+    pub fn list_query(self, most: usize) -> String {
         match self {
             Self::Cohere => format!("limit={most}"),
             Self::Fireworks => format!("pageSize={most}"),
@@ -105,15 +105,15 @@ impl Datasets {
     }
 
     /// What an answer says of the dataset that was asked for.
-    pub fn file(self, answer: &Value) -> Option<File> {
+    pub fn parse_file(self, answer: &Value) -> Option<FileObject> {
         match self {
-            Self::Cohere => of_cohere(&answer["dataset"]),
-            Self::Fireworks => of_fireworks(answer),
+            Self::Cohere => parse_cohere_dataset(&answer["dataset"]),
+            Self::Fireworks => parse_fireworks_dataset(answer),
         }
     }
 
     /// Where the files of a dataset are for a while; those of lines that were refused come last.
-    pub fn located(self, answer: &Value) -> Vec<&str> {
+    pub fn download_urls(self, answer: &Value) -> Vec<&str> {
         match self {
             Self::Cohere => {
                 let parts = answer["dataset"]["dataset_parts"].as_array().into_iter().flatten();
@@ -129,51 +129,52 @@ impl Datasets {
     }
 
     /// All datasets of an answer.
-    pub fn files(self, answer: &Value) -> Vec<File> {
+    pub fn parse_file_list(self, answer: &Value) -> Vec<FileObject> {
         let one = match self {
-            Self::Cohere => of_cohere,
-            Self::Fireworks => of_fireworks,
+            Self::Cohere => parse_cohere_dataset,
+            Self::Fireworks => parse_fireworks_dataset,
         };
         answer["datasets"].as_array().into_iter().flatten().filter_map(one).collect()
     }
 }
 
 /// How many bytes it has is not said.
-fn of_fireworks(dataset: &Value) -> Option<File> {
+fn parse_fireworks_dataset(dataset: &Value) -> Option<FileObject> {
     let id = dataset["name"].as_str()?.rsplit('/').next()?.to_owned();
     let name = dataset["displayName"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
     let created = dataset["createTime"].as_str().and_then(timestamp::seconds).unwrap_or_default();
-    let purpose = PURPOSES.iter().find(|purpose| id.starts_with(&format!("{purpose}-"))).unwrap_or(&UNKNOWN);
+    let purpose =
+        FIREWORKS_PURPOSES.iter().find(|purpose| id.starts_with(&format!("{purpose}-"))).unwrap_or(&DEFAULT_PURPOSE);
     let purpose = (*purpose).to_owned();
-    let state = if dataset["state"] == "READY" { State::Ready } else { State::Coming };
-    Some(File { id, bytes: 0, created, name, purpose, state })
+    let state = if dataset["state"] == "READY" { FileState::Ready } else { FileState::Pending };
+    Some(FileObject { id, bytes: 0, created_at: created, name, purpose, state })
 }
 
 /// Cohere looks at what is in one before jobs may read it.
-fn of_cohere(dataset: &Value) -> Option<File> {
+fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
     let id = dataset["id"].as_str()?.to_owned();
     let name = dataset["name"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
     let created = dataset["created_at"].as_str().and_then(timestamp::seconds).unwrap_or_default();
     let purpose = match dataset["dataset_type"].as_str() {
-        Some(INPUT) => BATCH,
-        Some(kind) if OUTPUTS.contains(&kind) => "batch_output",
-        _ => UNKNOWN,
+        Some(COHERE_INPUT_TYPE) => BATCH_PURPOSE,
+        Some(kind) if COHERE_OUTPUT_TYPES.contains(&kind) => "batch_output",
+        _ => DEFAULT_PURPOSE,
     };
     let state = match dataset["validation_status"].as_str() {
-        Some("validated") => State::Ready,
+        Some("validated") => FileState::Ready,
         Some("failed" | "skipped") => {
             let why = dataset["validation_error"].as_str().filter(|why| !why.is_empty());
-            State::Wrong(why.unwrap_or("it was not found good").to_owned())
+            FileState::Failed(why.unwrap_or("it was not found good").to_owned())
         }
-        _ => State::Coming,
+        _ => FileState::Pending,
     };
     let parts = dataset["dataset_parts"].as_array().into_iter().flatten();
     let bytes = parts.filter_map(|part| part["size_bytes"].as_u64()).sum();
-    Some(File { id, bytes, created, name, purpose: purpose.to_owned(), state })
+    Some(FileObject { id, bytes, created_at: created, name, purpose: purpose.to_owned(), state })
 }
 
 /// Code and words of a refusal.
-pub(crate) fn refusal(answer: &[u8]) -> (Option<String>, Option<String>) {
+pub(crate) fn error_code_and_message(answer: &[u8]) -> (Option<String>, Option<String>) {
     let found = openai_chat::error(answer);
     (found.code, found.message)
 }
@@ -183,45 +184,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dataset_is_a_file_whose_name_says_what_it_is_for() {
+    fn derives_the_purpose_of_a_dataset_from_its_id() {
         let name = |id: &str| {
             json!({"name": format!("accounts/a/datasets/{id}"), "state": "READY",
             "createTime": "2023-11-14T22:13:20Z", "displayName": "a.jsonl"})
         };
-        let made = of_fireworks(&name(&id("fine-tune", "u1").unwrap())).unwrap();
+        let made = parse_fireworks_dataset(&name(&fireworks_dataset_id("fine-tune", "u1").unwrap())).unwrap();
         assert_eq!(
-            (made.id.as_str(), made.purpose.as_str(), made.created),
+            (made.id.as_str(), made.purpose.as_str(), made.created_at),
             ("fine-tune-u1", "fine-tune", 1_700_000_000)
         );
-        assert!(made.state == State::Ready && made.name == "a.jsonl");
-        let list = Datasets::Fireworks.files(
+        assert!(made.state == FileState::Ready && made.name == "a.jsonl");
+        let list = DatasetStore::Fireworks.parse_file_list(
             &json!({"datasets": [name("x"), {}, {"name": "accounts/a/datasets/batch-1", "state": "UPLOADING"}]}),
         );
-        let purposes: Vec<_> = list.iter().map(|file| (file.purpose.as_str(), file.state == State::Ready)).collect();
+        let purposes: Vec<_> =
+            list.iter().map(|file| (file.purpose.as_str(), file.state == FileState::Ready)).collect();
         assert_eq!(purposes, [("user_data", true), ("batch", false)]);
-        assert!(id("vision", "u").unwrap_err().contains("fine-tune or batch"));
+        assert!(fireworks_dataset_id("vision", "u").unwrap_err().contains("fine-tune or batch"));
     }
 
     #[test]
-    fn what_was_refused_is_read_last() {
+    fn returns_the_urls_of_rejected_lines_last() {
         let answer = json!({"filenameToSignedUrls": {"x/error-data.jsonl": "b", "x/BIJOutputSet.jsonl": "a", "y": 7}});
-        assert_eq!(Datasets::Fireworks.located(&answer), ["a", "b"]);
+        assert_eq!(DatasetStore::Fireworks.download_urls(&answer), ["a", "b"]);
         let answer = json!({"dataset": {"dataset_parts": [{"url": "a"}, {"url": ""}, {}, {"url": "b"}]}});
-        assert_eq!(Datasets::Cohere.located(&answer), ["a", "b"]);
-        assert!([Datasets::Cohere, Datasets::Fireworks].iter().all(|kind| kind.located(&json!({})).is_empty()));
+        assert_eq!(DatasetStore::Cohere.download_urls(&answer), ["a", "b"]);
+        assert!(
+            [DatasetStore::Cohere, DatasetStore::Fireworks]
+                .iter()
+                .all(|kind| kind.download_urls(&json!({})).is_empty())
+        );
     }
 
     #[test]
-    fn an_id_is_a_segment_and_nothing_else() {
-        let target = |path| Datasets::Fireworks.path(path, false);
+    fn rejects_dataset_ids_that_are_not_one_path_segment() {
+        let target = |path| DatasetStore::Fireworks.dataset_path(path, false);
         assert_eq!(target("/files").unwrap(), "datasets");
         assert_eq!(target("/files/d-1").unwrap(), "datasets/d-1");
         assert_eq!(target("/files/d-1/content").unwrap(), "datasets/d-1:upload");
-        assert_eq!(Datasets::Fireworks.path("/files/d-1/content", true).unwrap(), "datasets/d-1:getDownloadEndpoint");
+        assert_eq!(
+            DatasetStore::Fireworks.dataset_path("/files/d-1/content", true).unwrap(),
+            "datasets/d-1:getDownloadEndpoint"
+        );
         for wrong in ["/files/", "/files/a:b", "/files/a%2Fb", "/files/..", "/files/A"] {
             assert!(target(wrong).is_err(), "{wrong}");
         }
-        let target = |path| Datasets::Cohere.path(path, true);
+        let target = |path| DatasetStore::Cohere.dataset_path(path, true);
         assert_eq!(target("/files/My_set-1/content").unwrap(), "datasets/My_set-1");
         for wrong in ["/files/", "/files/a.b", "/files/a%2Fb", "/files/..", "/files/a?b"] {
             assert!(target(wrong).is_err(), "{wrong}");
@@ -229,23 +238,23 @@ mod tests {
     }
 
     #[test]
-    fn cohere_says_what_it_found_when_it_looked_at_a_dataset() {
+    fn maps_cohere_validation_status_to_file_state() {
         let name = |kind: &str, status: &str| {
             json!({"dataset": {"id": "d", "name": "a.jsonl", "created_at": "2023-11-14T22:13:20Z", "dataset_type": kind,
             "validation_status": status, "validation_error": "no text", "dataset_parts": [{"size_bytes": 3},
             {"size_bytes": 4}]}})
         };
-        let file = |kind, status| Datasets::Cohere.file(&name(kind, status)).unwrap();
-        let made = file(INPUT, "queued");
-        assert_eq!((made.bytes, made.created, &*made.name), (7, 1_700_000_000, "a.jsonl"));
-        assert_eq!((&*made.purpose, made.state), (BATCH, State::Coming));
-        assert_eq!(file(OUTPUTS[0], "validated").purpose, "batch_output");
-        assert_eq!(file("other", "validated").state, State::Ready);
-        assert_eq!(file(INPUT, "failed").state, State::Wrong("no text".into()));
+        let file = |kind, status| DatasetStore::Cohere.parse_file(&name(kind, status)).unwrap();
+        let made = file(COHERE_INPUT_TYPE, "queued");
+        assert_eq!((made.bytes, made.created_at, &*made.name), (7, 1_700_000_000, "a.jsonl"));
+        assert_eq!((&*made.purpose, made.state), (BATCH_PURPOSE, FileState::Pending));
+        assert_eq!(file(COHERE_OUTPUT_TYPES[0], "validated").purpose, "batch_output");
+        assert_eq!(file("other", "validated").state, FileState::Ready);
+        assert_eq!(file(COHERE_INPUT_TYPE, "failed").state, FileState::Failed("no text".into()));
         assert_eq!(
-            described(BATCH, "a b.jsonl").unwrap(),
+            cohere_dataset_query(BATCH_PURPOSE, "a b.jsonl").unwrap(),
             "name=a%20b.jsonl&type=embed-input&optional_fields=custom_id"
         );
-        assert!(described("fine-tune", "a").unwrap_err().contains("must be batch"));
+        assert!(cohere_dataset_query("fine-tune", "a").unwrap_err().contains("must be batch"));
     }
 }

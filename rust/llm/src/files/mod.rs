@@ -7,23 +7,23 @@ pub mod datasets;
 
 pub use crate::files::batch_results::Answered;
 pub use crate::files::batch_rows::{Row, Words};
-pub(crate) use bucket::{BAD_BUCKET, is_bucket};
-pub use bucket::{Bucket, FOLDER, GCS, Place, S3, completion};
-pub use datasets::Datasets;
+pub use bucket::{GATEWAY_PREFIX, GCS, ObjectAddress, ObjectStore, S3, complete_multipart_body};
+pub(crate) use bucket::{INVALID_BUCKET_MESSAGE, is_valid_bucket_name};
+pub use datasets::DatasetStore;
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
 use crate::{
-    api_format::{Dialect, Failure, error_body},
+    api_format::{ApiFormat, Failure, error_body},
     xml,
 };
 
 /// What is said of a file whose purpose nobody noted.
-const UNKNOWN: &str = "user_data";
+const DEFAULT_PURPOSE: &str = "user_data";
 /// What `OpenAI`'s clients may say a file is for.
-const PURPOSES: [&str; 9] = [
+const FILE_PURPOSES: [&str; 9] = [
     "assistants",
     "assistants_output",
     "batch",
@@ -37,94 +37,94 @@ const PURPOSES: [&str; 9] = [
 
 /// Who keeps the files of a provider, where that is asked in another way than `OpenAI`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeper {
-    Bucket(&'static Bucket),
-    Datasets(Datasets),
+pub enum FileStore {
+    Bucket(&'static ObjectStore),
+    Datasets(DatasetStore),
 }
 
-impl Keeper {
-    pub fn bucket(self) -> Option<&'static Bucket> {
+impl FileStore {
+    pub fn object_store(self) -> Option<&'static ObjectStore> {
         if let Self::Bucket(bucket) = self { Some(bucket) } else { None }
     }
 
     /// In which the lines of a batch are kept.
-    pub fn words(self) -> Words {
+    pub fn line_format(self) -> Words {
         match self {
-            Self::Bucket(bucket) => bucket.words,
-            Self::Datasets(datasets) => datasets.words(),
+            Self::Bucket(bucket) => bucket.line_format,
+            Self::Datasets(datasets) => datasets.line_format(),
         }
     }
 
     /// The header field in which an answer names its request.
-    pub fn request_id(self) -> &'static str {
-        self.bucket().map_or("x-request-id", |bucket| bucket.request_id)
+    pub fn request_id_header(self) -> &'static str {
+        self.object_store().map_or("x-request-id", |bucket| bucket.request_id_header)
     }
 }
 
 /// What is known of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct File {
+pub struct FileObject {
     pub id: String,
     pub bytes: u64,
     /// In seconds since 1970.
-    pub created: u64,
+    pub created_at: u64,
     pub name: String,
     pub purpose: String,
-    pub state: State,
+    pub state: FileState,
 }
 
 /// How far a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    Coming,
+pub enum FileState {
+    Pending,
     /// All of it has come, and was found good.
     Ready,
     /// It was not, for a reason.
-    Wrong(String),
+    Failed(String),
 }
 
-impl File {
-    fn shown(&self) -> Value {
+impl FileObject {
+    fn to_json(&self) -> Value {
         let (status, why) = match &self.state {
-            State::Coming => ("uploaded", None),
-            State::Ready => ("processed", None),
-            State::Wrong(why) => ("error", Some(why)),
+            FileState::Pending => ("uploaded", None),
+            FileState::Ready => ("processed", None),
+            FileState::Failed(why) => ("error", Some(why)),
         };
         json!({
-            "id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.created, "filename": self.name,
+            "id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.created_at, "filename": self.name,
             "purpose": self.purpose, "status": status, "status_details": why, "expires_at": null,
         })
     }
 
-    pub fn told(&self) -> Vec<u8> {
-        self.shown().to_string().into_bytes()
+    pub fn to_json_bytes(&self) -> Vec<u8> {
+        self.to_json().to_string().into_bytes()
     }
 }
 
 /// Part of a list, and whether there is more behind it.
-pub fn listed(files: &[File], has_more: bool) -> Vec<u8> {
+pub fn list_body(files: &[FileObject], has_more: bool) -> Vec<u8> {
     let (first, last) = (files.first().map(|file| &file.id), files.last().map(|file| &file.id));
-    let data: Vec<_> = files.iter().map(File::shown).collect();
+    let data: Vec<_> = files.iter().map(FileObject::to_json).collect();
     json!({"object": "list", "data": data, "has_more": has_more, "first_id": first, "last_id": last})
         .to_string()
         .into_bytes()
 }
 
 /// That a file is no more.
-pub fn deleted(id: &str) -> Vec<u8> {
+pub fn deletion_body(id: &str) -> Vec<u8> {
     json!({"id": id, "object": "file", "deleted": true}).to_string().into_bytes()
 }
 
 /// The purpose of a file, if it is one.
-pub fn purpose(said: &str) -> Result<&'static str, String> {
-    let found = PURPOSES.iter().find(|purpose| **purpose == said).copied();
-    found.ok_or_else(|| format!("`{said}` is not known: it must be one of {}", PURPOSES.join(", ")))
+pub fn parse_purpose(said: &str) -> Result<&'static str, String> {
+    let found = FILE_PURPOSES.iter().find(|purpose| **purpose == said).copied();
+    found.ok_or_else(|| format!("`{said}` is not known: it must be one of {}", FILE_PURPOSES.join(", ")))
 }
 
 /// The refusal of who keeps the files, told in `OpenAI`'s shape with its own code, and its name for the request where it says one.
-pub fn refused(provider: &str, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
+pub fn translate_error(provider: &str, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
     let text = String::from_utf8_lossy(answer);
-    let (code, message) = datasets::refusal(answer);
+    let (code, message) = datasets::error_code_and_message(answer);
     let code = xml::text(&text, "Code").map(Cow::into_owned).or(code);
     let said = || match status {
         404 => "there is no such file".to_owned(),
@@ -135,50 +135,52 @@ pub fn refused(provider: &str, status: u16, answer: &[u8], request_id: Option<&s
     let request_id = request_id.map(Into::into).or_else(|| xml::text(&text, "RequestId"));
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
     let message = format!("{provider} error: {words}{request}");
-    let failure = Failure { status, kind: None, message: &message, code: code.as_deref(), request_id: None };
-    crate::translation::errors::with_provider(error_body(Dialect::OpenAi, &failure), provider)
+    let failure = Failure { status, error_type: None, message: &message, code: code.as_deref(), request_id: None };
+    crate::translation::errors::with_provider(error_body(ApiFormat::OpenAi, &failure), provider)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Value {
+    fn parse_json(bytes: &[u8]) -> Value {
         serde_json::from_slice(bytes).unwrap()
     }
 
     #[test]
-    fn a_list_says_where_it_begins_and_ends() {
-        let file = |id: &str| File {
+    fn list_body_has_first_and_last_id() {
+        let file = |id: &str| FileObject {
             id: id.into(),
             bytes: 1,
-            created: 2,
+            created_at: 2,
             name: "n".into(),
             purpose: "batch".into(),
-            state: State::Ready,
+            state: FileState::Ready,
         };
-        let list = read(&listed(&[file("a"), file("b")], true));
+        let list = parse_json(&list_body(&[file("a"), file("b")], true));
         assert_eq!((&list["first_id"], &list["last_id"], &list["has_more"]), (&"a".into(), &"b".into(), &true.into()));
-        assert_eq!(list["data"][1], read(&file("b").told()));
-        assert_eq!(read(&listed(&[], false))["first_id"], Value::Null);
+        assert_eq!(list["data"][1], parse_json(&file("b").to_json_bytes()));
+        assert_eq!(parse_json(&list_body(&[], false))["first_id"], Value::Null);
     }
 
     #[test]
-    fn a_refusal_keeps_its_code_and_the_name_of_its_request() {
+    fn translated_error_keeps_code_and_request_id() {
         let xml = b"<?xml version=\"1.0\"?><Error><Code>NoSuchBucket</Code><Message>no &lt;b&gt;</Message><RequestId>R1</RequestId></Error>";
-        let error = read(&refused("bedrock", 404, xml, None));
+        let error = parse_json(&translate_error("bedrock", 404, xml, None));
         let expected = json!({"message": "bedrock error: no <b> (request R1)", "type": "not_found_error", "param": null,
             "code": "NoSuchBucket"});
         assert_eq!(error, json!({"error": expected, "provider": "bedrock"}));
-        let error = |status, answer: &[u8]| read(&refused("b", status, answer, Some("R2")))["error"]["message"].clone();
+        let error = |status, answer: &[u8]| {
+            parse_json(&translate_error("b", status, answer, Some("R2")))["error"]["message"].clone()
+        };
         assert_eq!(error(404, b""), "b error: there is no such file (request R2)");
         assert_eq!(error(403, b" "), "b error: status 403 (request R2)");
         assert_eq!(error(500, b"oh"), "b error: oh (request R2)");
     }
 
     #[test]
-    fn a_purpose_is_one_of_openais() {
-        assert_eq!(purpose("fine-tune"), Ok("fine-tune"));
-        assert!(purpose("fine\r\n").unwrap_err().contains("user_data"));
+    fn rejects_unknown_purposes() {
+        assert_eq!(parse_purpose("fine-tune"), Ok("fine-tune"));
+        assert!(parse_purpose("fine\r\n").unwrap_err().contains("user_data"));
     }
 }

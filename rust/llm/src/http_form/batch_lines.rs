@@ -1,74 +1,75 @@
 //! The lines of a batch, as they come in a form or a file: which model each names.
 
 use crate::{
-    api_format::{Lines, Upload, beside, peek},
+    api_format::{LineSplitter, UploadParser, peek, secondary_models},
     json::{
-        lines::TooLong,
-        scan::{PeekError, elements_from, fields},
+        lines::LineTooLong,
+        scan::{ScanError, for_each_element_from, for_each_field},
     },
 };
 
 /// Why lines may not go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum BatchLineError {
     /// A line names this model, which may not be used.
-    Model(String),
-    Unreadable(String),
+    ModelNotAllowed(String),
+    Malformed(String),
 }
 
-impl From<TooLong> for Fault {
-    fn from(fault: TooLong) -> Self {
-        Self::Unreadable(fault.to_string())
+impl From<LineTooLong> for BatchLineError {
+    fn from(fault: LineTooLong) -> Self {
+        Self::Malformed(fault.to_string())
     }
 }
 
 /// Whether a model may be named.
-pub type Admit<'a> = &'a dyn Fn(&str) -> bool;
+pub type ModelFilter<'a> = &'a dyn Fn(&str) -> bool;
 
 /// Looks at one line.
-pub fn look(number: usize, line: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+pub fn check_line(number: usize, line: &[u8], admit: ModelFilter<'_>) -> Result<(), BatchLineError> {
     if line.trim_ascii().is_empty() {
         return Ok(());
     }
-    let models = models_in(line, "body").map_err(|message| Fault::Unreadable(format!("line {number}: {message}")))?;
-    models.into_iter().find(|model| !admit(model)).map_or(Ok(()), |model| Err(Fault::Model(model)))
+    let models = requested_models(line, "body")
+        .map_err(|message| BatchLineError::Malformed(format!("line {number}: {message}")))?;
+    models.into_iter().find(|model| !admit(model)).map_or(Ok(()), |model| Err(BatchLineError::ModelNotAllowed(model)))
 }
 
 /// Looks at a batch of messages, whose requests come together.
-pub fn messages(batch: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), BatchLineError> {
     let mut requests = None;
-    let read = fields(batch, |key, at| match (key, &requests) {
+    let read = for_each_field(batch, |key, at| match (key, &requests) {
         (b"requests", None) => {
             requests = Some(at);
             Ok(())
         }
-        _ => Err(PeekError { at: at.start, message: "a batch of messages has `requests`, once, and nothing else" }),
+        _ => Err(ScanError { offset: at.start, message: "a batch of messages has `requests`, once, and nothing else" }),
     });
-    read.map_err(|error| Fault::Unreadable(error.to_string()))?;
-    let at = requests.ok_or_else(|| Fault::Unreadable("it must have `requests`".into()))?;
+    read.map_err(|error| BatchLineError::Malformed(error.to_string()))?;
+    let at = requests.ok_or_else(|| BatchLineError::Malformed("it must have `requests`".into()))?;
     let (mut number, mut fault) = (0, None);
-    let read = elements_from(batch, at.start, |item| {
+    let read = for_each_element_from(batch, at.start, |item| {
         number += 1;
-        fault = match models_in(&batch[item.clone()], "params") {
+        fault = match requested_models(&batch[item.clone()], "params") {
             Ok(models) => match models.into_iter().find(|model| !admit(model)) {
-                Some(model) => Some(Fault::Model(model)),
+                Some(model) => Some(BatchLineError::ModelNotAllowed(model)),
                 None => return Ok(()),
             },
-            Err(message) => Some(Fault::Unreadable(format!("request {number}: {message}"))),
+            Err(message) => Some(BatchLineError::Malformed(format!("request {number}: {message}"))),
         };
-        Err(PeekError { at: item.start, message: "it is refused" })
+        Err(ScanError { offset: item.start, message: "it is refused" })
     });
     match fault {
         Some(fault) => Err(fault),
-        None => read.map(|_| ()).map_err(|error| Fault::Unreadable(error.to_string())),
+        None => read.map(|_| ()).map_err(|error| BatchLineError::Malformed(error.to_string())),
     }
 }
 
 /// The model in this part of a request, and those beside it. Of two such parts the provider might read another one than is looked
 /// at here.
-fn models_in(request: &[u8], part: &str) -> Result<Vec<String>, String> {
+fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::with_capacity(1);
-    fields(request, |key, at| {
+    for_each_field(request, |key, at| {
         if key == part.as_bytes() {
             found.push(at);
         }
@@ -79,129 +80,134 @@ fn models_in(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     let peek = peek(&request[at.clone()]).map_err(|error| format!("{part}: {error}"))?;
     let named = peek.model.filter(|model| !model.is_empty());
     let named = named.ok_or_else(|| format!("it must name its model in {part}.model"))?;
-    Ok([named].into_iter().chain(beside(&request[at])).collect())
+    Ok([named].into_iter().chain(secondary_models(&request[at])).collect())
 }
 
 /// A form that brings a file. What is wrong with its lines counts where the file is for a batch, which the form may say after it.
-pub struct FormLines {
-    upload: Upload,
-    lines: Lines,
-    is_whole: bool,
-    fault: Option<Fault>,
+pub struct BatchUploadChecker {
+    upload: UploadParser,
+    lines: LineSplitter,
+    is_file_complete: bool,
+    error: Option<BatchLineError>,
 }
 
-impl FormLines {
+impl BatchUploadChecker {
     /// `None` where the content type is not that of a form.
-    pub fn of(content_type: &str, longest_line: usize) -> Option<Self> {
-        let upload = Upload::of(content_type)?;
-        Some(Self { upload, lines: Lines::new(longest_line), is_whole: false, fault: None })
+    pub fn from_content_type(content_type: &str, longest_line: usize) -> Option<Self> {
+        let upload = UploadParser::from_content_type(content_type)?;
+        Some(Self { upload, lines: LineSplitter::new(longest_line), is_file_complete: false, error: None })
     }
 
     /// Whether the form has ended.
-    pub fn is_over(&self) -> bool {
-        self.upload.is_over()
+    pub fn is_finished(&self) -> bool {
+        self.upload.is_finished()
     }
 
     /// Looks at the next bytes, before they go on. An error says why they may not.
-    pub fn feed(&mut self, bytes: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
-        let unread = |message| Fault::Unreadable(format!("the form cannot be read: {message}"));
+    pub fn feed(&mut self, bytes: &[u8], admit: ModelFilter<'_>) -> Result<(), BatchLineError> {
+        let unread = |message| BatchLineError::Malformed(format!("the form cannot be read: {message}"));
         self.upload.feed(bytes).map_err(unread)?;
-        let content = self.upload.take();
-        if self.fault.is_none() {
-            self.fault = self.look(&content, admit).err();
+        let content = self.upload.take_content();
+        if self.error.is_none() {
+            self.error = self.check_content(&content, admit).err();
         }
-        match self.fault.take_if(|_| is_for_batch(&self.upload)) {
+        match self.error.take_if(|_| is_for_batch(&self.upload)) {
             Some(fault) => Err(fault),
             None => Ok(()),
         }
     }
 
-    fn look(&mut self, content: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
-        let each = |number: usize, line: &[u8]| look(number, line, admit);
+    fn check_content(&mut self, content: &[u8], admit: ModelFilter<'_>) -> Result<(), BatchLineError> {
+        let each = |number: usize, line: &[u8]| check_line(number, line, admit);
         self.lines.feed(content, each)?;
-        let is_last = self.upload.has_file() && !std::mem::replace(&mut self.is_whole, true);
-        if is_last { self.lines.end(each) } else { Ok(()) }
+        let is_last = self.upload.is_file_complete() && !std::mem::replace(&mut self.is_file_complete, true);
+        if is_last { self.lines.finish(each) } else { Ok(()) }
     }
 }
 
 /// Some say it with more words, and what nobody said of a file may be anything.
-fn is_for_batch(upload: &Upload) -> bool {
+fn is_for_batch(upload: &UploadParser) -> bool {
     let said = |(name, value): (&str, &str)| {
         name.eq_ignore_ascii_case("purpose").then(|| value.to_ascii_lowercase().contains("batch"))
     };
     let mut purposes = upload.fields().filter_map(said).peekable();
-    if purposes.peek().is_none() { upload.is_over() } else { purposes.any(|is_batch| is_batch) }
+    if purposes.peek().is_none() { upload.is_finished() } else { purposes.any(|is_batch| is_batch) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KIND: &str = "multipart/form-data; boundary=b-1";
+    const CONTENT_TYPE: &str = "multipart/form-data; boundary=b-1";
 
-    fn good(model: &str) -> bool {
+    fn is_good_model(model: &str) -> bool {
         model == "good"
     }
 
-    fn line(model: &str) -> String {
+    fn batch_line(model: &str) -> String {
         format!("{{\"custom_id\":\"1\",\"method\":\"POST\",\"body\":{{\"model\":\"{model}\",\"messages\":[]}}}}\n")
     }
 
-    fn part(head: &str, value: &str) -> String {
+    fn form_part(head: &str, value: &str) -> String {
         format!("--b-1\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
     }
 
-    fn form(parts: &[String]) -> String {
+    fn build_form(parts: &[String]) -> String {
         parts.concat() + "--b-1--\r\n"
     }
 
-    fn purpose(said: &str) -> String {
-        part("name=\"purpose\"", said)
+    fn purpose_part(said: &str) -> String {
+        form_part("name=\"purpose\"", said)
     }
 
-    fn file(lines: &str) -> String {
-        part("name=\"file\"; filename=\"a.jsonl\"\r\nContent-Type: application/jsonl", lines)
+    fn file_part(lines: &str) -> String {
+        form_part("name=\"file\"; filename=\"a.jsonl\"\r\nContent-Type: application/jsonl", lines)
     }
 
     /// How far it came, and why no further.
-    fn fed(body: &str, step: usize) -> (usize, Result<bool, Fault>) {
-        let mut upload = FormLines::of(KIND, 200).unwrap();
+    fn feed_form(body: &str, step: usize) -> (usize, Result<bool, BatchLineError>) {
+        let mut upload = BatchUploadChecker::from_content_type(CONTENT_TYPE, 200).unwrap();
         let mut passed = 0;
         for piece in body.as_bytes().chunks(step) {
-            if let Err(fault) = upload.feed(piece, &good) {
+            if let Err(fault) = upload.feed(piece, &is_good_model) {
                 return (passed, Err(fault));
             }
             passed += piece.len();
         }
-        (passed, Ok(upload.is_over()))
+        (passed, Ok(upload.is_finished()))
     }
 
-    const STEPS: [usize; 6] = [1, 2, 7, 64, 300, 100_000];
+    const CHUNK_SIZES: [usize; 6] = [1, 2, 7, 64, 300, 100_000];
 
     #[test]
-    fn lines_for_models_that_may_be_used_pass_in_any_pieces_and_order() {
-        let lines = line("good").repeat(5) + "\r\n \n" + line("good").trim_end();
-        for parts in [[purpose("batch"), file(&lines)], [file(&lines), purpose("batch")]] {
-            for step in STEPS {
-                assert_eq!(fed(&form(&parts), step).1, Ok(true), "{step}");
+    fn accepts_lines_with_allowed_models_for_any_chunk_size_and_part_order() {
+        let lines = batch_line("good").repeat(5) + "\r\n \n" + batch_line("good").trim_end();
+        for parts in [[purpose_part("batch"), file_part(&lines)], [file_part(&lines), purpose_part("batch")]] {
+            for step in CHUNK_SIZES {
+                assert_eq!(feed_form(&build_form(&parts), step).1, Ok(true), "{step}");
             }
         }
     }
 
     #[test]
-    fn one_line_for_another_model_ends_it_before_the_form_ends() {
-        for (at, lines) in
-            [line("good") + &line("bad"), line("bad") + &line("good"), line("good") + line("bad").trim_end()]
-                .iter()
-                .enumerate()
+    fn rejects_a_disallowed_model_before_the_form_ends() {
+        for (at, lines) in [
+            batch_line("good") + &batch_line("bad"),
+            batch_line("bad") + &batch_line("good"),
+            batch_line("good") + batch_line("bad").trim_end(),
+        ]
+        .iter()
+        .enumerate()
         {
-            for parts in
-                [[purpose("batch"), file(lines)], [file(lines), purpose("batch")], [file(lines), String::new()]]
-            {
-                let body = form(&parts);
-                for step in STEPS {
-                    let (passed, told) = fed(&body, step);
-                    assert_eq!(told, Err(Fault::Model("bad".into())), "{at} {step}");
+            for parts in [
+                [purpose_part("batch"), file_part(lines)],
+                [file_part(lines), purpose_part("batch")],
+                [file_part(lines), String::new()],
+            ] {
+                let body = build_form(&parts);
+                for step in CHUNK_SIZES {
+                    let (passed, told) = feed_form(&body, step);
+                    assert_eq!(told, Err(BatchLineError::ModelNotAllowed("bad".into())), "{at} {step}");
                     assert!(passed < body.len() - "\r\n".len(), "{at} {step}: the provider has all of it");
                 }
             }
@@ -209,21 +215,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_a_batch_may_be_anything() {
-        let anything = "\u{0}\u{1}no lines".repeat(100) + &line("bad");
-        for parts in [[purpose("assistants"), file(&anything)], [file(&anything), purpose("fine-tune")]] {
-            for step in STEPS {
-                assert_eq!(fed(&form(&parts), step).1, Ok(true));
+    fn accepts_any_content_in_files_that_are_not_for_a_batch() {
+        let anything = "\u{0}\u{1}no lines".repeat(100) + &batch_line("bad");
+        for parts in
+            [[purpose_part("assistants"), file_part(&anything)], [file_part(&anything), purpose_part("fine-tune")]]
+        {
+            for step in CHUNK_SIZES {
+                assert_eq!(feed_form(&build_form(&parts), step).1, Ok(true));
             }
         }
-        let both = form(&[purpose("assistants"), file(&anything), purpose("batch")]);
-        assert!(fed(&both, 10).1.is_err(), "one of them is");
-        assert!(fed(&form(&[file(&anything), purpose("Batch-API")]), 10).1.is_err());
+        let both = build_form(&[purpose_part("assistants"), file_part(&anything), purpose_part("batch")]);
+        assert!(feed_form(&both, 10).1.is_err(), "one of them is");
+        assert!(feed_form(&build_form(&[file_part(&anything), purpose_part("Batch-API")]), 10).1.is_err());
     }
 
     #[test]
-    fn what_cannot_be_read_as_a_line_of_a_batch_is_refused_with_its_number() {
-        let long = line(&"x".repeat(200));
+    fn rejects_malformed_batch_lines_with_their_line_number() {
+        let long = batch_line(&"x".repeat(200));
         for (lines, says) in [
             ("no JSON", "expected an object"),
             ("{\"custom_id\":\"1\"}", "one body"),
@@ -235,26 +243,29 @@ mod tests {
             ("{\"body\":[]}", "body"),
             (&long, "longer than 200 bytes"),
         ] {
-            let body = form(&[purpose("batch"), file(&(line("good") + lines))]);
-            for step in STEPS {
-                let Err(Fault::Unreadable(message)) = fed(&body, step).1 else { panic!("{lines} passed") };
+            let body = build_form(&[purpose_part("batch"), file_part(&(batch_line("good") + lines))]);
+            for step in CHUNK_SIZES {
+                let Err(BatchLineError::Malformed(message)) = feed_form(&body, step).1 else {
+                    panic!("{lines} passed")
+                };
                 assert!(message.starts_with("line 2: ") && message.contains(says), "{message}");
             }
         }
     }
 
     #[test]
-    fn each_request_of_a_batch_of_messages_names_a_model_that_may_be_used() {
-        let batch = |requests: &str| messages(format!("{{\"requests\":[{requests}]}}").as_bytes(), &good);
+    fn checks_the_model_of_each_request_in_a_message_batch() {
+        let batch =
+            |requests: &str| check_message_batch(format!("{{\"requests\":[{requests}]}}").as_bytes(), &is_good_model);
         let request = |model: &str| format!("{{\"custom_id\":\"1\",\"params\":{{\"model\":\"{model}\"}}}}");
         assert_eq!((batch(&request("good")), batch("")), (Ok(()), Ok(())));
         let both = request("good") + "," + &request("bad");
-        assert_eq!(batch(&both), Err(Fault::Model("bad".into())));
+        assert_eq!(batch(&both), Err(BatchLineError::ModelNotAllowed("bad".into())));
         for requests in
             ["7", "{}", "{\"params\":{}}", "{\"params\":{\"model\":\"good\"},\"params\":{\"model\":\"bad\"}}"]
         {
             let told = batch(&(request("good") + "," + requests));
-            assert!(matches!(&told, Err(Fault::Unreadable(why)) if why.starts_with("request 2: ")), "{told:?}");
+            assert!(matches!(&told, Err(BatchLineError::Malformed(why)) if why.starts_with("request 2: ")), "{told:?}");
         }
         for whole in [
             "{}",
@@ -263,18 +274,25 @@ mod tests {
             "{\"requests\":[],\"requests\":[]}",
             "{\"requests\":[],\"model\":\"bad\"}",
         ] {
-            assert!(matches!(messages(whole.as_bytes(), &good), Err(Fault::Unreadable(_))), "{whole}");
+            assert!(
+                matches!(check_message_batch(whole.as_bytes(), &is_good_model), Err(BatchLineError::Malformed(_))),
+                "{whole}"
+            );
         }
     }
 
     #[test]
-    fn a_form_that_hides_its_file_or_does_not_end_is_none() {
-        let coded = part("name=\"file\"; filename=\"a\"\r\nContent-Transfer-Encoding: base64", &line("good"));
-        assert!(matches!(fed(&form(&[purpose("batch"), coded]), 9).1, Err(Fault::Unreadable(_))));
+    fn rejects_encoded_files_and_oversized_headers_and_does_not_finish_truncated_forms() {
+        let coded =
+            form_part("name=\"file\"; filename=\"a\"\r\nContent-Transfer-Encoding: base64", &batch_line("good"));
+        assert!(matches!(
+            feed_form(&build_form(&[purpose_part("batch"), coded]), 9).1,
+            Err(BatchLineError::Malformed(_))
+        ));
         let endless = format!("--b-1\r\nx: {}", "y".repeat(1 << 20));
-        assert!(matches!(fed(&endless, 500).1, Err(Fault::Unreadable(_))));
-        let cut = purpose("batch") + &file(&line("good"));
-        assert_eq!(fed(&cut, 9).1, Ok(false));
-        assert!(FormLines::of("application/json", 9).is_none());
+        assert!(matches!(feed_form(&endless, 500).1, Err(BatchLineError::Malformed(_))));
+        let cut = purpose_part("batch") + &file_part(&batch_line("good"));
+        assert_eq!(feed_form(&cut, 9).1, Ok(false));
+        assert!(BatchUploadChecker::from_content_type("application/json", 9).is_none());
     }
 }

@@ -2,55 +2,55 @@
 
 use memchr::memmem::{self, Finder};
 
-use crate::api_format::Drawing;
+use crate::api_format::ImageParams;
 
 /// Longest head of a part, and longest value of a field that is kept.
-const LONGEST: usize = 4 * 1024;
+const MAX_HEAD_OR_VALUE_BYTES: usize = 4 * 1024;
 
 /// The few fields that decide how a request is recorded; of two fields of one name the first counts.
 #[derive(Debug)]
-pub struct Form {
+pub struct FormScanner {
     /// A line end, two dashes and the boundary: what stands between parts.
     delimiter: Finder<'static>,
-    state: State,
+    state: ParserState,
     /// What was seen of something that is not complete.
-    kept: Vec<u8>,
+    buffer: Vec<u8>,
     model: Option<String>,
     stream: Option<bool>,
-    drawing: Drawing,
+    image_params: ImageParams,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Field {
+enum FormField {
     Model,
     Stream,
     /// Of images that are to be made.
-    Drawn(&'static str),
+    ImageParam(&'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParserState {
     /// In what nobody here reads, up to the next delimiter.
-    Passing,
+    Skipping,
     /// In the head of a part.
-    Head,
+    PartHeaders,
     /// In the value of a field.
-    Value(Field),
-    Over,
+    Value(FormField),
+    Finished,
 }
 
-impl Form {
+impl FormScanner {
     /// `None` where the content type is not that of a form.
-    pub fn of(content_type: &str) -> Option<Self> {
-        let delimiter = Finder::new(delimiter(content_type)?.as_bytes()).into_owned();
+    pub fn from_content_type(content_type: &str) -> Option<Self> {
+        let delimiter = Finder::new(multipart_delimiter(content_type)?.as_bytes()).into_owned();
         // The first delimiter needs no line end before it; it gets one here.
-        let (state, kept) = (State::Passing, b"\r\n".to_vec());
-        Some(Self { delimiter, state, kept, model: None, stream: None, drawing: Drawing::default() })
+        let (state, kept) = (ParserState::Skipping, b"\r\n".to_vec());
+        Some(Self { delimiter, state, buffer: kept, model: None, stream: None, image_params: ImageParams::default() })
     }
 
     /// Whether nothing more can be learned of it.
-    pub fn is_over(&self) -> bool {
-        self.state == State::Over
+    pub fn is_finished(&self) -> bool {
+        self.state == ParserState::Finished
     }
 
     pub fn model(&self) -> Option<&str> {
@@ -58,120 +58,120 @@ impl Form {
     }
 
     /// Whether the caller asked for a stream.
-    pub fn streams(&self) -> bool {
+    pub fn is_streaming(&self) -> bool {
         self.stream == Some(true)
     }
 
     /// What is asked for, where images are.
-    pub fn drawing(&self) -> &Drawing {
-        &self.drawing
+    pub fn image_params(&self) -> &ImageParams {
+        &self.image_params
     }
 
     /// Looks at the next bytes of the form.
     pub fn feed(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && self.state != State::Over {
+        while !bytes.is_empty() && self.state != ParserState::Finished {
             let used = match self.state {
-                State::Passing => self.pass(bytes),
-                State::Head => self.gather(bytes, b"\r\n\r\n", Self::read_head),
-                State::Value(_) => {
+                ParserState::Skipping => self.skip_to_delimiter(bytes),
+                ParserState::PartHeaders => self.buffer_until(bytes, b"\r\n\r\n", Self::read_part_headers),
+                ParserState::Value(_) => {
                     let delimiter = self.delimiter.needle().to_vec();
-                    self.gather(bytes, &delimiter, Self::read_value)
+                    self.buffer_until(bytes, &delimiter, Self::read_value)
                 }
-                State::Over => 0,
+                ParserState::Finished => 0,
             };
             bytes = &bytes[used..];
         }
     }
 
     /// Searches for the next delimiter without keeping more than may be the beginning of one.
-    fn pass(&mut self, bytes: &[u8]) -> usize {
+    fn skip_to_delimiter(&mut self, bytes: &[u8]) -> usize {
         let length = self.delimiter.needle().len();
-        if !self.kept.is_empty() {
-            let before = self.kept.len();
-            self.kept.extend_from_slice(&bytes[..bytes.len().min(length)]);
-            if let Some(at) = self.delimiter.find(&self.kept) {
-                self.enter(State::Head);
+        if !self.buffer.is_empty() {
+            let before = self.buffer.len();
+            self.buffer.extend_from_slice(&bytes[..bytes.len().min(length)]);
+            if let Some(at) = self.delimiter.find(&self.buffer) {
+                self.enter_state(ParserState::PartHeaders);
                 return at + length - before;
             }
             if bytes.len() < length {
-                self.keep_tail(length);
+                self.retain_tail(length);
                 return bytes.len();
             }
-            self.kept.clear();
+            self.buffer.clear();
         }
         if let Some(at) = self.delimiter.find(bytes) {
-            self.enter(State::Head);
+            self.enter_state(ParserState::PartHeaders);
             return at + length;
         }
-        self.kept.extend_from_slice(&bytes[bytes.len().saturating_sub(length - 1)..]);
+        self.buffer.extend_from_slice(&bytes[bytes.len().saturating_sub(length - 1)..]);
         bytes.len()
     }
 
-    fn keep_tail(&mut self, length: usize) {
-        let surplus = self.kept.len().saturating_sub(length - 1);
-        self.kept.drain(..surplus);
+    fn retain_tail(&mut self, length: usize) {
+        let surplus = self.buffer.len().saturating_sub(length - 1);
+        self.buffer.drain(..surplus);
     }
 
     /// Keeps bytes up to `end`, then has them read. What is longer than anything of interest is passed over.
-    fn gather(&mut self, bytes: &[u8], end: &[u8], read: fn(&mut Self, &[u8]) -> State) -> usize {
-        let before = self.kept.len();
-        let room = (LONGEST + end.len()).saturating_sub(before).min(bytes.len());
-        self.kept.extend_from_slice(&bytes[..room]);
+    fn buffer_until(&mut self, bytes: &[u8], end: &[u8], read: fn(&mut Self, &[u8]) -> ParserState) -> usize {
+        let before = self.buffer.len();
+        let room = (MAX_HEAD_OR_VALUE_BYTES + end.len()).saturating_sub(before).min(bytes.len());
+        self.buffer.extend_from_slice(&bytes[..room]);
         let from = before.saturating_sub(end.len() - 1);
-        if let Some(at) = memmem::find(&self.kept[from..], end) {
-            let whole = std::mem::take(&mut self.kept);
+        if let Some(at) = memmem::find(&self.buffer[from..], end) {
+            let whole = std::mem::take(&mut self.buffer);
             let next = read(self, &whole[..from + at]);
-            self.enter(next);
+            self.enter_state(next);
             return from + at + end.len() - before;
         }
-        if self.is_closed() {
-            self.state = State::Over;
-        } else if self.kept.len() >= LONGEST {
+        if self.is_closing_delimiter() {
+            self.state = ParserState::Finished;
+        } else if self.buffer.len() >= MAX_HEAD_OR_VALUE_BYTES {
             let length = self.delimiter.needle().len();
-            self.keep_tail(length);
-            self.state = State::Passing;
+            self.retain_tail(length);
+            self.state = ParserState::Skipping;
         }
         room
     }
 
-    fn enter(&mut self, state: State) {
-        self.kept.clear();
+    fn enter_state(&mut self, state: ParserState) {
+        self.buffer.clear();
         self.state = state;
     }
 
     /// Two dashes after a delimiter: the form ends.
-    fn is_closed(&self) -> bool {
-        self.state == State::Head && self.kept.starts_with(b"--")
+    fn is_closing_delimiter(&self) -> bool {
+        self.state == ParserState::PartHeaders && self.buffer.starts_with(b"--")
     }
 
-    fn read_head(&mut self, head: &[u8]) -> State {
+    fn read_part_headers(&mut self, head: &[u8]) -> ParserState {
         if head.starts_with(b"--") {
-            return State::Over;
+            return ParserState::Finished;
         }
-        match field_of(&String::from_utf8_lossy(head)) {
-            Some(Field::Model) if self.model.is_none() => State::Value(Field::Model),
-            Some(Field::Stream) if self.stream.is_none() => State::Value(Field::Stream),
-            Some(field @ Field::Drawn(_)) => State::Value(field),
-            _ => State::Passing,
+        match parse_form_field(&String::from_utf8_lossy(head)) {
+            Some(FormField::Model) if self.model.is_none() => ParserState::Value(FormField::Model),
+            Some(FormField::Stream) if self.stream.is_none() => ParserState::Value(FormField::Stream),
+            Some(field @ FormField::ImageParam(_)) => ParserState::Value(field),
+            _ => ParserState::Skipping,
         }
     }
 
     /// The delimiter behind a value is read already: a head is next.
-    fn read_value(&mut self, value: &[u8]) -> State {
+    fn read_value(&mut self, value: &[u8]) -> ParserState {
         let text = String::from_utf8_lossy(value);
         match self.state {
-            State::Value(Field::Model) => self.model = Some(text.into_owned()),
-            State::Value(Field::Stream) => self.stream = Some(text.trim().eq_ignore_ascii_case("true")),
-            State::Value(Field::Drawn(name)) => self.drawing.take(name.as_bytes(), &text),
+            ParserState::Value(FormField::Model) => self.model = Some(text.into_owned()),
+            ParserState::Value(FormField::Stream) => self.stream = Some(text.trim().eq_ignore_ascii_case("true")),
+            ParserState::Value(FormField::ImageParam(name)) => self.image_params.set_field(name.as_bytes(), &text),
             _ => (),
         }
-        State::Head
+        ParserState::PartHeaders
     }
 }
 
 /// The beginning of a form, or all of it, with another model; `None` where these bytes name none.
-pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> {
-    let form = Form::of(content_type)?;
+pub fn replace_model(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> {
+    let form = FormScanner::from_content_type(content_type)?;
     let (found, length) =
         (|from: usize| form.delimiter.find(&bytes[from..]).map(|at| from + at), form.delimiter.needle().len());
     let is_first = bytes.starts_with(&form.delimiter.needle()[2..]);
@@ -180,7 +180,7 @@ pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> 
         let head = at..at + memmem::find(&bytes[at..], b"\r\n\r\n")?;
         let value = head.end + 4;
         let end = found(value)?;
-        if field_of(&String::from_utf8_lossy(&bytes[head])) == Some(Field::Model) {
+        if parse_form_field(&String::from_utf8_lossy(&bytes[head])) == Some(FormField::Model) {
             return Some([&bytes[..value], model.as_bytes(), &bytes[end..]].concat());
         }
         at = end + length;
@@ -188,23 +188,23 @@ pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> 
 }
 
 /// The field that a part's head announces; files are none.
-fn field_of(head: &str) -> Option<Field> {
-    let disposition = header(head, "content-disposition")?;
-    if parameter(disposition, "filename").is_some() {
+fn parse_form_field(head: &str) -> Option<FormField> {
+    let disposition = part_header(head, "content-disposition")?;
+    if header_parameter(disposition, "filename").is_some() {
         return None;
     }
-    match parameter(disposition, "name")? {
-        "model" => Some(Field::Model),
-        "stream" => Some(Field::Stream),
-        "n" => Some(Field::Drawn("n")),
-        "quality" => Some(Field::Drawn("quality")),
-        "size" => Some(Field::Drawn("size")),
+    match header_parameter(disposition, "name")? {
+        "model" => Some(FormField::Model),
+        "stream" => Some(FormField::Stream),
+        "n" => Some(FormField::ImageParam("n")),
+        "quality" => Some(FormField::ImageParam("quality")),
+        "size" => Some(FormField::ImageParam("size")),
         _ => None,
     }
 }
 
 /// The value of a parameter, without its quotes; within them a semicolon stands for itself.
-pub(crate) fn parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p str> {
+pub(crate) fn header_parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p str> {
     loop {
         let mut is_quoted = false;
         let end = parameters.find(|one| {
@@ -222,15 +222,15 @@ pub(crate) fn parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p
 }
 
 /// What stands between the parts of a form, with the line end before it; `None` where the content type is not that of one.
-pub(crate) fn delimiter(content_type: &str) -> Option<String> {
+pub(crate) fn multipart_delimiter(content_type: &str) -> Option<String> {
     let (kind, parameters) = content_type.split_once(';')?;
     let is_form = kind.trim().eq_ignore_ascii_case("multipart/form-data");
-    let boundary = parameter(parameters, "boundary").filter(|boundary| is_form && !boundary.is_empty())?;
+    let boundary = header_parameter(parameters, "boundary").filter(|boundary| is_form && !boundary.is_empty())?;
     Some(format!("\r\n--{boundary}"))
 }
 
 /// The value of a header field in the head of a part.
-pub(crate) fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
+pub(crate) fn part_header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
     head.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim())
@@ -241,90 +241,92 @@ pub(crate) fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
 mod tests {
     use super::*;
 
-    const KIND: &str = "multipart/form-data; boundary=\"b-1\"";
+    const CONTENT_TYPE: &str = "multipart/form-data; boundary=\"b-1\"";
 
-    fn part(head: &str, value: &str) -> String {
+    fn form_part(head: &str, value: &str) -> String {
         format!("--b-1\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
     }
 
-    fn file(size: usize) -> String {
+    fn file_part(size: usize) -> String {
         let noise = "\r\n--b-\r\n\r\nname=\"model\"\r\n-".repeat(size / 25 + 1);
-        part("name=\"file\"; filename=\"model; name=model\"\r\nContent-Type: audio/wav", &noise[..size])
+        form_part("name=\"file\"; filename=\"model; name=model\"\r\nContent-Type: audio/wav", &noise[..size])
     }
 
-    fn read(body: &str, step: usize) -> (Option<String>, bool) {
-        let mut form = Form::of(KIND).unwrap();
+    fn scan_form(body: &str, step: usize) -> (Option<String>, bool) {
+        let mut form = FormScanner::from_content_type(CONTENT_TYPE).unwrap();
         for piece in body.as_bytes().chunks(step) {
             form.feed(piece);
-            assert!(form.kept.len() <= LONGEST + 64);
+            assert!(form.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES + 64);
         }
-        (form.model().map(ToOwned::to_owned), form.streams())
+        (form.model().map(ToOwned::to_owned), form.is_streaming())
     }
 
     #[test]
-    fn finds_fields_in_any_order_and_any_pieces() {
-        let (model, stream) = (part("name=\"model\"", "whisper-1"), part("name=stream", "True"));
-        let other = part("name=\"timestamp_granularities[]\"", "word");
+    fn finds_fields_for_any_part_order_and_chunk_size() {
+        let (model, stream) = (form_part("name=\"model\"", "whisper-1"), form_part("name=stream", "True"));
+        let other = form_part("name=\"timestamp_granularities[]\"", "word");
         let found = (Some("whisper-1".to_owned()), true);
         for size in [0, 3, 100, 9_000] {
             let orders = [
-                [model.clone(), stream.clone(), other.clone(), file(size)],
-                [file(size), other.clone(), stream.clone(), model.clone()],
-                [stream.clone(), file(size), model.clone(), other.clone()],
+                [model.clone(), stream.clone(), other.clone(), file_part(size)],
+                [file_part(size), other.clone(), stream.clone(), model.clone()],
+                [stream.clone(), file_part(size), model.clone(), other.clone()],
             ];
             for parts in orders {
                 let body = parts.concat() + "--b-1--\r\n";
                 for step in [1, 2, 3, 7, 64, 1000, body.len()] {
-                    assert_eq!(read(&body, step), found, "{size} {step}");
+                    assert_eq!(scan_form(&body, step), found, "{size} {step}");
                 }
             }
         }
     }
 
     #[test]
-    fn the_first_field_of_a_name_counts() {
-        let body = part("name=\"model\"", "a") + &part("name=\"model\"", "b") + "--b-1--";
-        assert_eq!(read(&body, 5).0.as_deref(), Some("a"));
+    fn first_of_duplicate_fields_counts() {
+        let body = form_part("name=\"model\"", "a") + &form_part("name=\"model\"", "b") + "--b-1--";
+        assert_eq!(scan_form(&body, 5).0.as_deref(), Some("a"));
     }
 
     #[test]
-    fn a_value_or_a_head_without_end_is_passed_over() {
-        let long = part("name=\"model\"", &"x".repeat(100_000)) + &part("name=\"stream\"", "true") + "--b-1--";
-        assert_eq!(read(&long, 1000), (None, true));
-        let head = part(&format!("name=\"file\"; x={}", "y".repeat(100_000)), "z") + &part("name=\"model\"", "m");
-        assert_eq!(read(&(head + "--b-1--"), 999).0.as_deref(), Some("m"));
+    fn skips_oversized_values_and_part_headers() {
+        let long =
+            form_part("name=\"model\"", &"x".repeat(100_000)) + &form_part("name=\"stream\"", "true") + "--b-1--";
+        assert_eq!(scan_form(&long, 1000), (None, true));
+        let head =
+            form_part(&format!("name=\"file\"; x={}", "y".repeat(100_000)), "z") + &form_part("name=\"model\"", "m");
+        assert_eq!(scan_form(&(head + "--b-1--"), 999).0.as_deref(), Some("m"));
     }
 
     #[test]
-    fn another_model_takes_the_place_of_the_one_that_is_named() {
-        let (model, other) = (part("name=\"model\"", "@mine/m"), part("name=\"prompt\"", "@mine/m"));
-        for parts in [[&model, &other, &file(90)], [&file(90), &other, &model]] {
-            let (body, changed) = (parts.map(String::as_str).concat(), part("name=\"model\"", "m"));
+    fn replaces_the_model_only_in_its_field() {
+        let (model, other) = (form_part("name=\"model\"", "@mine/m"), form_part("name=\"prompt\"", "@mine/m"));
+        for parts in [[&model, &other, &file_part(90)], [&file_part(90), &other, &model]] {
+            let (body, changed) = (parts.map(String::as_str).concat(), form_part("name=\"model\"", "m"));
             for end in ["--b-1--\r\n", "--b-1\r\nContent-Dispo"] {
-                let renamed = rename(KIND, (body.clone() + end).as_bytes(), "m").unwrap();
+                let renamed = replace_model(CONTENT_TYPE, (body.clone() + end).as_bytes(), "m").unwrap();
                 assert_eq!(String::from_utf8(renamed).unwrap(), body.replace(&model, &changed) + end);
             }
         }
         for none in [other.clone() + "--b-1--\r\n", other + "--b-1\r\nContent-Dispo", String::new(), "--b-1".into()] {
-            assert_eq!(rename(KIND, none.as_bytes(), "m"), None, "{none}");
+            assert_eq!(replace_model(CONTENT_TYPE, none.as_bytes(), "m"), None, "{none}");
         }
     }
 
     #[test]
-    fn nothing_counts_after_the_end_of_the_form() {
-        let body = part("name=\"stream\"", "false") + "--b-1--\r\n" + &part("name=\"model\"", "late");
+    fn ignores_fields_after_the_end_of_the_form() {
+        let body = form_part("name=\"stream\"", "false") + "--b-1--\r\n" + &form_part("name=\"model\"", "late");
         for step in [1, 4, 500] {
-            assert_eq!(read(&body, step), (None, false));
+            assert_eq!(scan_form(&body, step), (None, false));
         }
     }
 
     #[test]
-    fn only_forms_with_a_boundary_are_read() {
+    fn accepts_only_multipart_forms_with_a_boundary() {
         for kind in
             ["application/json", "multipart/form-data", "multipart/form-data; boundary=", "multipart/mixed; boundary=x"]
         {
-            assert!(Form::of(kind).is_none(), "{kind}");
+            assert!(FormScanner::from_content_type(kind).is_none(), "{kind}");
         }
-        assert!(Form::of("Multipart/Form-Data; charset=utf-8; Boundary=x").is_some());
+        assert!(FormScanner::from_content_type("Multipart/Form-Data; charset=utf-8; Boundary=x").is_some());
     }
 }

@@ -2,86 +2,86 @@
 
 use memchr::memmem::{self, Finder};
 
-use super::form::{delimiter, header, parameter};
+use super::form::{header_parameter, multipart_delimiter, part_header};
 
 /// Longest head of a part, and longest value of a field.
-const LONGEST: usize = 8 * 1024;
+const MAX_HEAD_OR_VALUE_BYTES: usize = 8 * 1024;
 /// A form has fewer fields.
-const MOST_FIELDS: usize = 32;
+const MAX_FIELDS: usize = 32;
 
-const FILE: &str = "file";
-const ONE_FILE: &str = "it must have one file, which is called `file` and has a name";
+const FILE_FIELD: &str = "file";
+const ONE_FILE_REQUIRED: &str = "it must have one file, which is called `file` and has a name";
 /// Nobody has to understand these in a form any more.
-const CODINGS: [&str; 2] = ["content-transfer-encoding", "content-encoding"];
+const ENCODING_HEADERS: [&str; 2] = ["content-transfer-encoding", "content-encoding"];
 
 /// A form with one file among its fields, whatever their order.
-pub struct Upload {
+pub struct UploadParser {
     /// A line end, two dashes and the boundary.
     delimiter: Finder<'static>,
-    state: State,
+    state: ParserState,
     /// What was not understood yet.
-    kept: Vec<u8>,
+    buffer: Vec<u8>,
     fields: Vec<(String, String)>,
-    file: Option<Described>,
+    file_info: Option<FileInfo>,
     content: Vec<u8>,
 }
 
 /// What a form says of its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
+pub struct FileInfo {
     pub name: String,
     /// Its type, where it has one.
-    pub kind: Option<String>,
+    pub content_type: Option<String>,
 }
 
-enum State {
+enum ParserState {
     /// Before the first delimiter.
-    Before,
+    Preamble,
     /// Behind a delimiter.
-    Head,
+    PartHeaders,
     /// In the value of the field of this name.
     Value(String),
     File,
-    Over,
+    Finished,
 }
 
-impl Upload {
+impl UploadParser {
     /// `None` where the content type is not that of a form.
-    pub fn of(content_type: &str) -> Option<Self> {
-        let delimiter = Finder::new(delimiter(content_type)?.as_bytes()).into_owned();
+    pub fn from_content_type(content_type: &str) -> Option<Self> {
+        let delimiter = Finder::new(multipart_delimiter(content_type)?.as_bytes()).into_owned();
         Some(Self {
             delimiter,
-            state: State::Before,
+            state: ParserState::Preamble,
             // The first delimiter needs no line end before it; it gets one here.
-            kept: b"\r\n".to_vec(),
+            buffer: b"\r\n".to_vec(),
             fields: Vec::new(),
-            file: None,
+            file_info: None,
             content: Vec::new(),
         })
     }
 
     /// Takes the next bytes of the form; an error says what is wrong with it.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
-        if matches!(self.state, State::Over) {
+        if matches!(self.state, ParserState::Finished) {
             return Ok(());
         }
-        self.kept.extend_from_slice(bytes);
-        while self.step()? {}
+        self.buffer.extend_from_slice(bytes);
+        while self.advance()? {}
         Ok(())
     }
 
     /// What came of the file since the last time.
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn take_content(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.content)
     }
 
     /// What is said of the file, once it has begun.
-    pub fn file(&self) -> Option<&Described> {
-        self.file.as_ref()
+    pub fn file_info(&self) -> Option<&FileInfo> {
+        self.file_info.as_ref()
     }
 
     /// The value of a field that has come.
-    pub fn field(&self, name: &str) -> Option<&str> {
+    pub fn field_value(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
@@ -91,96 +91,96 @@ impl Upload {
     }
 
     /// Whether all of the file has come.
-    pub fn has_file(&self) -> bool {
-        self.file.is_some() && !matches!(self.state, State::File)
+    pub fn is_file_complete(&self) -> bool {
+        self.file_info.is_some() && !matches!(self.state, ParserState::File)
     }
 
     /// Whether the end of the form has come.
-    pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Over)
+    pub fn is_finished(&self) -> bool {
+        matches!(self.state, ParserState::Finished)
     }
 
     /// Goes on by one part, or a piece of the file; `false` where more must come first.
-    fn step(&mut self) -> Result<bool, &'static str> {
+    fn advance(&mut self) -> Result<bool, &'static str> {
         match &mut self.state {
-            State::Before => Ok(self.pass(false)),
-            State::File => Ok(self.pass(true)),
-            State::Head => self.read_head(),
-            State::Value(name) => {
+            ParserState::Preamble => Ok(self.consume_to_delimiter(false)),
+            ParserState::File => Ok(self.consume_to_delimiter(true)),
+            ParserState::PartHeaders => self.read_part_headers(),
+            ParserState::Value(name) => {
                 let name = std::mem::take(name);
                 self.read_value(name)
             }
-            State::Over => Ok(false),
+            ParserState::Finished => Ok(false),
         }
     }
 
     /// Passes over everything up to the next delimiter, which is the file's or nobody's.
-    fn pass(&mut self, is_file: bool) -> bool {
-        let found = self.delimiter.find(&self.kept);
+    fn consume_to_delimiter(&mut self, is_file: bool) -> bool {
+        let found = self.delimiter.find(&self.buffer);
         let length = self.delimiter.needle().len();
         // What may be the beginning of a delimiter waits.
-        let end = found.unwrap_or_else(|| self.kept.len().saturating_sub(length - 1));
+        let end = found.unwrap_or_else(|| self.buffer.len().saturating_sub(length - 1));
         if is_file {
-            self.content.extend_from_slice(&self.kept[..end]);
+            self.content.extend_from_slice(&self.buffer[..end]);
         }
-        self.kept.drain(..found.map_or(end, |at| at + length));
+        self.buffer.drain(..found.map_or(end, |at| at + length));
         if found.is_some() {
-            self.state = State::Head;
+            self.state = ParserState::PartHeaders;
         }
         found.is_some()
     }
 
-    fn read_head(&mut self) -> Result<bool, &'static str> {
-        if self.kept.starts_with(b"--") {
-            self.state = State::Over;
-            self.kept = Vec::new();
+    fn read_part_headers(&mut self) -> Result<bool, &'static str> {
+        if self.buffer.starts_with(b"--") {
+            self.state = ParserState::Finished;
+            self.buffer = Vec::new();
             return Ok(false);
         }
-        let Some(end) = memmem::find(&self.kept, b"\r\n\r\n") else {
-            let is_fine = self.kept.len() <= LONGEST;
+        let Some(end) = memmem::find(&self.buffer, b"\r\n\r\n") else {
+            let is_fine = self.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES;
             return if is_fine { Ok(false) } else { Err("the head of a part is too long") };
         };
-        let head = String::from_utf8_lossy(&self.kept[..end]).into_owned();
-        self.kept.drain(..end + 4);
-        let disposition = header(&head, "content-disposition").ok_or("a part has no content-disposition")?;
+        let head = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
+        self.buffer.drain(..end + 4);
+        let disposition = part_header(&head, "content-disposition").ok_or("a part has no content-disposition")?;
         if head.to_ascii_lowercase().matches("content-disposition").count() > 1 {
             return Err("a part has more than one content-disposition");
         }
-        let name = parameter(disposition, "name").ok_or("a part has no name")?.to_owned();
-        let is_file = name.eq_ignore_ascii_case(FILE);
-        let Some(filename) = parameter(disposition, "filename").filter(|_| is_file) else {
+        let name = header_parameter(disposition, "name").ok_or("a part has no name")?.to_owned();
+        let is_file = name.eq_ignore_ascii_case(FILE_FIELD);
+        let Some(filename) = header_parameter(disposition, "filename").filter(|_| is_file) else {
             // Whoever reads it next may take either for a file.
-            if is_file || ["filename", "filename*"].iter().any(|key| parameter(disposition, key).is_some()) {
-                return Err(ONE_FILE);
+            if is_file || ["filename", "filename*"].iter().any(|key| header_parameter(disposition, key).is_some()) {
+                return Err(ONE_FILE_REQUIRED);
             }
-            if self.fields.len() >= MOST_FIELDS {
+            if self.fields.len() >= MAX_FIELDS {
                 return Err("it has too many fields");
             }
-            self.state = State::Value(name);
+            self.state = ParserState::Value(name);
             return Ok(true);
         };
-        if name != FILE || self.file.is_some() {
-            return Err(ONE_FILE);
+        if name != FILE_FIELD || self.file_info.is_some() {
+            return Err(ONE_FILE_REQUIRED);
         }
-        if CODINGS.iter().any(|coding| header(&head, coding).is_some()) {
+        if ENCODING_HEADERS.iter().any(|coding| part_header(&head, coding).is_some()) {
             return Err("its file must come as it is, in no encoding");
         }
-        let kind = header(&head, "content-type").map(ToOwned::to_owned);
-        self.file = Some(Described { name: filename.to_owned(), kind });
-        self.state = State::File;
+        let kind = part_header(&head, "content-type").map(ToOwned::to_owned);
+        self.file_info = Some(FileInfo { name: filename.to_owned(), content_type: kind });
+        self.state = ParserState::File;
         Ok(true)
     }
 
     fn read_value(&mut self, name: String) -> Result<bool, &'static str> {
-        let Some(end) = self.delimiter.find(&self.kept) else {
-            self.state = State::Value(name);
-            let is_fine = self.kept.len() <= LONGEST;
+        let Some(end) = self.delimiter.find(&self.buffer) else {
+            self.state = ParserState::Value(name);
+            let is_fine = self.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES;
             return if is_fine { Ok(false) } else { Err("the value of a field is too long") };
         };
-        let value = String::from_utf8_lossy(&self.kept[..end]).into_owned();
-        self.kept.drain(..end + self.delimiter.needle().len());
+        let value = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
+        self.buffer.drain(..end + self.delimiter.needle().len());
         self.fields.push((name, value));
-        self.state = State::Head;
+        self.state = ParserState::PartHeaders;
         Ok(true)
     }
 }
@@ -189,55 +189,56 @@ impl Upload {
 mod tests {
     use super::*;
 
-    const KIND: &str = "multipart/form-data; boundary=b-1";
+    const CONTENT_TYPE: &str = "multipart/form-data; boundary=b-1";
 
-    fn part(head: &str, value: &str) -> String {
+    fn form_part(head: &str, value: &str) -> String {
         format!("--b-1\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
     }
 
-    fn read(body: &str, step: usize) -> Result<(Upload, Vec<u8>), &'static str> {
-        let mut form = Upload::of(KIND).unwrap();
+    fn parse_upload(body: &str, step: usize) -> Result<(UploadParser, Vec<u8>), &'static str> {
+        let mut form = UploadParser::from_content_type(CONTENT_TYPE).unwrap();
         let mut content = Vec::new();
         for piece in body.as_bytes().chunks(step) {
             form.feed(piece)?;
-            content.extend(form.take());
-            assert!(form.kept.len() <= LONGEST + step);
+            content.extend(form.take_content());
+            assert!(form.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES + step);
         }
         Ok((form, content))
     }
 
     #[test]
-    fn a_file_comes_out_as_it_went_in_whatever_the_order_and_the_pieces() {
-        let purpose = part("name=\"purpose\"", "batch");
+    fn returns_the_file_unchanged_for_any_part_order_and_chunk_size() {
+        let purpose = form_part("name=\"purpose\"", "batch");
         for size in [0, 1, 40, 30_000] {
             let noise = "\r\n--b-\r\n\r\n-\r\n--".repeat(size / 10 + 1);
             let file =
-                part("name=\"file\"; filename=\"a; b.jsonl\"\r\nContent-Type: application/jsonl", &noise[..size]);
+                form_part("name=\"file\"; filename=\"a; b.jsonl\"\r\nContent-Type: application/jsonl", &noise[..size]);
             for parts in [[&purpose, &file], [&file, &purpose]] {
                 let body = parts.map(String::as_str).concat() + "--b-1--\r\n";
                 for step in [1, 2, 7, 4096, body.len()] {
-                    let (form, content) = read(&body, step).unwrap();
+                    let (form, content) = parse_upload(&body, step).unwrap();
                     assert_eq!(content, &noise.as_bytes()[..size], "{size} {step}");
-                    assert!(form.is_over() && form.field("purpose") == Some("batch"));
-                    let kind = Some("application/jsonl".to_owned());
-                    assert_eq!(form.file(), Some(&Described { name: "a; b.jsonl".into(), kind }));
+                    assert!(form.is_finished() && form.field_value("purpose") == Some("batch"));
+                    let content_type = Some("application/jsonl".to_owned());
+                    assert_eq!(form.file_info(), Some(&FileInfo { name: "a; b.jsonl".into(), content_type }));
                 }
             }
         }
     }
 
     #[test]
-    fn a_form_that_breaks_off_is_not_over() {
-        let whole = part("name=\"file\"; filename=a", "content") + "--b-1--";
+    fn truncated_form_is_not_finished() {
+        let whole = form_part("name=\"file\"; filename=a", "content") + "--b-1--";
         for end in 0..whole.len() {
-            assert!(!read(&whole[..end], 5).unwrap().0.is_over(), "{end}");
+            assert!(!parse_upload(&whole[..end], 5).unwrap().0.is_finished(), "{end}");
         }
-        assert!(read(&(whole + "epilogue"), 5).unwrap().0.is_over());
+        assert!(parse_upload(&(whole + "epilogue"), 5).unwrap().0.is_finished());
     }
 
     #[test]
-    fn no_form_however_broken_is_kept_without_bound() {
-        let good = part("name=\"purpose\"", "batch") + &part("name=\"file\"; filename=\"a\"", "x") + "--b-1--\r\n";
+    fn corrupted_forms_never_exceed_the_buffer_bound() {
+        let good =
+            form_part("name=\"purpose\"", "batch") + &form_part("name=\"file\"; filename=\"a\"", "x") + "--b-1--\r\n";
         for seed in 0..3_000 {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut body = good.clone().into_bytes();
@@ -249,38 +250,38 @@ mod tests {
                     _ => body.extend_from_slice(&good.as_bytes()[at.min(good.len() - 1)..]),
                 }
             }
-            let mut form = Upload::of(KIND).unwrap();
+            let mut form = UploadParser::from_content_type(CONTENT_TYPE).unwrap();
             let mut taken = 0;
             for piece in body.chunks(random.usize(1..40)) {
                 if form.feed(piece).is_err() {
                     break;
                 }
-                taken += form.take().len();
+                taken += form.take_content().len();
             }
-            assert!(taken + form.kept.len() <= body.len() + 2, "{seed}");
+            assert!(taken + form.buffer.len() <= body.len() + 2, "{seed}");
         }
     }
 
     #[test]
-    fn what_no_upload_has_is_said() {
-        let file = part("name=\"file\"; filename=a", "");
+    fn rejects_malformed_uploads_with_a_reason() {
+        let file = form_part("name=\"file\"; filename=a", "");
         for (body, why) in [
             (file.repeat(2), "one file"),
-            (part("name=\"other\"; filename=a", ""), "one file"),
-            (part("name=\"File\"; filename=a", ""), "one file"),
-            (part("name=\"file\"", ""), "one file"),
-            (part("name=\"file\"; filename*=a", ""), "one file"),
-            (part("name=\"file\"; filename=a\r\nContent-Transfer-Encoding: base64", ""), "encoding"),
-            (part("name=\"purpose\"", &"x".repeat(LONGEST * 2)), "value"),
-            (part(&format!("x={}", "y".repeat(LONGEST * 2)), ""), "head"),
-            (part("x=y", ""), "name"),
+            (form_part("name=\"other\"; filename=a", ""), "one file"),
+            (form_part("name=\"File\"; filename=a", ""), "one file"),
+            (form_part("name=\"file\"", ""), "one file"),
+            (form_part("name=\"file\"; filename*=a", ""), "one file"),
+            (form_part("name=\"file\"; filename=a\r\nContent-Transfer-Encoding: base64", ""), "encoding"),
+            (form_part("name=\"purpose\"", &"x".repeat(MAX_HEAD_OR_VALUE_BYTES * 2)), "value"),
+            (form_part(&format!("x={}", "y".repeat(MAX_HEAD_OR_VALUE_BYTES * 2)), ""), "head"),
+            (form_part("x=y", ""), "name"),
             ("--b-1\r\n\r\n\r\n".to_owned() + &file, "no content-disposition"),
-            (part("name=a\r\nContent-Disposition: form-data; name=\"file\"; filename=a", ""), "more than one"),
-            (part("name=\"a\"", "b").repeat(MOST_FIELDS + 1), "too many"),
+            (form_part("name=a\r\nContent-Disposition: form-data; name=\"file\"; filename=a", ""), "more than one"),
+            (form_part("name=\"a\"", "b").repeat(MAX_FIELDS + 1), "too many"),
         ] {
-            let found = read(&body, 1000).map(|_| ()).unwrap_err();
+            let found = parse_upload(&body, 1000).map(|_| ()).unwrap_err();
             assert!(found.contains(why), "{found}");
         }
-        assert!(Upload::of("application/json").is_none());
+        assert!(UploadParser::from_content_type("application/json").is_none());
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::chat::providers::{Wire, bedrock_invoke::artifacts};
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::request::Refusal,
     images::request::{Drawn, Picture, Ratio},
     usage::Counts,
@@ -253,7 +253,7 @@ fn parts(answer: &Value) -> Option<Drawn> {
     let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
     let mut counts = Counts::default();
     counts.read(answer["usageMetadata"].to_string().as_bytes());
-    Drawn::of(data.collect()).map(|drawn| Drawn { usage: counts.settle(Dialect::Gemini), ..drawn })
+    Drawn::of(data.collect()).map(|drawn| Drawn { usage: counts.settle(ApiFormat::Gemini), ..drawn })
 }
 
 /// A form of texts, and of an image that is a file.

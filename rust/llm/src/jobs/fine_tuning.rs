@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     catalog::{Options, path_segment},
-    files::Keeper,
+    files::FileStore,
     operation::Operation,
 };
 use crate::{
@@ -124,7 +124,12 @@ impl<'a> Tune<'a> {
 
 /// A file as the provider's jobs call it, where it is said by the id that its upload gave it.
 pub fn address(question: &Question<'_>, file: String) -> String {
-    question.provider.keeper().and_then(Keeper::bucket).and_then(|bucket| bucket.address_of(&file)).unwrap_or(file)
+    question
+        .provider
+        .keeper()
+        .and_then(FileStore::object_store)
+        .and_then(|bucket| bucket.object_uri(&file))
+        .unwrap_or(file)
 }
 
 fn take(fields: &mut Fields, key: &str) -> Option<Value> {

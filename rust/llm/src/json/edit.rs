@@ -4,86 +4,86 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::scan::{PeekError, elements_from, fields, fields_from, string_at};
+use super::scan::{ScanError, for_each_element_from, for_each_field, for_each_field_from, string_literal_at};
 
 /// A step on the way to what is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     /// A key, or the place in an array where it is a number.
-    Name(String),
+    Key(String),
     /// In brackets.
-    Place(usize),
-    Every,
+    Index(usize),
+    Wildcard,
 }
 
 /// Where something stands in a request: `tools[0].function.strict`, `tools[*].x`, `messages.2.name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path(Vec<Step>);
+pub struct FieldPath(Vec<PathStep>);
 
-impl Path {
+impl FieldPath {
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let (mut steps, mut rest) = (Vec::new(), text);
         while !rest.is_empty() {
             rest = match rest.strip_prefix('[') {
-                Some(inner) => bracket(inner, &mut steps)?,
-                None => name(rest, steps.is_empty(), &mut steps)?,
+                Some(inner) => parse_bracket(inner, &mut steps)?,
+                None => parse_name(rest, steps.is_empty(), &mut steps)?,
             };
         }
         if steps.is_empty() { Err("must not be empty") } else { Ok(Self(steps)) }
     }
 
     /// Whether it is this field, or something in it.
-    pub fn begins_with(&self, field: &str) -> bool {
-        matches!(self.0.first(), Some(Step::Name(name)) if name == field)
+    pub fn starts_with_field(&self, field: &str) -> bool {
+        matches!(self.0.first(), Some(PathStep::Key(name)) if name == field)
     }
 }
 
-fn bracket<'t>(inner: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, &'static str> {
+fn parse_bracket<'t>(inner: &'t str, steps: &mut Vec<PathStep>) -> Result<&'t str, &'static str> {
     let (text, rest) = match inner.chars().next() {
         Some(quote @ ('"' | '\'')) => {
             let (text, rest) = inner[1..].split_once(quote).ok_or("has a quote that does not end")?;
-            steps.push(Step::Name(text.to_owned()));
+            steps.push(PathStep::Key(text.to_owned()));
             return rest.strip_prefix(']').ok_or("has a bracket that does not end");
         }
         _ => inner.split_once(']').ok_or("has a bracket that does not end")?,
     };
     steps.push(match text {
-        "*" => Step::Every,
-        number => Step::Place(number.parse().map_err(|_| "takes a number, `*` or a quoted name in brackets")?),
+        "*" => PathStep::Wildcard,
+        number => PathStep::Index(number.parse().map_err(|_| "takes a number, `*` or a quoted name in brackets")?),
     });
     Ok(rest)
 }
 
-fn name<'t>(text: &'t str, is_first: bool, steps: &mut Vec<Step>) -> Result<&'t str, &'static str> {
+fn parse_name<'t>(text: &'t str, is_first: bool, steps: &mut Vec<PathStep>) -> Result<&'t str, &'static str> {
     let text = if is_first { text } else { text.strip_prefix('.').ok_or("needs a dot between two names")? };
     let (name, rest) = text.split_at(text.find(['.', '[']).unwrap_or(text.len()));
     match name {
         "" => return Err("has an empty name"),
-        "*" => steps.push(Step::Every),
-        name => steps.push(Step::Name(name.to_owned())),
+        "*" => steps.push(PathStep::Wildcard),
+        name => steps.push(PathStep::Key(name.to_owned())),
     }
     Ok(rest)
 }
 
 /// A top-level field and its value in JSON.
-pub type Field = (String, Box<[u8]>);
+pub type JsonField = (String, Box<[u8]>);
 
 /// A field with this value.
-pub fn field(key: &str, value: &Value) -> Field {
+pub fn json_field(key: &str, value: &Value) -> JsonField {
     (key.to_owned(), value.to_string().into_bytes().into())
 }
 
 /// Sets fields: each of `always`, and those of `missing` that are not there yet. What is there changes its value where it stands.
-pub fn set(body: &[u8], missing: &[Field], always: &[Field]) -> Result<Vec<u8>, PeekError> {
+pub fn set_fields(body: &[u8], missing: &[JsonField], always: &[JsonField]) -> Result<Vec<u8>, ScanError> {
     let mut out = Vec::with_capacity(body.len() + 64);
     let (mut copied, mut count) = (0, 0);
     let (mut has, mut had) = (vec![false; always.len()], vec![false; missing.len()]);
-    fields(body, |key, at| {
+    for_each_field(body, |key, at| {
         count += 1;
-        if let Some(index) = place(missing, key) {
+        if let Some(index) = find_field(missing, key) {
             had[index] = true;
         }
-        if let Some(index) = place(always, key) {
+        if let Some(index) = find_field(always, key) {
             has[index] = true;
             out.extend_from_slice(&body[copied..at.start]);
             out.extend_from_slice(&always[index].1);
@@ -94,13 +94,13 @@ pub fn set(body: &[u8], missing: &[Field], always: &[Field]) -> Result<Vec<u8>, 
     let end = body.iter().rposition(|byte| *byte == b'}').unwrap_or(body.len());
     let before = body[copied..end].trim_ascii_end();
     out.extend_from_slice(before);
-    let absent = |fields: &'_ [Field], there: &[bool]| -> Vec<usize> {
+    let absent = |fields: &'_ [JsonField], there: &[bool]| -> Vec<usize> {
         (0..fields.len()).filter(|index| !there[*index]).collect()
     };
     let added = absent(missing, &had)
         .into_iter()
         .map(|index| &missing[index])
-        .filter(|(key, _)| place(always, key.as_bytes()).is_none());
+        .filter(|(key, _)| find_field(always, key.as_bytes()).is_none());
     for (key, value) in added.chain(absent(always, &has).into_iter().map(|index| &always[index])) {
         if count > 0 {
             out.push(b',');
@@ -114,30 +114,30 @@ pub fn set(body: &[u8], missing: &[Field], always: &[Field]) -> Result<Vec<u8>, 
     Ok(out)
 }
 
-fn place(fields: &[Field], key: &[u8]) -> Option<usize> {
+fn find_field(fields: &[JsonField], key: &[u8]) -> Option<usize> {
     fields.iter().position(|(name, _)| name.as_bytes() == key)
 }
 
 /// What becomes of a top-level field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    Stays,
-    Goes,
+pub enum FieldChange {
+    Unchanged,
+    Removed,
     /// It has another key, another value (in JSON), or both.
-    Becomes {
+    Replaced {
         key: Option<&'static str>,
         value: Option<Vec<u8>>,
     },
 }
 
 /// Changes each field as is said for its key and value.
-pub fn each(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> Change) -> Result<Vec<u8>, PeekError> {
+pub fn map_fields(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> FieldChange) -> Result<Vec<u8>, ScanError> {
     let mut out = Vec::with_capacity(body.len() + 64);
     let first = body.iter().position(|byte| *byte == b'{').map_or(0, |open| open + 1);
     let (mut copied, mut last, mut is_bare) = (0, first, true);
-    fields(body, |key, at| {
+    for_each_field(body, |key, at| {
         let change = change(key, &body[at.clone()]);
-        if change == Change::Goes {
+        if change == FieldChange::Removed {
             out.extend_from_slice(&body[copied..last]);
             copied = at.end;
         } else if is_bare {
@@ -147,12 +147,12 @@ pub fn each(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> Change) -> Resu
             }
             is_bare = false;
         }
-        if let Change::Becomes { key, value } = change {
+        if let FieldChange::Replaced { key, value } = change {
             if let Some(key) = key {
                 let open = last + body[last..].iter().position(|byte| *byte == b'"').unwrap_or_default();
                 out.extend_from_slice(&body[copied..open]);
                 out.extend_from_slice(Value::from(key).to_string().as_bytes());
-                copied = open + string_at(body, open).len();
+                copied = open + string_literal_at(body, open).len();
             }
             if let Some(value) = value {
                 out.extend_from_slice(&body[copied..at.start]);
@@ -169,14 +169,14 @@ pub fn each(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> Change) -> Resu
 
 /// The items of an array of objects, with this field's text under another name where it is one of these, both in JSON;
 /// what is none stays as it is.
-pub fn reworded(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
+pub fn replace_values(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
-    let walked = elements_from(items, 0, |item| {
+    let walked = for_each_element_from(items, 0, |item| {
         if items[item.start] != b'{' {
             return Ok(());
         }
-        fields_from(items, item.start, |key, at| {
+        for_each_field_from(items, item.start, |key, at| {
             let said = words.iter().find(|(from, _)| key == name.as_bytes() && items[at.clone()] == *from.as_bytes());
             if let Some((_, to)) = said {
                 out.extend_from_slice(&items[copied..at.start]);
@@ -196,15 +196,15 @@ pub fn reworded(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
 
 /// The items of an array of objects, each of their fields changed as is said for the item, the key and its value, all but the
 /// key in JSON. What is no array of objects stays as it is.
-pub fn within(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8]) -> Change) -> Vec<u8> {
+pub fn map_item_fields(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8]) -> FieldChange) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
-    let walked = elements_from(items, 0, |at| {
+    let walked = for_each_element_from(items, 0, |at| {
         let item = &items[at.clone()];
         if !item.starts_with(b"{") {
             return Ok(());
         }
-        let told = each(item, |key, value| change(item, key, value))?;
+        let told = map_fields(item, |key, value| change(item, key, value))?;
         out.extend_from_slice(&items[copied..at.start]);
         out.extend_from_slice(&told);
         copied = at.end;
@@ -218,10 +218,10 @@ pub fn within(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8]) -> Chang
 }
 
 /// The items of an array, with another (in JSON) between each two where that is said of them. What is no array stays as it is.
-pub fn between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<u8> {
+pub fn insert_between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let (mut copied, mut before) = (0, 0..0);
-    let walked = elements_from(items, 0, |at| {
+    let walked = for_each_element_from(items, 0, |at| {
         if !before.is_empty() && parts(&items[before.clone()], &items[at.clone()]) {
             out.extend_from_slice(&items[copied..at.start]);
             out.extend_from_slice(other.as_bytes());
@@ -239,10 +239,10 @@ pub fn between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[u8]) ->
 }
 
 /// Removes what these paths name; indices are those before anything was removed. `None` where nothing is there to remove.
-pub fn remove(body: &[u8], paths: &[Path]) -> Result<Option<Vec<u8>>, PeekError> {
+pub fn remove_paths(body: &[u8], paths: &[FieldPath]) -> Result<Option<Vec<u8>>, ScanError> {
     let mut cuts = Vec::new();
-    let ways: Vec<&[Step]> = paths.iter().map(|path| path.0.as_slice()).collect();
-    prune(body, 0, &ways, &mut cuts)?;
+    let ways: Vec<&[PathStep]> = paths.iter().map(|path| path.0.as_slice()).collect();
+    prune_value(body, 0, &ways, &mut cuts)?;
     if cuts.is_empty() {
         return Ok(None);
     }
@@ -257,27 +257,29 @@ pub fn remove(body: &[u8], paths: &[Path]) -> Result<Option<Vec<u8>>, PeekError>
 }
 
 /// The members of one object or array, walked with what is to go from them.
-struct Pruning<'p> {
+struct Pruner<'p> {
     json: &'p [u8],
-    ways: &'p [&'p [Step]],
+    paths: &'p [&'p [PathStep]],
     /// Where the member before ended.
-    last: usize,
+    previous_end: usize,
     /// Every member so far went.
-    is_bare: bool,
+    is_all_removed: bool,
 }
 
-fn prune(json: &[u8], at: usize, ways: &[&[Step]], cuts: &mut Vec<Range<usize>>) -> Result<(), PeekError> {
+fn prune_value(json: &[u8], at: usize, ways: &[&[PathStep]], cuts: &mut Vec<Range<usize>>) -> Result<(), ScanError> {
     let Some(open) = json[at..].iter().position(|byte| !byte.is_ascii_whitespace()).map(|skipped| at + skipped) else {
         return Ok(());
     };
-    let mut pruning = Pruning { json, ways, last: open + 1, is_bare: true };
+    let mut pruning = Pruner { json, paths: ways, previous_end: open + 1, is_all_removed: true };
     match json[open] {
-        b'{' => fields_from(json, open, |key, at| pruning.member(|step| is_named(step, key), at, cuts))?,
+        b'{' => {
+            for_each_field_from(json, open, |key, at| pruning.visit_member(|step| matches_key(step, key), at, cuts))?
+        }
         b'[' => {
             let mut index = 0;
-            elements_from(json, open, |at| {
+            for_each_element_from(json, open, |at| {
                 index += 1;
-                pruning.member(|step| is_placed(step, index - 1), at, cuts)
+                pruning.visit_member(|step| matches_index(step, index - 1), at, cuts)
             })?
         }
         _ => return Ok(()),
@@ -285,56 +287,56 @@ fn prune(json: &[u8], at: usize, ways: &[&[Step]], cuts: &mut Vec<Range<usize>>)
     Ok(())
 }
 
-fn is_named(step: &Step, key: &[u8]) -> bool {
+fn matches_key(step: &PathStep, key: &[u8]) -> bool {
     match step {
-        Step::Name(name) => name.as_bytes() == key,
-        Step::Every => true,
-        Step::Place(place) => key == place.to_string().as_bytes(),
+        PathStep::Key(name) => name.as_bytes() == key,
+        PathStep::Wildcard => true,
+        PathStep::Index(place) => key == place.to_string().as_bytes(),
     }
 }
 
-fn is_placed(step: &Step, index: usize) -> bool {
+fn matches_index(step: &PathStep, index: usize) -> bool {
     match step {
-        Step::Name(name) => name.parse() == Ok(index),
-        Step::Every => true,
-        Step::Place(place) => *place == index,
+        PathStep::Key(name) => name.parse() == Ok(index),
+        PathStep::Wildcard => true,
+        PathStep::Index(place) => *place == index,
     }
 }
 
-impl Pruning<'_> {
-    fn member(
+impl Pruner<'_> {
+    fn visit_member(
         &mut self,
-        is_it: impl Fn(&Step) -> bool,
+        is_it: impl Fn(&PathStep) -> bool,
         at: Range<usize>,
         cuts: &mut Vec<Range<usize>>,
-    ) -> Result<(), PeekError> {
-        let onward: Vec<&[Step]> = self
-            .ways
+    ) -> Result<(), ScanError> {
+        let onward: Vec<&[PathStep]> = self
+            .paths
             .iter()
             .filter_map(|way| way.split_first().filter(|(step, _)| is_it(step)).map(|(_, rest)| rest))
             .collect();
         if onward.iter().any(|rest| rest.is_empty()) {
-            cuts.push(self.last..at.end);
+            cuts.push(self.previous_end..at.end);
         } else {
-            if self.is_bare && self.json[self.last..at.start].trim_ascii_start().first() == Some(&b',') {
+            if self.is_all_removed && self.json[self.previous_end..at.start].trim_ascii_start().first() == Some(&b',') {
                 // What stood before it is gone, and so goes the comma between them.
-                let comma = self.json[self.last..].iter().position(|byte| *byte == b',').unwrap_or_default();
-                cuts.push(self.last..self.last + comma + 1);
+                let comma = self.json[self.previous_end..].iter().position(|byte| *byte == b',').unwrap_or_default();
+                cuts.push(self.previous_end..self.previous_end + comma + 1);
             }
-            self.is_bare = false;
+            self.is_all_removed = false;
             if !onward.is_empty() {
-                prune(self.json, at.start, &onward, cuts)?;
+                prune_value(self.json, at.start, &onward, cuts)?;
             }
         }
-        self.last = at.end;
+        self.previous_end = at.end;
         Ok(())
     }
 }
 
 /// The values of these top-level fields, where they are there.
-pub fn pick(body: &[u8], names: &[String]) -> Vec<Option<Value>> {
+pub fn pick_values(body: &[u8], names: &[String]) -> Vec<Option<Value>> {
     let mut picked = vec![None; names.len()];
-    let read = fields(body, |key, at| {
+    let read = for_each_field(body, |key, at| {
         if let Some(index) = names.iter().position(|name| name.as_bytes() == key) {
             picked[index] = serde_json::from_slice(&body[at]).ok();
         }
@@ -353,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    fn fields(value: &Value) -> Vec<Field> {
+    fn to_json_fields(value: &Value) -> Vec<JsonField> {
         value
             .as_object()
             .unwrap()
@@ -362,72 +364,85 @@ mod tests {
             .collect()
     }
 
-    fn changed(body: &str, missing: &Value, always: &Value) -> String {
-        String::from_utf8(set(body.as_bytes(), &fields(missing), &fields(always)).unwrap()).unwrap()
+    fn body_with_fields(body: &str, missing: &Value, always: &Value) -> String {
+        String::from_utf8(set_fields(body.as_bytes(), &to_json_fields(missing), &to_json_fields(always)).unwrap())
+            .unwrap()
     }
 
     #[test]
-    fn a_value_changes_where_it_stands_and_what_is_new_comes_last() {
+    fn replaces_values_in_place_and_appends_new_fields() {
         let none = json!({});
-        assert_eq!(changed(r#"{ "a" : 1.50, "b":"é" }"#, &none, &json!({"a": [2]})), r#"{ "a" : [2], "b":"é" }"#);
-        assert_eq!(changed(r#"{"a":1 }"#, &none, &json!({"b": null})), r#"{"a":1,"b":null }"#);
-        assert_eq!(changed("{}", &json!({"x": 1}), &json!({"y": {"z": 2}})), r#"{"x":1,"y":{"z":2}}"#);
-        assert_eq!(changed("{ }\n", &none, &json!({"y": 2})), "{\"y\":2 }\n");
+        assert_eq!(
+            body_with_fields(r#"{ "a" : 1.50, "b":"é" }"#, &none, &json!({"a": [2]})),
+            r#"{ "a" : [2], "b":"é" }"#
+        );
+        assert_eq!(body_with_fields(r#"{"a":1 }"#, &none, &json!({"b": null})), r#"{"a":1,"b":null }"#);
+        assert_eq!(body_with_fields("{}", &json!({"x": 1}), &json!({"y": {"z": 2}})), r#"{"x":1,"y":{"z":2}}"#);
+        assert_eq!(body_with_fields("{ }\n", &none, &json!({"y": 2})), "{\"y\":2 }\n");
     }
 
     #[test]
-    fn a_default_gives_way_to_what_is_there_even_null_and_to_what_is_set_always() {
+    fn defaults_do_not_override_existing_or_forced_values() {
         assert_eq!(
-            changed(r#"{"a":null}"#, &json!({"a": 1, "b": 2, "c": 3}), &json!({"b": 4})),
+            body_with_fields(r#"{"a":null}"#, &json!({"a": 1, "b": 2, "c": 3}), &json!({"b": 4})),
             r#"{"a":null,"c":3,"b":4}"#
         );
     }
 
-    fn removed(body: &str, paths: &[&str]) -> String {
-        let paths: Vec<_> = paths.iter().map(|path| Path::parse(path).unwrap()).collect();
-        remove(body.as_bytes(), &paths)
+    fn body_without_paths(body: &str, paths: &[&str]) -> String {
+        let paths: Vec<_> = paths.iter().map(|path| FieldPath::parse(path).unwrap()).collect();
+        remove_paths(body.as_bytes(), &paths)
             .unwrap()
             .map_or_else(|| "same".to_owned(), |bytes| String::from_utf8(bytes).unwrap())
     }
 
     #[test]
-    fn removes_by_name_by_place_and_everywhere() {
+    fn removes_by_name_by_index_and_by_wildcard() {
         let body = r#"{"tools":[{"f":{"s":true,"n":1}},{"f":{"s":false}}], "m": [0,1,2], "x":1}"#;
         assert_eq!(
-            removed(body, &["tools[0].f.s"]),
+            body_without_paths(body, &["tools[0].f.s"]),
             r#"{"tools":[{"f":{"n":1}},{"f":{"s":false}}], "m": [0,1,2], "x":1}"#
         );
-        assert_eq!(removed(body, &["tools[*].f.s"]), r#"{"tools":[{"f":{"n":1}},{"f":{}}], "m": [0,1,2], "x":1}"#);
         assert_eq!(
-            removed(body, &["m[0]", "m.1"]),
+            body_without_paths(body, &["tools[*].f.s"]),
+            r#"{"tools":[{"f":{"n":1}},{"f":{}}], "m": [0,1,2], "x":1}"#
+        );
+        assert_eq!(
+            body_without_paths(body, &["m[0]", "m.1"]),
             r#"{"tools":[{"f":{"s":true,"n":1}},{"f":{"s":false}}], "m": [2], "x":1}"#
         );
-        assert_eq!(removed(body, &["tools", "x"]), r#"{ "m": [0,1,2]}"#);
-        assert_eq!(removed(body, &["['tools'][1]", "m[2]", "x"]), r#"{"tools":[{"f":{"s":true,"n":1}}], "m": [0,1]}"#);
-        assert_eq!(removed(body, &["*"]), "{}");
+        assert_eq!(body_without_paths(body, &["tools", "x"]), r#"{ "m": [0,1,2]}"#);
+        assert_eq!(
+            body_without_paths(body, &["['tools'][1]", "m[2]", "x"]),
+            r#"{"tools":[{"f":{"s":true,"n":1}}], "m": [0,1]}"#
+        );
+        assert_eq!(body_without_paths(body, &["*"]), "{}");
     }
 
     #[test]
-    fn paths_that_lead_nowhere_change_nothing() {
-        assert_eq!(removed(r#"{"a":{"b":1},"c":[1]}"#, &["x", "a.x", "a.b.c", "c[7]", "c.d", "a[0]"]), "same");
+    fn paths_without_match_change_nothing() {
+        assert_eq!(
+            body_without_paths(r#"{"a":{"b":1},"c":[1]}"#, &["x", "a.x", "a.b.c", "c[7]", "c.d", "a[0]"]),
+            "same"
+        );
     }
 
     #[test]
-    fn a_path_that_is_none_is_refused() {
+    fn rejects_malformed_paths() {
         for text in ["", ".a", "a.", "a..b", "a[", "a[x]", "a['b]", "a['b'", "a[1]b"] {
-            assert!(Path::parse(text).is_err(), "{text}");
+            assert!(FieldPath::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn each_field_becomes_what_is_said_and_all_else_stays_as_it_was_written() {
+    fn map_fields_edits_fields_and_preserves_other_bytes() {
         let changed = |body: &str| {
-            let told = each(body.as_bytes(), |key, value| match key {
-                b"gone" => Change::Goes,
-                b"named" => Change::Becomes { key: Some("called"), value: None },
-                b"put" => Change::Becomes { key: Some("in"), value: Some([b"[", value, b"]"].concat()) },
-                b"is" => Change::Becomes { key: None, value: Some(b"\"b\"".to_vec()) },
-                _ => Change::Stays,
+            let told = map_fields(body.as_bytes(), |key, value| match key {
+                b"gone" => FieldChange::Removed,
+                b"named" => FieldChange::Replaced { key: Some("called"), value: None },
+                b"put" => FieldChange::Replaced { key: Some("in"), value: Some([b"[", value, b"]"].concat()) },
+                b"is" => FieldChange::Replaced { key: None, value: Some(b"\"b\"".to_vec()) },
+                _ => FieldChange::Unchanged,
             });
             String::from_utf8(told.unwrap()).unwrap()
         };
@@ -444,9 +459,9 @@ mod tests {
     }
 
     #[test]
-    fn words_change_in_their_field_alone() {
+    fn replaces_values_only_in_their_field() {
         let words = [(r#""a""#, r#""b""#)];
-        let told = |items: &str| String::from_utf8(reworded(items.as_bytes(), "role", &words)).unwrap();
+        let told = |items: &str| String::from_utf8(replace_values(items.as_bytes(), "role", &words)).unwrap();
         assert_eq!(
             told(r#" [{"role": "a","x":"a"},"a",{"x":{"role":"a"}, "role":"a"}]"#),
             r#" [{"role": "b","x":"a"},"a",{"x":{"role":"a"}, "role":"b"}]"#
@@ -455,9 +470,9 @@ mod tests {
     }
 
     #[test]
-    fn another_item_stands_between_two_that_must_not_meet() {
+    fn inserts_an_item_only_between_matching_neighbours() {
         let told = |items: &str| {
-            let told = between(items.as_bytes(), "0", |before, after| before == b"1" && after == b"2");
+            let told = insert_between(items.as_bytes(), "0", |before, after| before == b"1" && after == b"2");
             String::from_utf8(told).unwrap()
         };
         assert_eq!(told("[1, 2,1,1 ,2, 3]"), "[1, 0,2,1,1 ,0,2, 3]");
@@ -469,7 +484,7 @@ mod tests {
     #[test]
     fn picks_values_by_name() {
         let names = ["b", "z", "a"].map(ToOwned::to_owned);
-        assert_eq!(pick(br#"{"a":[1],"b":"x"}"#, &names), [Some(json!("x")), None, Some(json!([1]))]);
-        assert_eq!(pick(b"[]", &names), [None, None, None]);
+        assert_eq!(pick_values(br#"{"a":[1],"b":"x"}"#, &names), [Some(json!("x")), None, Some(json!([1]))]);
+        assert_eq!(pick_values(b"[]", &names), [None, None, None]);
     }
 }

@@ -6,72 +6,76 @@ use crate::translation::Refusal;
 
 /// A line that is longer than lines may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooLong {
-    pub number: usize,
-    pub most: usize,
+pub struct LineTooLong {
+    pub line_number: usize,
+    pub max_bytes: usize,
 }
 
-impl std::fmt::Display for TooLong {
+impl std::fmt::Display for LineTooLong {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "line {}: it is longer than {} bytes", self.number, self.most)
+        write!(formatter, "line {}: it is longer than {} bytes", self.line_number, self.max_bytes)
     }
 }
 
-impl From<TooLong> for Refusal {
-    fn from(fault: TooLong) -> Self {
+impl From<LineTooLong> for Refusal {
+    fn from(fault: LineTooLong) -> Self {
         Self::new("file", fault.to_string())
     }
 }
 
 /// The lines of a file, counted from 1.
 #[derive(Debug)]
-pub struct Lines {
-    longest: usize,
+pub struct LineSplitter {
+    max_line_bytes: usize,
     /// What came of a line that has not ended.
-    kept: Vec<u8>,
-    number: usize,
+    partial_line: Vec<u8>,
+    line_number: usize,
 }
 
-impl Lines {
-    pub fn new(longest: usize) -> Self {
-        Self { longest, kept: Vec::new(), number: 1 }
+impl LineSplitter {
+    pub fn new(max_line_bytes: usize) -> Self {
+        Self { max_line_bytes, partial_line: Vec::new(), line_number: 1 }
     }
 
     /// Calls `each` with the number of every line that ends in these bytes, and with the line without its end.
-    pub fn feed<E: From<TooLong>>(
+    pub fn feed<E: From<LineTooLong>>(
         &mut self,
         mut bytes: &[u8],
         mut each: impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         while let Some(end) = memchr(b'\n', bytes) {
             let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
-            if self.kept.is_empty() {
-                self.bound(line.len())?;
-                each(self.number, line)?;
+            if self.partial_line.is_empty() {
+                self.check_length(line.len())?;
+                each(self.line_number, line)?;
             } else {
-                self.keep(line)?;
-                let whole = std::mem::take(&mut self.kept);
-                each(self.number, &whole)?;
+                self.append_partial(line)?;
+                let whole = std::mem::take(&mut self.partial_line);
+                each(self.line_number, &whole)?;
             }
-            self.number += 1;
+            self.line_number += 1;
             bytes = rest;
         }
-        Ok(self.keep(bytes)?)
+        Ok(self.append_partial(bytes)?)
     }
 
     /// The same for the last line, which may lack its end.
-    pub fn end<E>(&mut self, each: impl FnOnce(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
-        each(self.number, &std::mem::take(&mut self.kept))
+    pub fn finish<E>(&mut self, each: impl FnOnce(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        each(self.line_number, &std::mem::take(&mut self.partial_line))
     }
 
-    fn keep(&mut self, part: &[u8]) -> Result<(), TooLong> {
-        self.bound(self.kept.len() + part.len())?;
-        self.kept.extend_from_slice(part);
+    fn append_partial(&mut self, part: &[u8]) -> Result<(), LineTooLong> {
+        self.check_length(self.partial_line.len() + part.len())?;
+        self.partial_line.extend_from_slice(part);
         Ok(())
     }
 
-    fn bound(&self, length: usize) -> Result<(), TooLong> {
-        if length <= self.longest { Ok(()) } else { Err(TooLong { number: self.number, most: self.longest }) }
+    fn check_length(&self, length: usize) -> Result<(), LineTooLong> {
+        if length <= self.max_line_bytes {
+            Ok(())
+        } else {
+            Err(LineTooLong { line_number: self.line_number, max_bytes: self.max_line_bytes })
+        }
     }
 }
 
@@ -79,31 +83,35 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn read(text: &str, step: usize, longest: usize) -> Result<Vec<(usize, String)>, TooLong> {
-        let (mut lines, mut found) = (Lines::new(longest), Vec::new());
+    fn split_lines(text: &str, step: usize, longest: usize) -> Result<Vec<(usize, String)>, LineTooLong> {
+        let (mut lines, mut found) = (LineSplitter::new(longest), Vec::new());
         let mut each = |number: usize, line: &[u8]| {
             found.push((number, String::from_utf8_lossy(line).into_owned()));
             Ok(())
         };
         text.as_bytes().chunks(step).try_for_each(|piece| lines.feed(piece, &mut each))?;
-        lines.end(&mut each)?;
+        lines.finish(&mut each)?;
         Ok(found)
     }
 
     #[test]
-    fn lines_are_the_same_in_whatever_pieces_they_come() {
+    fn splits_lines_the_same_for_any_chunk_size() {
         for step in [1, 2, 5, 100] {
-            let found = read("one\n\ntwo\r\nthree", step, 5).unwrap();
+            let found = split_lines("one\n\ntwo\r\nthree", step, 5).unwrap();
             let wanted = [(1, "one"), (2, ""), (3, "two\r"), (4, "three")];
             assert_eq!(found, wanted.map(|(number, line)| (number, line.to_owned())), "{step}");
         }
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_told_by_its_number_whether_it_ends_or_not() {
+    fn reports_the_number_of_a_line_that_is_too_long() {
         for text in ["one\nlonger", "one\nlonger\n", "one\nlonger\nshort"] {
             for step in [1, 3, 100] {
-                assert_eq!(read(text, step, 5), Err(TooLong { number: 2, most: 5 }), "{text} {step}");
+                assert_eq!(
+                    split_lines(text, step, 5),
+                    Err(LineTooLong { line_number: 2, max_bytes: 5 }),
+                    "{text} {step}"
+                );
             }
         }
     }

@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 
 use super::sse;
 use crate::{
-    json::scan::{elements_from, fields},
+    json::scan::{for_each_element_from, for_each_field},
     usage::value_start,
 };
 
@@ -43,9 +43,9 @@ impl Choices {
         }
         for data in sse::split(events).filter_map(sse::data) {
             // Of a broken one counts what stands before the fault.
-            let _ = fields(&data, |key, at| {
+            let _ = for_each_field(&data, |key, at| {
                 if key == b"choices" && data[at.start] == b'[' {
-                    elements_from(&data, at.start, |choice| {
+                    for_each_element_from(&data, at.start, |choice| {
                         self.take(&data[choice]);
                         Ok(())
                     })?;
@@ -57,7 +57,7 @@ impl Choices {
 
     fn take(&mut self, choice: &[u8]) {
         let (mut index, mut is_over) = (0, false);
-        let read = fields(choice, |key, at| {
+        let read = for_each_field(choice, |key, at| {
             let value = &choice[at];
             match key {
                 b"index" => index = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0),

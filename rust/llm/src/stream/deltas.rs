@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use crate::{
-    json::scan::{fields_from, string_at, unescape},
+    json::scan::{for_each_field_from, string_literal_at, unescape},
     operation::Operation,
     usage::value_start,
 };
@@ -56,7 +56,7 @@ impl Deltas {
         let (key, length) = if self.is_legacy { (&TEXT, 6) } else { (&DELTA, 7) };
         for at in key.find_iter(events) {
             match value_start(events, at + length) {
-                Some((at, b'"')) => self.push(string_at(events, at)),
+                Some((at, b'"')) => self.push(string_literal_at(events, at)),
                 Some((at, b'{')) => self.take_object(events, at),
                 _ => (),
             }
@@ -65,7 +65,7 @@ impl Deltas {
 
     fn take_object(&mut self, events: &[u8], at: usize) {
         // Of a broken one counts what stands before the fault.
-        let _ = fields_from(events, at, |key, at| {
+        let _ = for_each_field_from(events, at, |key, at| {
             let value = &events[at];
             match (key, value.first()) {
                 (
@@ -83,7 +83,7 @@ impl Deltas {
     fn take_arguments(&mut self, calls: &[u8]) {
         for at in ARGUMENTS.find_iter(calls) {
             if let Some((at, b'"')) = value_start(calls, at + 11) {
-                self.push(string_at(calls, at));
+                self.push(string_literal_at(calls, at));
             }
         }
     }

@@ -7,8 +7,8 @@ use super::{
     meter::Metered,
 };
 use crate::{
-    api_format::Dialect,
-    json::scan::{fields, unescape},
+    api_format::ApiFormat,
+    json::scan::{for_each_field, unescape},
     usage::Counts,
 };
 
@@ -55,7 +55,7 @@ impl FrameMeter {
     /// The stream is over.
     pub fn finish(self) -> Metered {
         Metered {
-            usage: self.counts.settle(Dialect::Bedrock),
+            usage: self.counts.settle(ApiFormat::Bedrock),
             terminated: self.terminated,
             finished: self.terminated,
             error_event: self.error_event,
@@ -81,7 +81,7 @@ impl FrameMeter {
 
     /// Reads what an event says of its cost and of the end; of a broken one, what stands before the fault.
     fn read(&mut self, event: &[u8]) {
-        let _ = fields(event, |key, at| {
+        let _ = for_each_field(event, |key, at| {
             let value = &event[at];
             match key {
                 b"usage" => self.counts.read(value),
@@ -103,7 +103,7 @@ impl FrameMeter {
 /// The event that a chunk brings.
 fn inner(payload: &[u8]) -> Option<Vec<u8>> {
     let mut found = None;
-    let _ = fields(payload, |key, at| {
+    let _ = for_each_field(payload, |key, at| {
         if key == b"bytes" {
             found = unescape(&payload[at]).and_then(|text| STANDARD.decode(text).ok());
         }

@@ -11,7 +11,7 @@ use super::sse;
 use crate::{
     api_format::peek,
     catalog::{Options, Provider},
-    json::{edit, scan::fields},
+    json::{edit, scan::for_each_field},
     operation::Operation,
     usage::value_start,
 };
@@ -55,7 +55,7 @@ fn ask_among_options(body: &[u8]) -> Option<Vec<u8>> {
     if found.include_usage == Some(true) {
         return None;
     }
-    let said = found.stream_options_at.and_then(|at| serde_json::from_slice(&body[at]).ok());
+    let said = found.stream_options_range.and_then(|at| serde_json::from_slice(&body[at]).ok());
     let mut options = match said {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(options)) => options,
@@ -63,7 +63,7 @@ fn ask_among_options(body: &[u8]) -> Option<Vec<u8>> {
         Some(_) => return None,
     };
     options.insert("include_usage".into(), true.into());
-    edit::set(body, &[], &[edit::field("stream_options", &Value::Object(options))]).ok()
+    edit::set_fields(body, &[], &[edit::json_field("stream_options", &Value::Object(options))]).ok()
 }
 
 /// Whole events without the usage that nobody asked for: the event that says nothing else, and in all others what they say of it.
@@ -126,7 +126,7 @@ fn said_in(event: &[u8]) -> Vec<Range<usize>> {
         let from = json.as_ptr().addr() - event.as_ptr().addr();
         let mut before = 0;
         // What is no JSON is left as it is.
-        let _ = fields(json, |key, value| {
+        let _ = for_each_field(json, |key, value| {
             if key == b"usage" && matches!(json[value.start], b'{' | b'n') {
                 let (start, end) = (before, value.end);
                 let at = if start > 0 { start..end } else { 1..after_comma(json, end) };

@@ -6,8 +6,8 @@ use memchr::memmem::Finder;
 
 use super::{choices::Choices, deltas::Deltas, sse};
 use crate::{
-    api_format::Dialect,
-    json::scan::{fields, unescape},
+    api_format::ApiFormat,
+    json::scan::{for_each_field, unescape},
     operation::Operation,
     usage::{Counts, Usage, value_start},
 };
@@ -41,7 +41,7 @@ static MEDIA_ENDS: LazyLock<[Finder; 4]> = LazyLock::new(|| {
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
 #[derive(Debug)]
 pub struct Meter {
-    dialect: Dialect,
+    dialect: ApiFormat,
     /// The beginning of an event whose end has not come yet.
     carry: Vec<u8>,
     counts: Counts,
@@ -84,7 +84,7 @@ pub struct Metered {
 }
 
 impl Meter {
-    pub fn new(dialect: Dialect) -> Self {
+    pub fn new(dialect: ApiFormat) -> Self {
         Self {
             dialect,
             carry: Vec::new(),
@@ -102,13 +102,13 @@ impl Meter {
     }
 
     /// One that knows the ends of this operation's streams.
-    pub fn of(dialect: Dialect, operation: Operation) -> Self {
+    pub fn of(dialect: ApiFormat, operation: Operation) -> Self {
         let media = if operation.ends_by_type() { Media::Some } else { Media::None };
         Self { media, ..Self::new(dialect) }
     }
 
     /// One that keeps the text of the answer until the provider says what it cost.
-    pub fn counting(dialect: Dialect, operation: Operation) -> Self {
+    pub fn counting(dialect: ApiFormat, operation: Operation) -> Self {
         Self { deltas: Some(Deltas::of(operation)), ..Self::of(dialect, operation) }
     }
 
@@ -126,7 +126,7 @@ impl Meter {
             self.look(&whole);
         }
         if self.carry.len() > MAX_CARRY {
-            let is_of_response = || self.dialect == Dialect::OpenAi && ends_response(&self.carry);
+            let is_of_response = || self.dialect == ApiFormat::OpenAi && ends_response(&self.carry);
             self.ending |= self.ends_media(&self.carry) || is_of_response();
             let cut = self.carry.len() - MAX_CARRY / 2;
             self.carry.splice(..cut, *b"data:");
@@ -175,7 +175,7 @@ impl Meter {
         if let Some(deltas) = &mut self.deltas {
             deltas.take(events);
         }
-        if self.dialect == Dialect::OpenAi {
+        if self.dialect == ApiFormat::OpenAi {
             self.choices.look(events);
         }
         if !self.wants_model() && !self.notable(events) {
@@ -200,10 +200,10 @@ impl Meter {
     /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
     fn notable(&self, bytes: &[u8]) -> bool {
         let is_terminal = match self.dialect {
-            Dialect::OpenAi => DONE.find(bytes).is_some() || tells_of_response(bytes) || self.ends_media(bytes),
-            Dialect::Anthropic => STOP.find(bytes).is_some(),
-            Dialect::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
-            Dialect::Bedrock => false,
+            ApiFormat::OpenAi => DONE.find(bytes).is_some() || tells_of_response(bytes) || self.ends_media(bytes),
+            ApiFormat::Anthropic => STOP.find(bytes).is_some(),
+            ApiFormat::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
+            ApiFormat::Bedrock => false,
         };
         is_terminal
             || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
@@ -221,14 +221,14 @@ impl Meter {
             return;
         }
         self.looks = self.looks.saturating_add(1);
-        let read = fields(data, |key, at| {
+        let read = for_each_field(data, |key, at| {
             self.take(key, &data[at]);
             Ok(())
         });
         if read.is_err() {
             self.counts.serve_before_usage(data);
             self.counts.read_end(data);
-            self.terminated |= self.dialect == Dialect::Gemini && ends_content(data);
+            self.terminated |= self.dialect == ApiFormat::Gemini && ends_content(data);
         }
     }
 
@@ -251,7 +251,7 @@ impl Meter {
             // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
             b"message" | b"response" | b"x_groq" | b"delta" => {
                 let (mut id, mut is_background) = (None, false);
-                let _ = fields(value, |key, at| {
+                let _ = for_each_field(value, |key, at| {
                     match key {
                         b"id" => id = Some(&value[at.clone()]),
                         b"background" => is_background = &value[at.clone()] == b"true",

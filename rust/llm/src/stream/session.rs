@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use crate::{
-    api_format::Dialect,
-    json::scan::{fields, unescape},
+    api_format::ApiFormat,
+    json::scan::{for_each_field, unescape},
     usage::{Counts, Usage},
 };
 
@@ -89,7 +89,7 @@ impl Session {
         if let Some(model) = model.as_ref().filter(|_| self.model.is_none()) {
             self.model = Some(model.clone());
         }
-        let dialect = Dialect::OpenAi;
+        let dialect = ApiFormat::OpenAi;
         let usage = if is_end { response.settle(dialect) } else { None };
         match (is_end, is_written) {
             (_, true) => self.add(writing.settle(dialect), self.writer.clone(), true),
@@ -103,7 +103,7 @@ impl Session {
         let mut heard = Heard::default();
         let (current, writer) = (&mut self.current, &mut self.writer);
         // What is no JSON says nothing.
-        let _ = fields(event, |key, at| {
+        let _ = for_each_field(event, |key, at| {
             match key {
                 b"type" => {
                     let kind = &event[at];
@@ -113,7 +113,7 @@ impl Session {
                 b"usage" => heard.writing.read(&event[at]),
                 b"response" | b"session" => {
                     let inner = &event[at];
-                    let _ = fields(inner, |key, at| {
+                    let _ = for_each_field(inner, |key, at| {
                         match key {
                             b"usage" => heard.response.read(&inner[at]),
                             b"output" => heard.response.read_items(&inner[at]),
@@ -131,7 +131,7 @@ impl Session {
                 }
                 b"error" => {
                     let inner = &event[at];
-                    let _ = fields(inner, |key, at| {
+                    let _ = for_each_field(inner, |key, at| {
                         match key {
                             b"code" => heard.word = word(&inner[at]).or(heard.word.take()),
                             b"type" => heard.word = heard.word.take().or_else(|| word(&inner[at])),
@@ -181,7 +181,7 @@ fn word(literal: &[u8]) -> Option<String> {
 fn writer_in(object: &[u8], way: &[&str]) -> Option<String> {
     let (wanted, rest) = way.split_first().map_or(("model", None), |(first, rest)| (*first, Some(rest)));
     let mut found = None;
-    let _ = fields(object, |key, at| {
+    let _ = for_each_field(object, |key, at| {
         if key == wanted.as_bytes() {
             let value = &object[at];
             found = rest.map_or_else(|| unescape(value), |rest| writer_in(value, rest));

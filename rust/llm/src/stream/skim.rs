@@ -1,7 +1,7 @@
 //! Reads what a large whole answer cost from its two ends as it passes by.
 
 use crate::{
-    api_format::{Dialect, Drawn},
+    api_format::{ApiFormat, ImageCounter},
     operation::Operation,
     usage::{Lookout, Usage, from_end, from_head},
 };
@@ -18,14 +18,14 @@ pub struct Skim {
     /// Of responses: what they consist of is part of their price.
     lookout: Option<Lookout>,
     /// Of images: so is how many they are.
-    drawn: Option<Drawn>,
+    drawn: Option<ImageCounter>,
 }
 
 impl Skim {
     /// One that knows where the answers of an operation say what they cost.
     pub fn of(operation: Operation) -> Self {
         let lookout = (operation == Operation::CreateModelResponse).then(Lookout::default);
-        let drawn = operation.draws().then(Drawn::default);
+        let drawn = operation.draws().then(ImageCounter::default);
         Self { lookout, drawn, ..Self::default() }
     }
 
@@ -58,7 +58,7 @@ impl Skim {
     }
 
     /// The answer is over.
-    pub fn finish(&self, dialect: Dialect) -> Option<Usage> {
+    pub fn finish(&self, dialect: ApiFormat) -> Option<Usage> {
         if self.length == self.head.len() as u64 {
             return Usage::from_answer(dialect, &self.head);
         }

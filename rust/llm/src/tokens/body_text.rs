@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{Encoding, count};
-use crate::json::scan::fields;
+use crate::json::scan::for_each_field;
 
 /// What a chat format adds to each message, and to the answer it waits for.
 const PER_MESSAGE: usize = 3;
@@ -15,7 +15,7 @@ const FOR_ANSWER: usize = 3;
 /// Images, sounds and files count nothing.
 pub fn count_messages(encoding: Encoding, body: &[u8]) -> Option<usize> {
     let mut tokens = 0;
-    let read = fields(body, |key, at| {
+    let read = for_each_field(body, |key, at| {
         let value = &body[at];
         tokens += match key {
             b"messages" => FOR_ANSWER + tally(encoding, value, PER_MESSAGE),
@@ -37,7 +37,7 @@ pub fn count_messages(encoding: Encoding, body: &[u8]) -> Option<usize> {
 /// How many tokens a model wrote into a whole answer; `None` if it is not a JSON object.
 pub fn count_answer(encoding: Encoding, body: &[u8]) -> Option<usize> {
     let mut tokens = 0;
-    let read = fields(body, |key, at| {
+    let read = for_each_field(body, |key, at| {
         if matches!(key, b"choices" | b"content" | b"output") {
             tokens += Tally::of(encoding, 0, is_silent_in_answers).read(&body[at]);
         }

@@ -10,7 +10,7 @@ pub(crate) mod request_checks;
 
 pub use crate::tokens::body_text::{count_answer, count_messages};
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     translation::{self, Refusal},
 };
 
@@ -41,8 +41,8 @@ pub fn encoding_for(model: &str) -> Encoding {
 }
 
 /// How many tokens a request of this dialect has, for its caller to know. An error names the field that is missing or unreadable.
-pub fn count_request(dialect: Dialect, encoding: Encoding, body: &[u8]) -> Result<usize, Refusal> {
-    if dialect == Dialect::Bedrock {
+pub fn count_request(dialect: ApiFormat, encoding: Encoding, body: &[u8]) -> Result<usize, Refusal> {
+    if dialect == ApiFormat::Bedrock {
         return Ok(count_messages(encoding, &translation::to_count(body)?).unwrap_or_default());
     }
     request_checks::check(dialect, body)?;

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::{api_format::Dialect, json::scan, translation::Refusal};
+use crate::{api_format::ApiFormat, json::scan, translation::Refusal};
 
 type Check = Result<(), Refusal>;
 
 /// Fails with the first field that is missing, or that nobody could read.
-pub fn check(dialect: Dialect, body: &[u8]) -> Check {
+pub fn check(dialect: ApiFormat, body: &[u8]) -> Check {
     match dialect {
-        Dialect::Gemini => contents(body),
+        ApiFormat::Gemini => contents(body),
         _ => messages(body),
     }
 }
@@ -85,7 +85,7 @@ fn each(items: &[Value], path: &str, check: impl Fn(&Value, &str) -> Check) -> C
 /// The field of the first of these names that is there; null counts as absent.
 fn field(body: &[u8], names: &[&'static str], prefix: &str) -> Result<Option<Value>, Refusal> {
     let mut found = None;
-    let read = scan::fields(body, |key, at| {
+    let read = scan::for_each_field(body, |key, at| {
         if let Some(name) = names.iter().find(|name| name.as_bytes() == key) {
             found = Some((*name, at));
         }
@@ -106,7 +106,7 @@ fn refuse(path: impl Into<String>, message: &str) -> Check {
 mod tests {
     use super::*;
 
-    fn refused(dialect: Dialect, body: &str) -> String {
+    fn refused(dialect: ApiFormat, body: &str) -> String {
         check(dialect, body.as_bytes()).unwrap_err().to_string()
     }
 
@@ -129,7 +129,7 @@ mod tests {
             (r#"{"system":7,"messages":[{"role":"user","content":"hi"}]}"#, "system: must be a string, or an array"),
             ("[]", "$: expected an object at byte 0"),
         ] {
-            let refused = refused(Dialect::Anthropic, body);
+            let refused = refused(ApiFormat::Anthropic, body);
             assert!(refused.starts_with(said), "{body}: {refused}");
         }
     }
@@ -148,12 +148,12 @@ mod tests {
             (r#"{"contents":[{"parts":[{"text":5}]}]}"#, "contents[0].parts[0].text: must be a string"),
             (r#"{"systemInstruction":{},"contents":{"parts":{}}}"#, "systemInstruction.parts: must be an array"),
         ] {
-            let found = refused(Dialect::Gemini, inner);
+            let found = refused(ApiFormat::Gemini, inner);
             assert!(found.starts_with(said), "{inner}: {found}");
-            let found = refused(Dialect::Gemini, &within(inner));
+            let found = refused(ApiFormat::Gemini, &within(inner));
             assert!(found.starts_with(&format!("generateContentRequest.{said}")), "{inner}: {found}");
         }
-        assert_eq!(refused(Dialect::Gemini, &within("[]")), "generateContentRequest: must be an object");
+        assert_eq!(refused(ApiFormat::Gemini, &within("[]")), "generateContentRequest: must be an object");
     }
 
     #[test]
@@ -163,14 +163,14 @@ mod tests {
             r#"{"messages":[{"role":"user","content":[{"type":"search_result","source":"x"}]}],"system":[{"type":"text","text":"s"}]}"#,
             r#"{"messages":[{"role":"assistant","content":[]},{"role":"system","content":""}]}"#,
         ] {
-            assert_eq!(check(Dialect::Anthropic, body.as_bytes()), Ok(()), "{body}");
+            assert_eq!(check(ApiFormat::Anthropic, body.as_bytes()), Ok(()), "{body}");
         }
         for body in [
             r#"{"contents":{"role":"user","parts":{"text":"hi"}}}"#,
             r#"{"contents":[{"parts":[{"functionResponse":{"name":"f"}}]}],"system_instruction":{"parts":[{"text":"s"}]}}"#,
             r#"{"generate_content_request":{"contents":[{"parts":[{"text":"hi"}]}]}}"#,
         ] {
-            assert_eq!(check(Dialect::Gemini, body.as_bytes()), Ok(()), "{body}");
+            assert_eq!(check(ApiFormat::Gemini, body.as_bytes()), Ok(()), "{body}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::api_format::{Dialect, Failure, error_body, openai_chat};
+use crate::api_format::{ApiFormat, Failure, error_body, openai_chat};
 use crate::chat::providers::Found;
 
 /// Who failed, and with what status. Neither is changed by how it is told.
@@ -15,18 +15,25 @@ pub(crate) struct Whose<'a> {
 }
 
 /// What an error said, told anew. Where nothing was found in it, its text stands for that.
-pub(crate) fn told(dialect: Dialect, whose: Whose<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
+pub(crate) fn told(dialect: ApiFormat, whose: Whose<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
     let Whose { provider, status, request_id } = whose;
     let found = filled(whose, found, answer);
     let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
     let text = if text.is_empty() { format!("status {status}") } else { text };
     let message = attributed(provider, &text);
-    let failure =
-        Failure { status, kind: found.kind.as_deref(), message: &message, code: found.code.as_deref(), request_id };
+    let failure = Failure {
+        status,
+        error_type: found.kind.as_deref(),
+        message: &message,
+        code: found.code.as_deref(),
+        request_id,
+    };
     // The kinds of one dialect are not those of another: the status says it.
-    let plain = Failure { kind: None, code: None, ..failure };
+    let plain = Failure { error_type: None, code: None, ..failure };
     match dialect {
-        Dialect::OpenAi => with_provider(openai_chat::error_about(&failure, found.param.as_deref()), provider),
+        ApiFormat::OpenAi => {
+            with_provider(openai_chat::error_body_with_param(&failure, found.param.as_deref()), provider)
+        }
         dialect => error_body(dialect, &plain),
     }
 }
@@ -74,14 +81,14 @@ const WORDS: [(&str, u16); 22] = [
 
 /// A failure on the way of a stream, of which nothing but its code and its kind say what status it would have had.
 pub(crate) fn on_the_way<'a>(
-    dialect: Dialect,
+    dialect: ApiFormat,
     kind: Option<&'a str>,
     message: &'a str,
     code: Option<&'a str>,
 ) -> Failure<'a> {
     let status = [code, kind].into_iter().flatten().find_map(status_of).unwrap_or(500);
-    let (kind, code) = if dialect == Dialect::OpenAi { (kind, code) } else { (None, None) };
-    Failure { status, kind, message, code, request_id: None }
+    let (kind, code) = if dialect == ApiFormat::OpenAi { (kind, code) } else { (None, None) };
+    Failure { status, error_type: kind, message, code, request_id: None }
 }
 
 fn status_of(word: &str) -> Option<u16> {
@@ -95,13 +102,13 @@ fn status_of(word: &str) -> Option<u16> {
 
 /// An error that came in the caller's own dialect, with what its shape lacks; `None` where it is as it should be. What is
 /// no error of that dialect is `Err`.
-pub(crate) fn completed(dialect: Dialect, whose: Whose<'_>, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
+pub(crate) fn completed(dialect: ApiFormat, whose: Whose<'_>, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
     let mut said: Value = serde_json::from_slice(answer).map_err(|_| ())?;
     let is_whole = match dialect {
-        Dialect::OpenAi => return complete(&mut said, whose).map(|is_new| is_new.then(|| said.to_string().into())),
-        Dialect::Anthropic => said["type"] == "error" && said["error"]["message"].is_string(),
-        Dialect::Gemini => said["error"].is_object() || said[0]["error"].is_object(),
-        Dialect::Bedrock => ["message", "Message", "__type"].iter().any(|key| said[key].is_string()),
+        ApiFormat::OpenAi => return complete(&mut said, whose).map(|is_new| is_new.then(|| said.to_string().into())),
+        ApiFormat::Anthropic => said["type"] == "error" && said["error"]["message"].is_string(),
+        ApiFormat::Gemini => said["error"].is_object() || said[0]["error"].is_object(),
+        ApiFormat::Bedrock => ["message", "Message", "__type"].iter().any(|key| said[key].is_string()),
     };
     if is_whole { Ok(None) } else { Err(()) }
 }
@@ -114,7 +121,9 @@ fn complete(said: &mut Value, whose: Whose<'_>) -> Result<bool, ()> {
     *message = attributed(whose.provider, message);
     // Google's word for it, as whoever speaks through it has it too.
     let own = error.get("status").filter(|status| status.is_string()).cloned();
-    error.entry("type").or_insert_with(|| own.unwrap_or_else(|| openai_chat::kind_of(whose.status).into()));
+    error
+        .entry("type")
+        .or_insert_with(|| own.unwrap_or_else(|| openai_chat::error_type_for_status(whose.status).into()));
     error.entry("param").or_insert(Value::Null);
     let code = error.entry("code").or_insert(Value::Null);
     if code.is_number() {
@@ -151,7 +160,7 @@ mod tests {
     #[test]
     fn an_error_of_ones_own_dialect_keeps_all_that_it_says_and_gets_what_it_lacks() {
         let done = |said: &Value| {
-            let completed = completed(Dialect::OpenAi, WHOSE, said.to_string().as_bytes());
+            let completed = completed(ApiFormat::OpenAi, WHOSE, said.to_string().as_bytes());
             completed.map(|new| new.map(|new| serde_json::from_slice::<Value>(&new).unwrap()))
         };
         let whole =
@@ -184,7 +193,7 @@ mod tests {
         ] {
             let whose = Whose { provider, status: 400, request_id: None };
             let found = crate::chat::providers::openai_chat::error(answer.as_bytes());
-            let told = told(Dialect::OpenAi, whose, found, answer.as_bytes());
+            let told = told(ApiFormat::OpenAi, whose, found, answer.as_bytes());
             let told: Value = serde_json::from_slice(&told).unwrap();
             let error = &told["error"];
             assert_eq!((&error["message"], &error["type"], &error["code"]), (&message.into(), &kind, &code), "{told}");
@@ -210,27 +219,27 @@ mod tests {
             (None, None, 500),
         ] {
             let failure = |dialect| on_the_way(dialect, kind, "m", code);
-            assert_eq!(failure(Dialect::OpenAi).status, status, "{kind:?} {code:?}");
-            assert_eq!((failure(Dialect::OpenAi).kind, failure(Dialect::OpenAi).code), (kind, code));
-            assert_eq!((failure(Dialect::Gemini).kind, failure(Dialect::Gemini).code), (None, None));
+            assert_eq!(failure(ApiFormat::OpenAi).status, status, "{kind:?} {code:?}");
+            assert_eq!((failure(ApiFormat::OpenAi).error_type, failure(ApiFormat::OpenAi).code), (kind, code));
+            assert_eq!((failure(ApiFormat::Gemini).error_type, failure(ApiFormat::Gemini).code), (None, None));
         }
     }
 
     #[test]
     fn an_error_of_another_dialect_is_none_of_ones_own() {
         let own = [
-            (Dialect::Anthropic, json!({"type": "error", "error": {"type": "t", "message": "m"}})),
-            (Dialect::Gemini, json!({"error": {"code": 400, "message": "m", "status": "S"}})),
-            (Dialect::Bedrock, json!({"message": "m"})),
+            (ApiFormat::Anthropic, json!({"type": "error", "error": {"type": "t", "message": "m"}})),
+            (ApiFormat::Gemini, json!({"error": {"code": 400, "message": "m", "status": "S"}})),
+            (ApiFormat::Bedrock, json!({"message": "m"})),
         ];
         for (dialect, said) in &own {
             for (other, _) in &own {
                 let found = completed(*other, WHOSE, said.to_string().as_bytes());
                 // Google finds its own in Anthropic's, which say more.
-                let reads = other == dialect || (*dialect, *other) == (Dialect::Anthropic, Dialect::Gemini);
+                let reads = other == dialect || (*dialect, *other) == (ApiFormat::Anthropic, ApiFormat::Gemini);
                 assert_eq!(found.is_ok(), reads, "{dialect:?} read as {other:?}");
             }
         }
-        assert!(completed(Dialect::Anthropic, WHOSE, b"<html>").is_err());
+        assert!(completed(ApiFormat::Anthropic, WHOSE, b"<html>").is_err());
     }
 }

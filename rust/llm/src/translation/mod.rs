@@ -19,7 +19,7 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     catalog::{Options, Provider},
     operation::Operation,
 };
@@ -467,7 +467,7 @@ impl Translation {
             return answer.to_vec();
         }
         let whose = Whose { provider: self.answering.provider, status, request_id };
-        let dialect = self.operation.dialect().unwrap_or(Dialect::OpenAi);
+        let dialect = self.operation.dialect().unwrap_or(ApiFormat::OpenAi);
         errors::told(dialect, whose, self.wire.error(answer), answer)
     }
 

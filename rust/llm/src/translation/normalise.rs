@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::{memchr, memchr2, memmem::Finder, memrchr2};
 
-use crate::{api_format::Dialect, catalog::Provider, json::scan, operation::Operation, usage::value_start};
+use crate::{api_format::ApiFormat, catalog::Provider, json::scan, operation::Operation, usage::value_start};
 use crate::{
     chat::{
         finish_reason::{self, to_openai},
@@ -26,7 +26,7 @@ const LONGEST: usize = 1024 * 1024;
 #[derive(Debug, Clone, Copy)]
 pub struct Mending {
     provider: &'static str,
-    dialect: Dialect,
+    dialect: ApiFormat,
     /// Words for the end are told in `OpenAI`'s.
     ends: bool,
     /// Answers say whose they are.
@@ -38,7 +38,7 @@ pub struct Mending {
 
 impl Mending {
     /// `dialect` is the caller's.
-    pub fn of(provider: &dyn Provider, operation: Operation, dialect: Dialect, strict: bool) -> Self {
+    pub fn of(provider: &dyn Provider, operation: Operation, dialect: ApiFormat, strict: bool) -> Self {
         let completes = matches!(operation, Operation::ChatComplete | Operation::Complete);
         let says_whose =
             completes || matches!(operation, Operation::Embed | Operation::ImageGenerate | Operation::Rerank);
@@ -47,7 +47,7 @@ impl Mending {
             dialect,
             ends: strict && completes && provider.has_own_ends(),
             names: !strict && says_whose,
-            lists: operation == Operation::Models && matches!(dialect, Dialect::OpenAi | Dialect::Anthropic),
+            lists: operation == Operation::Models && matches!(dialect, ApiFormat::OpenAi | ApiFormat::Anthropic),
             operation,
         }
     }
@@ -138,7 +138,7 @@ impl Mending {
         let mut says = false;
         if PROVIDER.find(json).is_some() {
             let object = json.trim_ascii();
-            scan::fields(object, |key, _| {
+            scan::for_each_field(object, |key, _| {
                 says |= key == b"provider";
                 Ok(())
             })
@@ -181,7 +181,7 @@ mod tests {
     use crate::catalog;
 
     fn mending(slug: &str, strict: bool) -> Mending {
-        Mending::of(catalog::find(slug).unwrap(), Operation::ChatComplete, Dialect::OpenAi, strict)
+        Mending::of(catalog::find(slug).unwrap(), Operation::ChatComplete, ApiFormat::OpenAi, strict)
     }
 
     fn text(bytes: &[u8]) -> &str {
@@ -197,8 +197,8 @@ mod tests {
         for slug in ["deepseek", "ollama", "deepinfra", "fireworks-ai", "azure-ai", "workers-ai", "github"] {
             assert!(mending(slug, true).mends(), "{slug}");
         }
-        assert!(!Mending::of(deepseek, Operation::Embed, Dialect::OpenAi, true).mends());
-        assert!(!Mending::of(deepseek, Operation::Models, Dialect::Gemini, false).mends());
+        assert!(!Mending::of(deepseek, Operation::Embed, ApiFormat::OpenAi, true).mends());
+        assert!(!Mending::of(deepseek, Operation::Models, ApiFormat::Gemini, false).mends());
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
     fn a_list_of_models_is_the_same_whoever_gives_it_and_however_strict_one_is() {
         let openai = catalog::find("openai").unwrap();
         for strict in [true, false] {
-            let mending = Mending::of(openai, Operation::Models, Dialect::OpenAi, strict);
+            let mending = Mending::of(openai, Operation::Models, ApiFormat::OpenAi, strict);
             let said =
                 Bytes::from_static(br#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"o","x":1}]}"#);
             assert_eq!(
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn an_error_of_anthropics_has_the_request_of_its_provider() {
         let provider = catalog::find("azure-ai").unwrap();
-        let mending = Mending::of(provider, Operation::Messages, Dialect::Anthropic, true);
+        let mending = Mending::of(provider, Operation::Messages, ApiFormat::Anthropic, true);
         let told = mending.error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
         assert_eq!(
             text(&told),

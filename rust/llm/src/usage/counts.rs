@@ -5,8 +5,11 @@ use memchr::memmem;
 use super::{SERVICE_TIER, Service, Usage, last_usage, value_start};
 use crate::usage::tool_uses::{self, Grounding, Tools};
 use crate::{
-    api_format::{Dialect, PeekError},
-    json::scan::{Nested, closes_after, elements_from, fields, fields_from, nested_from, string_at},
+    api_format::{ApiFormat, ScanError},
+    json::scan::{
+        NestedReader, for_each_element_from, for_each_field, for_each_field_from, read_nested_from,
+        scan_rest_of_object, string_literal_at,
+    },
 };
 
 /// The numbers as providers write them, the larger of two where a stream says them twice: they are cumulative.
@@ -54,7 +57,7 @@ impl Counts {
 
     /// Reads a `usage` object; of a broken one, what stands before the fault.
     pub(crate) fn read(&mut self, object: &[u8]) {
-        let _ = nested_from(object, 0, self);
+        let _ = read_nested_from(object, 0, self);
     }
 
     pub(crate) fn read_tail(mut self, tail: &[u8]) -> Option<Self> {
@@ -70,7 +73,7 @@ impl Counts {
 
     fn read_last_and_behind(&mut self, tail: &[u8]) -> Option<()> {
         let end = self.read_last(tail).or_else(|| self.read_last_meta(tail))?;
-        let rest = closes_after(tail, end, |key, at| {
+        let rest = scan_rest_of_object(tail, end, |key, at| {
             match key {
                 b"modelVersion" => self.answers_as(&tail[at]),
                 _ => self.serve(key, &tail[at]),
@@ -81,16 +84,16 @@ impl Counts {
     }
 
     /// Reads an answer, or an array of Google's with all the pieces of one.
-    pub(crate) fn read_whole(&mut self, dialect: Dialect, answer: &[u8]) -> Result<(), PeekError> {
-        if dialect == Dialect::Gemini && answer.trim_ascii_start().starts_with(b"[") {
-            return elements_from(answer, 0, |at| self.read_fields(&answer[at])).map(drop);
+    pub(crate) fn read_whole(&mut self, dialect: ApiFormat, answer: &[u8]) -> Result<(), ScanError> {
+        if dialect == ApiFormat::Gemini && answer.trim_ascii_start().starts_with(b"[") {
+            return for_each_element_from(answer, 0, |at| self.read_fields(&answer[at])).map(drop);
         }
         self.read_fields(answer)
     }
 
     /// Reads what stands of usage among the fields of an answer.
-    pub(crate) fn read_fields(&mut self, answer: &[u8]) -> Result<(), PeekError> {
-        fields(answer, |key, at| {
+    pub(crate) fn read_fields(&mut self, answer: &[u8]) -> Result<(), ScanError> {
+        for_each_field(answer, |key, at| {
             match key {
                 b"usage" | b"usageMetadata" => self.read(&answer[at]),
                 b"meta" => self.read_meta(&answer[at]),
@@ -142,7 +145,7 @@ impl Counts {
 
     /// Cohere's way, for rerank too.
     fn read_meta(&mut self, object: &[u8]) {
-        let _ = fields(object, |key, at| {
+        let _ = for_each_field(object, |key, at| {
             if matches!(key, b"tokens" | b"billed_units") {
                 self.read(&object[at]);
             }
@@ -153,7 +156,7 @@ impl Counts {
     fn read_last_meta(&mut self, json: &[u8]) -> Option<usize> {
         let key = memmem::rfind(json, b"\"meta\"")?;
         let (start, _) = value_start(json, key + 6)?;
-        let end = fields_from(json, start, |_, _| Ok(())).ok()?;
+        let end = for_each_field_from(json, start, |_, _| Ok(())).ok()?;
         self.read_meta(&json[start..end]);
         Some(end)
     }
@@ -163,10 +166,10 @@ impl Counts {
         // Whoever says it more often says it elsewhere.
         for at in memmem::rfind_iter(json, SERVICE_TIER).take(8) {
             let Some((open, b'"')) = value_start(json, at + SERVICE_TIER.len()) else { continue };
-            let word = string_at(json, open);
+            let word = string_literal_at(json, open);
             let mut is_beside = false;
             // What stands around it ends the search.
-            let _ = closes_after(json, open + word.len(), |key, _| {
+            let _ = scan_rest_of_object(json, open + word.len(), |key, _| {
                 is_beside |= key == b"usage";
                 Ok(())
             });
@@ -179,7 +182,7 @@ impl Counts {
     /// Reads the last `"usage": {…}`, wherever it is. Returns where it ends.
     pub(crate) fn read_last(&mut self, json: &[u8]) -> Option<usize> {
         let (start, _) = value_start(json, last_usage(json)?)?;
-        nested_from(json, start, self).ok()
+        read_nested_from(json, start, self).ok()
     }
 
     fn take_own(&mut self, key: &[u8], value: &[u8]) {
@@ -248,7 +251,7 @@ impl Counts {
 
     /// What of the cached tokens was no text, as realtime sessions say it.
     fn read_cached(&mut self, object: &[u8]) {
-        let _ = fields(object, |key, at| {
+        let _ = for_each_field(object, |key, at| {
             match key {
                 b"audio_tokens" => raise(&mut self.cached_audio, &mut self.seen, &object[at]),
                 b"image_tokens" => raise(&mut self.cached_image, &mut self.seen, &object[at]),
@@ -258,7 +261,7 @@ impl Counts {
         });
     }
 
-    pub(crate) fn settle(&self, dialect: Dialect) -> Option<Usage> {
+    pub(crate) fn settle(&self, dialect: ApiFormat) -> Option<Usage> {
         if !self.seen {
             return None;
         }
@@ -268,7 +271,7 @@ impl Counts {
             tools: self.tools.or(&self.itemised).or(&self.grounding.used()),
             ..Usage::default()
         };
-        let is_told_apart = matches!(dialect, Dialect::Anthropic | Dialect::Bedrock)
+        let is_told_apart = matches!(dialect, ApiFormat::Anthropic | ApiFormat::Bedrock)
             && self.cache_read.saturating_add(self.cache_write).saturating_add(self.cache_write_1h) > 0;
         if self.input == 0 && self.output == 0 && !is_told_apart {
             // Some that rerank or embed give the sum alone.
@@ -276,9 +279,9 @@ impl Counts {
         }
         let long = self.cache_write_1h;
         let short = self.cache_write_5m.max(self.cache_write.saturating_sub(long));
-        let is_summed = matches!(dialect, Dialect::OpenAi | Dialect::Gemini);
+        let is_summed = matches!(dialect, ApiFormat::OpenAi | ApiFormat::Gemini);
         match dialect {
-            Dialect::OpenAi | Dialect::Gemini => {
+            ApiFormat::OpenAi | ApiFormat::Gemini => {
                 usage.input = usage.input.saturating_add(self.cached_beside());
                 usage.cache_read = carve(&mut usage.input, self.cache_read);
                 usage.cache_read_audio = carve(&mut usage.cache_read, self.cached_audio);
@@ -289,13 +292,13 @@ impl Counts {
                 usage.audio_in = carve(&mut usage.input, self.audio_in.saturating_sub(usage.cache_read_audio));
                 usage.image_in = carve(&mut usage.input, self.image_in.saturating_sub(usage.cache_read_image));
             }
-            Dialect::Anthropic | Dialect::Bedrock => {
+            ApiFormat::Anthropic | ApiFormat::Bedrock => {
                 usage.cache_read = self.cache_read;
                 usage.cache_write_1h = long;
                 usage.cache_write_5m = short;
             }
         }
-        if dialect == Dialect::Gemini {
+        if dialect == ApiFormat::Gemini {
             usage.output = usage.output.saturating_add(self.reasoning);
         }
         // Some leave reasoning out of the completion's tokens; the total gives it away, and may be all that says so.
@@ -338,10 +341,10 @@ pub(crate) enum Within {
     Used,
 }
 
-impl Nested for Counts {
-    type Within = Within;
+impl NestedReader for Counts {
+    type NestedObject = Within;
 
-    fn within(&mut self, key: &[u8]) -> Option<Within> {
+    fn nested_object(&mut self, key: &[u8]) -> Option<Within> {
         Some(match key {
             b"tokens" | b"billed_units" => Within::Both,
             b"cache_creation" | b"prompt_tokens_details" | b"input_token_details" => Within::Asked,
@@ -355,7 +358,7 @@ impl Nested for Counts {
         })
     }
 
-    fn take(&mut self, within: Option<Within>, key: &[u8], value: &[u8]) {
+    fn visit_field(&mut self, within: Option<Within>, key: &[u8], value: &[u8]) {
         match (within, key) {
             (None, _) => self.take_own(key, value),
             (Some(Within::Both), b"input_tokens") => raise(&mut self.input, &mut self.seen, value),
@@ -406,10 +409,10 @@ fn modalities(array: &[u8]) -> [u64; 2] {
 fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) -> [u64; 2] {
     let mut found = [0_u64; 2];
     // Of a broken one, what stands before the fault.
-    let _ = elements_from(array, 0, |at| {
+    let _ = for_each_element_from(array, 0, |at| {
         let (mut kind, mut tokens) = (None, 0);
         let item = &array[at];
-        fields(item, |key, at| {
+        for_each_field(item, |key, at| {
             let value = &item[at];
             if key == name {
                 kind = kinds.iter().position(|known| *known == value);

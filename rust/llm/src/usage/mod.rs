@@ -21,7 +21,7 @@ pub use crate::stream::{
 };
 pub(crate) use crate::usage::tool_uses::Lookout;
 pub use crate::usage::tool_uses::{Tools, always_searches};
-use crate::{api_format::Dialect, json::scan::fields};
+use crate::{api_format::ApiFormat, json::scan::for_each_field};
 
 /// In which way it was served: faster or when there is time costs otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -121,10 +121,10 @@ impl Usage {
     }
 
     /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
-    pub fn from_answer(dialect: Dialect, answer: &[u8]) -> Option<Self> {
+    pub fn from_answer(dialect: ApiFormat, answer: &[u8]) -> Option<Self> {
         // What Google looked up stands before.
-        let tail = if dialect == Dialect::Gemini { None } else { from_tail(answer) };
-        let may_search = |counts: &Counts| dialect == Dialect::OpenAi && counts.is_of_response && may_search(answer);
+        let tail = if dialect == ApiFormat::Gemini { None } else { from_tail(answer) };
+        let may_search = |counts: &Counts| dialect == ApiFormat::OpenAi && counts.is_of_response && may_search(answer);
         if let Some(counts) = tail.as_ref().filter(|counts| !says_service(answer) && !may_search(counts)) {
             return counts.settle(dialect);
         }
@@ -133,7 +133,7 @@ impl Usage {
         read.ok()
             .and_then(|()| counts.settle(dialect))
             .or_else(|| tail.and_then(|counts| counts.settle(dialect)))
-            .or_else(|| if dialect == Dialect::Bedrock { invoked(answer) } else { None })
+            .or_else(|| if dialect == ApiFormat::Bedrock { invoked(answer) } else { None })
     }
 
     /// From the header fields of an answer of Bedrock's: what went into the model and what came out of it, as numbers.
@@ -152,7 +152,7 @@ impl Usage {
 fn invoked(answer: &[u8]) -> Option<Usage> {
     let mut counts = Counts::default();
     let mut said = 0_u64;
-    let read = fields(answer, |key, at| {
+    let read = for_each_field(answer, |key, at| {
         let value = &answer[at];
         match key {
             b"prompt_token_count" | b"inputTextTokenCount" => raise(&mut counts.input, &mut counts.seen, value),
@@ -164,7 +164,7 @@ fn invoked(answer: &[u8]) -> Option<Usage> {
     });
     counts.output = counts.output.max(said);
     counts.seen |= said > 0;
-    read.ok().and_then(|()| counts.settle(Dialect::Bedrock))
+    read.ok().and_then(|()| counts.settle(ApiFormat::Bedrock))
 }
 
 /// The tokens of all results of a list.
@@ -174,10 +174,10 @@ fn of_results(list: &[u8]) -> u64 {
 }
 
 /// From bytes with which a large answer ends, of which no more is left.
-pub(crate) fn from_end(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
+pub(crate) fn from_end(dialect: ApiFormat, tail: &[u8]) -> Option<Usage> {
     let mut counts = Counts::default();
     counts.serve_before_usage(tail);
-    if dialect != Dialect::Gemini {
+    if dialect != ApiFormat::Gemini {
         return counts.read_tail(tail)?.settle(dialect);
     }
     // The last of an array of answers says what all of them cost.
@@ -218,7 +218,7 @@ fn says_service(answer: &[u8]) -> bool {
 }
 
 /// From bytes with which an answer begins: of its own fields, those that are whole.
-pub(crate) fn from_head(dialect: Dialect, head: &[u8]) -> Option<Usage> {
+pub(crate) fn from_head(dialect: ApiFormat, head: &[u8]) -> Option<Usage> {
     let mut counts = Counts::default();
     // It breaks off somewhere, always.
     let _ = counts.read_fields(head);

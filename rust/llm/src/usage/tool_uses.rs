@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use super::{counts::count, value_start};
-use crate::json::scan::{closes_after, elements_from, fields};
+use crate::json::scan::{for_each_element_from, for_each_field, scan_rest_of_object};
 
 /// Whether a model of `OpenAI`'s looks into the web before it answers a chat, always and once: no answer says so.
 pub fn always_searches(model: &str) -> bool {
@@ -83,7 +83,7 @@ pub(crate) fn of_items(output: &[u8]) -> Tools {
     let mut tools = Tools::default();
     if may_search(output) {
         // Of a broken list counts what stands before the fault.
-        let _ = elements_from(output, 0, |at| {
+        let _ = for_each_element_from(output, 0, |at| {
             tools = tools.plus(&of_item(&output[at]));
             Ok(())
         });
@@ -94,7 +94,7 @@ pub(crate) fn of_items(output: &[u8]) -> Tools {
 /// What one item used, if it is over and went well.
 pub(crate) fn of_item(item: &[u8]) -> Tools {
     let mut said = Item::default();
-    let _ = fields(item, |key, at| {
+    let _ = for_each_field(item, |key, at| {
         said.take(key, &item[at]);
         Ok(())
     });
@@ -114,7 +114,7 @@ impl<'a> Item<'a> {
             b"type" => self.kind = value,
             b"status" => self.status = value,
             b"action" => {
-                let _ = fields(value, |key, at| {
+                let _ = for_each_field(value, |key, at| {
                     if key == b"type" {
                         self.action = &value[at];
                     }
@@ -172,7 +172,7 @@ impl Lookout {
             let Some(kind) = kind.filter(|kind| is_type(&self.rest[..close - kind.len()])) else { continue };
             let mut item = Item { kind, ..Item::default() };
             // It breaks off somewhere, as a rule.
-            let _ = closes_after(&self.rest, close, |key, at| {
+            let _ = scan_rest_of_object(&self.rest, close, |key, at| {
                 item.take(key, &self.rest[at]);
                 Ok(())
             });
@@ -213,9 +213,9 @@ impl Grounding {
         if memchr::memmem::find(candidates, GROUNDING).is_none() {
             return;
         }
-        let _ = elements_from(candidates, 0, |at| {
+        let _ = for_each_element_from(candidates, 0, |at| {
             let candidate = &candidates[at];
-            fields(candidate, |key, at| {
+            for_each_field(candidate, |key, at| {
                 if key == b"groundingMetadata" {
                     self.read(&candidate[at]);
                 }
@@ -225,7 +225,7 @@ impl Grounding {
     }
 
     pub(crate) fn read(&mut self, metadata: &[u8]) {
-        let _ = fields(metadata, |key, at| {
+        let _ = for_each_field(metadata, |key, at| {
             let value = &metadata[at];
             match key {
                 b"webSearchQueries" | b"imageSearchQueries" => self.read_queries(value),
@@ -246,7 +246,7 @@ impl Grounding {
     }
 
     fn read_queries(&mut self, list: &[u8]) {
-        let _ = elements_from(list, 0, |at| {
+        let _ = for_each_element_from(list, 0, |at| {
             let query = &list[at];
             let is_new = query.len() > 2 && self.queries.iter().all(|known| **known != *query);
             if is_new && self.queries.len() < MOST_QUERIES {
@@ -266,9 +266,9 @@ impl Grounding {
 /// Whether one of the sources is a place.
 fn has_map(chunks: &[u8]) -> bool {
     let mut found = false;
-    let _ = elements_from(chunks, 0, |at| {
+    let _ = for_each_element_from(chunks, 0, |at| {
         let chunk = &chunks[at];
-        fields(chunk, |key, _| {
+        for_each_field(chunk, |key, _| {
             found |= key == b"maps";
             Ok(())
         })
@@ -279,10 +279,10 @@ fn has_map(chunks: &[u8]) -> bool {
 /// As Perplexity's agents tell of a tool: how often it was invoked.
 pub(crate) fn invoked(details: &[u8]) -> Tools {
     let mut tools = Tools::default();
-    let _ = fields(details, |tool, at| {
+    let _ = for_each_field(details, |tool, at| {
         let told = &details[at];
         if tool == b"search_web" {
-            let _ = fields(told, |key, at| {
+            let _ = for_each_field(told, |key, at| {
                 if key == b"invocation" {
                     tools.web_searches = count(&told[at]).unwrap_or_default();
                 }

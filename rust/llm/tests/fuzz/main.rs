@@ -14,7 +14,7 @@ use fastrand::Rng;
 use golden_cases::{Answered, Case, cases};
 use peak_alloc::PeakAlloc;
 use penstock_llm::{
-    api_format::{self, Dialect},
+    api_format::{self, ApiFormat},
     catalog::{self, Provider},
     operation::Operation,
     stream::{
@@ -201,7 +201,7 @@ fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
 
 /// As an answer that passes by, or is to be gone on from.
 fn read_passing(bytes: &[u8], pieces: &[Bytes]) {
-    for dialect in [Dialect::OpenAi, Dialect::Anthropic, Dialect::Gemini, Dialect::Bedrock] {
+    for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
         black_box(Usage::from_answer(dialect, bytes));
         let (mut meter, mut skim) = (Meter::counting(dialect, Operation::ChatComplete), Skim::default());
         for piece in pieces {

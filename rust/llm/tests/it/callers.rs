@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::golden_cases::{Answered, cases, reassembled};
 use penstock_llm::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     catalog::{self, Provider},
     operation::Operation,
     translation::{Beside, Question, Translation},
@@ -101,7 +101,7 @@ fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as
         let provider = catalog::find(&case.provider).unwrap();
         let (Some(sibling), Answered::Stream(stream)) = (case.sibling(), case.answered()) else { continue };
         let Answered::Whole(whole) = sibling.answered() else { panic!("{} is not whole", sibling.name()) };
-        if case.operation().dialect() == Some(Dialect::Bedrock) {
+        if case.operation().dialect() == Some(ApiFormat::Bedrock) {
             continue;
         }
         let mut all = Vec::new();

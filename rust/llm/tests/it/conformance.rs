@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::golden_cases::{Answered, Case, all, cases, reassembled};
 use penstock_llm::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     catalog::{self, Asked, Options, Provider, Stated},
-    files::{Bucket, Keeper},
+    files::{FileStore, ObjectStore},
     operation::Operation,
     translation::{self, Mending},
     usage::Meter,
@@ -80,7 +80,7 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
 
 /// What does not talk does not stream, and some are asked for a stream under another name.
 fn is_asked_so(operation: Operation, case: &str) -> bool {
-    let is_vendors = matches!(operation.dialect(), Some(Dialect::Gemini | Dialect::Bedrock));
+    let is_vendors = matches!(operation.dialect(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
     match case {
         "stream" => operation.streams() || translation::is_talk(operation) && !is_vendors,
         "whole" => !operation.streams(),
@@ -131,7 +131,7 @@ fn lists_of_models_and_moderations_are_told_alike_by_who_has_no_case_of_its_own(
         for operation in
             [Operation::Models, Operation::Moderate].into_iter().filter(|one| provider.wire(*one, "").is_none())
         {
-            let mending = Mending::of(provider, operation, Dialect::OpenAi, true);
+            let mending = Mending::of(provider, operation, ApiFormat::OpenAi, true);
             let name = format!("{}/{}", provider.slug(), operation.id());
             if operation == Operation::Models {
                 let told: Value = serde_json::from_slice(&mending.whole(list.as_slice().into())).unwrap();
@@ -231,7 +231,7 @@ fn streams_of_sound_and_pictures_say_what_they_cost_and_that_they_are_over() {
                 all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
             let Answered::Stream(bytes) = case.answered() else { panic!("{name} is no stream") };
             let metered = |end: usize| {
-                let mut meter = Meter::of(Dialect::OpenAi, operation);
+                let mut meter = Meter::of(ApiFormat::OpenAi, operation);
                 bytes[..end].chunks(11).for_each(|piece| meter.feed(piece));
                 meter.finish()
             };
@@ -245,7 +245,7 @@ fn streams_of_sound_and_pictures_say_what_they_cost_and_that_they_are_over() {
 
 /// Clients of two vendors' own: `callers.rs` asks every provider in their name, and has the few files that show how it looks.
 fn is_by_callers(operation: Operation) -> bool {
-    matches!(operation.dialect(), Some(Dialect::Gemini | Dialect::Bedrock)) && operation != Operation::CountTokens
+    matches!(operation.dialect(), Some(ApiFormat::Gemini | ApiFormat::Bedrock)) && operation != Operation::CountTokens
 }
 
 /// What providers are told besides a credential, for all of them.
@@ -298,14 +298,14 @@ fn targets(provider: &'static dyn Provider) -> String {
 const MODEL: &str = "model-1";
 
 /// Who is asked for an operation about files.
-fn keeper(provider: &dyn Provider, operation: Operation) -> Option<Keeper> {
+fn keeper(provider: &dyn Provider, operation: Operation) -> Option<FileStore> {
     provider.keeper().filter(|_| operation.is_of_files())
 }
 
 fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
     let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
-    let file = |bucket: &Bucket| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
-    let id = keeper(provider, operation).and_then(Keeper::bucket).map_or_else(|| "id-1".to_owned(), file);
+    let file = |bucket: &ObjectStore| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
+    let id = keeper(provider, operation).and_then(FileStore::object_store).map_or_else(|| "id-1".to_owned(), file);
     let path = path.replace(":id", &id).replace('*', MODEL);
     let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();

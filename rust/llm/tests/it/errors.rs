@@ -1,10 +1,10 @@
 //! Errors as each dialect's clients expect them.
 
-use penstock_llm::api_format::{Dialect, Failure, anthropic_messages, error_body, error_event};
+use penstock_llm::api_format::{ApiFormat, Failure, anthropic_messages, error_body, error_event};
 
 const FAILURE: Failure = Failure {
     status: 429,
-    kind: None,
+    error_type: None,
     message: "too \"many\"\nrequests",
     code: Some("rate_limited"),
     request_id: Some("req-1"),
@@ -17,27 +17,27 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn a_body_in_each_dialect() {
     assert_eq!(
-        text(&error_body(Dialect::OpenAi, &FAILURE)),
+        text(&error_body(ApiFormat::OpenAi, &FAILURE)),
         r#"{"error":{"message":"too \"many\"\nrequests","type":"rate_limit_error","param":null,"code":"rate_limited"}}"#
     );
     assert_eq!(
-        text(&error_body(Dialect::Anthropic, &FAILURE)),
+        text(&error_body(ApiFormat::Anthropic, &FAILURE)),
         r#"{"type":"error","error":{"type":"rate_limit_error","message":"too \"many\"\nrequests"},"request_id":"req-1"}"#
     );
 }
 
 #[test]
 fn an_event_in_each_dialect() {
-    let event = error_event(Dialect::OpenAi, &FAILURE);
+    let event = error_event(ApiFormat::OpenAi, &FAILURE);
     assert!(event.starts_with(b"data: {\"error\":") && event.ends_with(b"}\n\n"));
-    let event = error_event(Dialect::Anthropic, &FAILURE);
+    let event = error_event(ApiFormat::Anthropic, &FAILURE);
     assert!(event.starts_with(b"event: error\ndata: {\"type\":\"error\"") && event.ends_with(b"}\n\n"));
 }
 
 #[test]
 fn a_kind_that_is_given_wins() {
-    let failure = Failure { kind: Some("gateway_error"), ..FAILURE };
-    for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+    let failure = Failure { error_type: Some("gateway_error"), ..FAILURE };
+    for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic] {
         assert!(text(&error_body(dialect, &failure)).contains(r#""type":"gateway_error""#));
     }
 }
@@ -49,21 +49,21 @@ fn every_status_has_a_kind_of_its_dialect() {
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         body["error"]["type"].as_str().unwrap().to_owned()
     };
-    assert_eq!(kind(Dialect::Anthropic, 529), "overloaded_error");
-    assert_eq!(kind(Dialect::Anthropic, 413), "request_too_large");
-    assert_eq!(kind(Dialect::Anthropic, 500), "api_error");
-    assert_eq!(kind(Dialect::OpenAi, 400), "invalid_request_error");
-    assert_eq!(kind(Dialect::OpenAi, 408), "timeout_error");
-    assert_eq!(kind(Dialect::OpenAi, 502), "server_error");
+    assert_eq!(kind(ApiFormat::Anthropic, 529), "overloaded_error");
+    assert_eq!(kind(ApiFormat::Anthropic, 413), "request_too_large");
+    assert_eq!(kind(ApiFormat::Anthropic, 500), "api_error");
+    assert_eq!(kind(ApiFormat::OpenAi, 400), "invalid_request_error");
+    assert_eq!(kind(ApiFormat::OpenAi, 408), "timeout_error");
+    assert_eq!(kind(ApiFormat::OpenAi, 502), "server_error");
 }
 
 #[test]
 fn an_overloaded_error_is_known() {
-    assert!(anthropic_messages::is_overloaded(
+    assert!(anthropic_messages::is_overloaded_error(
         br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#
     ));
-    assert!(!anthropic_messages::is_overloaded(
+    assert!(!anthropic_messages::is_overloaded_error(
         br#"{"type":"error","error":{"type":"api_error","message":"overloaded_error"}}"#
     ));
-    assert!(!anthropic_messages::is_overloaded(b"[DONE]"));
+    assert!(!anthropic_messages::is_overloaded_error(b"[DONE]"));
 }

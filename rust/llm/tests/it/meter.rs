@@ -1,13 +1,13 @@
 //! What a meter reads of a stream, cut anywhere: usage, how it ended, the model and the words of its answer.
 
 use penstock_llm::{
-    api_format::Dialect::{self, Anthropic, Gemini, OpenAi},
+    api_format::ApiFormat::{self, Anthropic, Gemini, OpenAi},
     operation::Operation,
     usage::{Meter, Metered, Tools, Usage},
 };
 use proptest::prelude::*;
 
-fn meter<'a>(dialect: Dialect, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
+fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
     let mut meter = Meter::new(dialect);
     for chunk in chunks {
         meter.feed(chunk);

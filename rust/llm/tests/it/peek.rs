@@ -1,10 +1,10 @@
 //! What is read of a request body, and which bodies are refused at which byte.
 
-use penstock_llm::api_format::{MAX_DEPTH, Peek, PeekError, is_closed, peek};
+use penstock_llm::api_format::{MAX_DEPTH, Peek, ScanError, is_complete_json, peek};
 use proptest::prelude::*;
 
 fn refusal(body: &str) -> (usize, &'static str) {
-    let PeekError { at, message } = peek(body.as_bytes()).unwrap_err();
+    let ScanError { offset: at, message } = peek(body.as_bytes()).unwrap_err();
     (at, message)
 }
 
@@ -14,12 +14,12 @@ fn reads_the_fields_that_decide_and_where_they_stand() {
         "user":"u-1","stream_options":{"x":{"include_usage":false},"include_usage":true},"tools":[{"model":"inner"}]}"#;
     let found = peek(body).unwrap();
     assert_eq!(found.model.as_deref(), Some("gpt-4o"));
-    assert_eq!(&body[found.model_at.clone().unwrap()], b"\"gpt-4o\"");
-    assert_eq!(&body[found.stream_at.clone().unwrap()], b"true");
-    assert!(found.streams());
+    assert_eq!(&body[found.model_range.clone().unwrap()], b"\"gpt-4o\"");
+    assert_eq!(&body[found.stream_range.clone().unwrap()], b"true");
+    assert!(found.is_streaming());
     assert_eq!(found.user.as_deref(), Some("u-1"));
     assert_eq!(found.include_usage, Some(true));
-    assert!(body[found.stream_options_at.unwrap()].ends_with(b"\"include_usage\":true}"));
+    assert!(body[found.stream_options_range.unwrap()].ends_with(b"\"include_usage\":true}"));
 }
 
 #[test]
@@ -107,8 +107,8 @@ proptest! {
         let found = peek(&bytes).unwrap();
         prop_assert_eq!(found.model, Some(model));
         prop_assert_eq!(found.stream, Some(stream));
-        prop_assert!(is_closed(&bytes));
-        prop_assert!((0..bytes.len()).all(|end| !is_closed(&bytes[..end])), "what is cut off is not closed");
+        prop_assert!(is_complete_json(&bytes));
+        prop_assert!((0..bytes.len()).all(|end| !is_complete_json(&bytes[..end])), "what is cut off is not closed");
     }
 
     /// It accepts what a real parser does, but for the size of numbers and halves of surrogate pairs.
@@ -169,7 +169,7 @@ fn the_public_suite_is_taken_as_it_says() {
 #[test]
 fn what_is_json_is_closed_and_what_is_cut_off_or_is_none_at_all_is_not() {
     for (name, text) in suite().into_iter().filter(|(name, _)| name.starts_with('y')) {
-        assert!(is_closed(&text), "{name}");
+        assert!(is_complete_json(&text), "{name}");
     }
     for text in [
         "",
@@ -193,11 +193,11 @@ fn what_is_json_is_closed_and_what_is_cut_off_or_is_none_at_all_is_not() {
         "\"a",
         "oops",
     ] {
-        assert!(!is_closed(text.as_bytes()), "{text}");
+        assert!(!is_complete_json(text.as_bytes()), "{text}");
     }
     // However deep it is.
     let deep = "[".repeat(1_000) + &"]".repeat(1_000);
-    assert!(is_closed(deep.as_bytes()) && !is_closed(&deep.as_bytes()[..1_999]));
+    assert!(is_complete_json(deep.as_bytes()) && !is_complete_json(&deep.as_bytes()[..1_999]));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn what_is_in_a_string_is_checked_at_its_byte() {
     assert_eq!(refusal(r#"{"a":"bc\q"}"#), (8, "invalid escape"));
     assert_eq!(refusal(r#"{"a":"\u12G4"}"#), (6, "invalid escape"));
     assert_eq!(refusal(r#"{"a":"\u12"}"#), (6, "invalid escape"));
-    let PeekError { at, message } = peek(b"{\"a\":\"\xff\"}").unwrap_err();
+    let ScanError { offset: at, message } = peek(b"{\"a\":\"\xff\"}").unwrap_err();
     assert_eq!((at, message), (6, "invalid UTF-8"));
     for length in 0..40 {
         let text = "x".repeat(length);
@@ -228,10 +228,14 @@ fn a_long_text_is_checked_to_its_end_whatever_stands_where_a_part_of_it_ends() {
                 let mut broken = body.clone().into_bytes();
                 broken[fault] = 0xff;
                 let found = peek(&broken).unwrap_err();
-                assert_eq!((found.at, found.message), (fault, "invalid UTF-8"), "{sign} at {before}");
+                assert_eq!((found.offset, found.message), (fault, "invalid UTF-8"), "{sign} at {before}");
                 broken[fault] = b'\n';
                 let found = peek(&broken).unwrap_err();
-                assert_eq!((found.at, found.message), (fault, "control character in a string"), "{sign} at {before}");
+                assert_eq!(
+                    (found.offset, found.message),
+                    (fault, "control character in a string"),
+                    "{sign} at {before}"
+                );
             }
         }
     }
@@ -244,10 +248,10 @@ fn a_text_of_many_short_strings_is_checked_too_and_its_first_fault_told() {
     let last = body.len() - 1;
     assert!(peek(&body).is_ok());
     body[last] = b'!';
-    assert_eq!(peek(&body).unwrap_err().at, last);
+    assert_eq!(peek(&body).unwrap_err().offset, last);
     for fault in [100_001, 20, last - 3] {
         body[fault] = 0xff;
-        assert_eq!((peek(&body).unwrap_err().at, peek(&body).unwrap_err().message), (fault, "invalid UTF-8"));
+        assert_eq!((peek(&body).unwrap_err().offset, peek(&body).unwrap_err().message), (fault, "invalid UTF-8"));
         body[fault] = b'x';
     }
 }

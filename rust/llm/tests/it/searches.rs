@@ -2,18 +2,18 @@
 
 use crate::golden_cases::cases;
 use penstock_llm::{
-    api_format::Dialect::{self, Gemini, OpenAi},
+    api_format::ApiFormat::{self, Gemini, OpenAi},
     operation::Operation,
     usage::{Meter, Session, Skim, Tools, Usage},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn whole(dialect: Dialect, answer: &Value) -> Usage {
+fn whole(dialect: ApiFormat, answer: &Value) -> Usage {
     Usage::from_answer(dialect, answer.to_string().as_bytes()).unwrap()
 }
 
-fn streamed(dialect: Dialect, events: &[Value]) -> Usage {
+fn streamed(dialect: ApiFormat, events: &[Value]) -> Usage {
     let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
     let read = |size: usize| {
         let mut meter = Meter::of(dialect, Operation::CreateModelResponse);
@@ -24,7 +24,7 @@ fn streamed(dialect: Dialect, events: &[Value]) -> Usage {
     read(usize::MAX)
 }
 
-fn skimmed(dialect: Dialect, answer: &str, size: usize) -> Usage {
+fn skimmed(dialect: ApiFormat, answer: &str, size: usize) -> Usage {
     let mut skim = Skim::of(Operation::CreateModelResponse);
     answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
     skim.finish(dialect).unwrap()

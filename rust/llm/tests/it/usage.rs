@@ -2,7 +2,7 @@
 
 use crate::golden_cases::{Answered, Case, cases};
 use penstock_llm::{
-    api_format::Dialect::{self, Anthropic, Bedrock, Gemini, OpenAi},
+    api_format::ApiFormat::{self, Anthropic, Bedrock, Gemini, OpenAi},
     usage::{Meter, Metered, Service, Skim, Tools, Usage},
 };
 use proptest::prelude::*;
@@ -40,11 +40,11 @@ fn searched(web_searches: u64) -> Tools {
     Tools { web_searches, ..NO_TOOLS }
 }
 
-fn answer(dialect: Dialect, body: &str) -> Option<Usage> {
+fn answer(dialect: ApiFormat, body: &str) -> Option<Usage> {
     Usage::from_answer(dialect, body.as_bytes())
 }
 
-fn meter<'a>(dialect: Dialect, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
+fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
     let mut meter = Meter::new(dialect);
     for chunk in chunks {
         meter.feed(chunk);
@@ -258,7 +258,7 @@ fn what_a_caller_is_told_in_any_dialect_sums_to_what_the_provider_counted() {
 }
 
 /// The dialect of which a provider's own words about usage are.
-fn words_of(answer: &Value) -> Option<Dialect> {
+fn words_of(answer: &Value) -> Option<ApiFormat> {
     let has = |at: &str| answer.pointer(at).is_some_and(Value::is_number);
     let words = [
         ("/usageMetadata/promptTokenCount", Gemini),

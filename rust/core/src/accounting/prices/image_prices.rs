@@ -2,40 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use penstock_llm::api_format::Drawing;
+use penstock_llm::api_format::ImageParams;
 
-type Named<T> = BTreeMap<Box<str>, T>;
+type NameMap<T> = BTreeMap<Box<str>, T>;
 
 /// Pico-dollars for one.
 #[derive(Debug, Clone)]
-pub struct Images(Named<Named<u64>>);
+pub struct ImagePrices(NameMap<NameMap<u64>>);
 
 /// What is said of all for which nothing else is.
-const DEFAULT: &str = "default";
+const DEFAULT_KEY: &str = "default";
 
-impl Images {
+impl ImagePrices {
     /// None, where nothing is said.
-    pub fn of(said: Named<Named<u64>>) -> Option<Box<Self>> {
+    pub fn from_published(said: NameMap<NameMap<u64>>) -> Option<Box<Self>> {
         (!said.is_empty()).then(|| Box::new(Self(said)))
     }
 
     /// The same with other prices.
-    pub fn with(&self, other: impl Fn(u64) -> u64) -> Self {
-        let sizes = |sizes: &Named<u64>| sizes.iter().map(|(size, price)| (size.clone(), other(*price))).collect();
+    pub fn map_prices(&self, other: impl Fn(u64) -> u64) -> Self {
+        let sizes = |sizes: &NameMap<u64>| sizes.iter().map(|(size, price)| (size.clone(), other(*price))).collect();
         Self(self.0.iter().map(|(quality, of)| (quality.clone(), sizes(of))).collect())
     }
 
     /// Of all that were asked for; `None` where no price is known of such.
-    pub fn cost(&self, drawing: &Drawing) -> Option<u128> {
-        let sizes = pick(&self.0, &drawing.quality, "standard")?;
-        let price = pick(sizes, &drawing.size, "1024x1024")?;
+    pub fn cost(&self, drawing: &ImageParams) -> Option<u128> {
+        let sizes = pick_or_default(&self.0, &drawing.quality, "standard")?;
+        let price = pick_or_default(sizes, &drawing.size, "1024x1024")?;
         Some(u128::from(*price) * u128::from(drawing.count))
     }
 }
 
 /// Who leaves it to the provider gets what is usual there.
-fn pick<'t, T>(named: &'t Named<T>, asked: &str, usual: &str) -> Option<&'t T> {
-    let found = named.get(asked).or_else(|| named.get(DEFAULT));
+fn pick_or_default<'t, T>(named: &'t NameMap<T>, asked: &str, usual: &str) -> Option<&'t T> {
+    let found = named.get(asked).or_else(|| named.get(DEFAULT_KEY));
     if found.is_some() || !matches!(asked, "" | "auto") {
         return found;
     }
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_costs_what_is_said_of_its_kind_or_of_all() {
-        let images = |json: &str| Images::of(serde_json::from_str(json).unwrap()).unwrap();
+    fn image_cost_uses_the_exact_or_default_price() {
+        let images = |json: &str| ImagePrices::from_published(serde_json::from_str(json).unwrap()).unwrap();
         let dall_e = images(r#"{"standard":{"1024x1024":40,"1024x1792":80},"hd":{"1024x1024":80,"default":120}}"#);
         let usual = images(r#"{"default":{"default":7}}"#);
         let only = images(r#"{"high":{"512x512":5}}"#);
@@ -63,9 +63,9 @@ mod tests {
             (&only, (1, "", "auto"), Some(5)),
             (&only, (1, "", "1x1"), None),
         ] {
-            let drawing = Drawing { count, quality: quality.into(), size: size.into() };
+            let drawing = ImageParams { count, quality: quality.into(), size: size.into() };
             assert_eq!(images.cost(&drawing), expected, "{drawing:?}");
         }
-        assert!(Images::of(Named::default()).is_none());
+        assert!(ImagePrices::from_published(NameMap::default()).is_none());
     }
 }

@@ -11,18 +11,21 @@ use std::{
 };
 
 use penstock_llm::{
-    api_format::Drawing,
+    api_format::ImageParams,
     usage::{Service, Usage},
 };
 
-pub use self::published::{Published, PublishedAdjustment, PublishedPrice};
-use self::rates::{ALL, NAMES, Rates, Said, Scale, TOKENS, buckets, of_kind, rates_at, spent};
-use crate::accounting::prices::{image_prices::Images, model_clauses::Clause};
-use crate::{error::Problem, resolve::models::Models};
+pub use self::published::{PublishedAdjustment, PublishedPrice, PublishedPrices};
+use self::rates::{
+    BUCKET_COUNT, BUCKET_NAMES, PublishedRates, RateTiers, Rates, TOKEN_BUCKET_COUNT, find_or_inherit, resolve_rates,
+    usage_buckets, usage_picodollars,
+};
+use crate::accounting::prices::{image_prices::ImagePrices, model_clauses::NameClause};
+use crate::{error::Problem, resolve::models::SavedModels};
 
 /// Models of one provider whose prices are remembered; callers may name as many as they like.
-const MOST_SEEN: usize = 1000;
-const SECONDS_OF_DAY: u64 = 86_400;
+const MAX_CACHED_MODELS: usize = 1000;
+const SECONDS_PER_DAY: u64 = 86_400;
 
 /// What a request cost, by which price; no cost where nobody knows one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +37,9 @@ pub struct Cost {
 
 /// What was saved with a provider of its prices.
 #[derive(Debug, Clone, Default)]
-pub struct Own {
+pub struct ProviderPricing {
     /// Of the model that is asked for.
-    pub priced: Option<Priced>,
+    pub model_prices: Option<ModelPrices>,
     /// By what all of them differ.
     pub adjustment: Option<Arc<Adjustment>>,
     /// What is answered out of throughput that was paid for before costs nothing more.
@@ -47,49 +50,49 @@ pub struct Own {
 #[derive(Debug)]
 pub struct Adjustment {
     version: Box<str>,
-    request: u64,
-    image: u64,
-    factors: Rates,
+    request_factor: u64,
+    image_factor: u64,
+    rate_factors: Rates,
 }
 
 const MILLION: u64 = 1_000_000;
 
 impl Adjustment {
     pub fn compile(published: PublishedAdjustment, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedAdjustment { version, request, image, factors: said } = published;
-        for name in said.keys().filter(|name| NAMES.iter().all(|(known, _)| known != name)) {
+        let PublishedAdjustment { version, request: request_factor, image, factors: said } = published;
+        for name in said.keys().filter(|name| BUCKET_NAMES.iter().all(|(known, _)| known != name)) {
             problems.push(Problem::new(format!("{path}.factors.{name}"), "is not a known price"));
         }
-        let factors = NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION));
-        Self { version, request, image: image.unwrap_or(request), factors }
+        let rate_factors = BUCKET_NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION));
+        Self { version, request_factor, image_factor: image.unwrap_or(request_factor), rate_factors }
     }
 
-    fn rates(&self, rates: &Rates) -> Rates {
-        std::array::from_fn(|bucket| times(rates[bucket], self.factors[bucket]))
+    fn adjust_rates(&self, rates: &Rates) -> Rates {
+        std::array::from_fn(|bucket| scale_by_millionths(rates[bucket], self.rate_factors[bucket]))
     }
 }
 
 /// So many millionths of a number.
-fn times(number: u64, factor: u64) -> u64 {
+fn scale_by_millionths(number: u64, factor: u64) -> u64 {
     let product = u128::from(number) * u128::from(factor);
     u64::try_from((product + u128::from(MILLION / 2)) / u128::from(MILLION)).unwrap_or(u64::MAX)
 }
 
 /// Where the price of a request is looked up when it is known what it used.
 #[derive(Debug, Clone, Default)]
-pub struct Tariff {
+pub struct RequestPricing {
     pub prices: Arc<Prices>,
     /// What is said where its provider was saved.
-    pub own: Own,
+    pub provider_pricing: ProviderPricing,
     /// What is said there of models that nobody asked for by name.
-    pub others: Option<Arc<Models>>,
+    pub saved_models: Option<Arc<SavedModels>>,
     /// It is asked in a batch that its provider runs, which costs less.
     pub is_batch: bool,
 }
 
 impl Cost {
     /// Where nothing had to be paid.
-    const NOTHING: Self = Self { nanodollars: 0, price_version: None };
+    const ZERO: Self = Self { nanodollars: 0, price_version: None };
 
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -101,58 +104,61 @@ impl Cost {
     }
 }
 
-impl Tariff {
+impl RequestPricing {
     /// As it is for a model that nobody asked for by name.
     #[must_use]
-    pub fn of_another(&self, model: &str) -> Self {
-        let priced = self.others.as_ref().and_then(|models| models.priced(model));
-        Self { own: Own { priced, ..self.own.clone() }, ..self.clone() }
+    pub fn for_other_model(&self, model: &str) -> Self {
+        let priced = self.saved_models.as_ref().and_then(|models| models.model_prices(model));
+        Self {
+            provider_pricing: ProviderPricing { model_prices: priced, ..self.provider_pricing.clone() },
+            ..self.clone()
+        }
     }
 
     /// What was used of a model, at a moment in Unix seconds.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
-        if self.is_paid(usage) {
-            return Some(Cost::NOTHING);
+        if self.is_prepaid_usage(usage) {
+            return Some(Cost::ZERO);
         }
-        self.price(provider, model, at, |price| self.of(price, usage))
+        self.apply_price(provider, model, at, |price| self.usage_cost(price, usage))
     }
 
     /// Likewise of images that were made, which may be paid for by the piece, whether it is known what they used or not.
-    pub fn cost_of_images(
+    pub fn image_cost(
         &self,
         (provider, model): (&str, &str),
         at: u64,
         usage: Option<&Usage>,
-        drawing: &Drawing,
+        drawing: &ImageParams,
     ) -> Option<Cost> {
-        if usage.is_some_and(|usage| self.is_paid(usage)) {
-            return Some(Cost::NOTHING);
+        if usage.is_some_and(|usage| self.is_prepaid_usage(usage)) {
+            return Some(Cost::ZERO);
         }
-        let of = |price: &Price| match &price.images {
-            None => usage.map(|usage| self.of(price, usage)),
+        let of = |price: &Price| match &price.image_prices {
+            None => usage.map(|usage| self.usage_cost(price, usage)),
             Some(images) => {
-                let nanodollars = nanodollars(images.cost(drawing)?);
+                let nanodollars = to_nanodollars(images.cost(drawing)?);
                 let drawn = Cost { nanodollars, price_version: None };
-                Some(self.of(price, usage.unwrap_or(&Usage::default())).plus(drawn))
+                Some(self.usage_cost(price, usage.unwrap_or(&Usage::default())).plus(drawn))
             }
         };
-        self.price(provider, model, at, of).flatten()
+        self.apply_price(provider, model, at, of).flatten()
     }
 
-    fn is_paid(&self, usage: &Usage) -> bool {
-        self.own.is_prepaid && usage.service == Service::Provisioned
+    fn is_prepaid_usage(&self, usage: &Usage) -> bool {
+        self.provider_pricing.is_prepaid && usage.service == Service::Provisioned
     }
 
-    fn price<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
-        let of = |price: &Price| match &self.own.adjustment {
+    fn apply_price<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
+        let of = |price: &Price| match &self.provider_pricing.adjustment {
             None => take(price),
             Some(adjustment) => take(&price.adjusted(adjustment)),
         };
-        let own = self.own.priced.as_ref().and_then(|own| valid(own, at));
+        let own = self.provider_pricing.model_prices.as_ref().and_then(|own| find_valid_price(own, at));
         own.map(of).or_else(|| self.prices.find(provider, model, at, of))
     }
 
-    fn of(&self, price: &Price, usage: &Usage) -> Cost {
+    fn usage_cost(&self, price: &Price, usage: &Usage) -> Cost {
         Cost {
             nanodollars: if self.is_batch { price.batch_cost(usage) } else { price.cost(usage) },
             price_version: Some(price.version.clone()),
@@ -165,52 +171,52 @@ impl Tariff {
 pub struct Price {
     pub version: Box<str>,
     /// Unix seconds.
-    from: Option<u64>,
+    valid_from: Option<u64>,
     /// Seconds of the day in UTC, if it is for a part of it: from the first up to the second, past midnight too.
-    daily: Option<(u64, u64)>,
+    daily_window: Option<(u64, u64)>,
     /// Pico-dollars for each request.
-    request: u64,
-    images: Option<Box<Images>>,
-    scale: Scale,
+    request_picodollars: u64,
+    image_prices: Option<Box<ImagePrices>>,
+    rate_tiers: RateTiers,
     /// What it costs where it is served faster, or when there is time.
-    services: Vec<(Service, Scale)>,
+    service_tiers: Vec<(Service, RateTiers)>,
     /// What is said of batches, and of which buckets it is; half of the price where nothing is.
-    batch: Option<Box<(Rates, [bool; ALL])>>,
+    batch_rates: Option<Box<(Rates, [bool; BUCKET_COUNT])>>,
 }
 
 /// The prices of one model, of which the last that is valid counts.
-pub type Priced = Arc<[Price]>;
+pub type ModelPrices = Arc<[Price]>;
 
-type List = Arc<[(Clause, Priced)]>;
+type PriceList = Arc<[(NameClause, ModelPrices)]>;
 
 /// Whose prices a provider has, and what was found in them.
 #[derive(Debug, Default)]
-struct Seller {
-    lists: Vec<List>,
-    said: HashMap<Box<str>, Priced>,
-    seen: Mutex<HashMap<Box<str>, Option<Priced>>>,
+struct ProviderPrices {
+    lists: Vec<PriceList>,
+    overrides: HashMap<Box<str>, ModelPrices>,
+    lookup_cache: Mutex<HashMap<Box<str>, Option<ModelPrices>>>,
 }
 
 /// Everything that is known of prices.
 #[derive(Debug, Default)]
-pub struct Prices(HashMap<Box<str>, Seller>);
+pub struct Prices(HashMap<Box<str>, ProviderPrices>);
 
 impl Prices {
-    pub fn compile(published: Published, problems: &mut Vec<Problem>) -> Self {
-        let mut lists: HashMap<String, List> = HashMap::with_capacity(published.lists.len());
+    pub fn compile(published: PublishedPrices, problems: &mut Vec<Problem>) -> Self {
+        let mut lists: HashMap<String, PriceList> = HashMap::with_capacity(published.lists.len());
         for (id, models) in published.lists {
             let path = format!("$.prices.lists.{id}");
-            let models = models.into_iter().map(|model| (model.names, compile(model.prices, &path, problems)));
+            let models = models.into_iter().map(|model| (model.names, compile_prices(model.prices, &path, problems)));
             lists.insert(id, models.collect());
         }
-        let mut sellers: HashMap<Box<str>, Seller> = HashMap::new();
+        let mut sellers: HashMap<Box<str>, ProviderPrices> = HashMap::new();
         for (provider, ids) in published.sellers {
             let lists = ids.iter().filter_map(|id| lists.get(id)).map(Arc::clone).collect();
-            sellers.insert(provider.into(), Seller { lists, ..Seller::default() });
+            sellers.insert(provider.into(), ProviderPrices { lists, ..ProviderPrices::default() });
         }
         for (index, row) in published.said.into_iter().enumerate() {
-            let priced = compile(row.prices, &format!("$.prices.said[{index}]"), problems);
-            sellers.entry(row.provider.into()).or_default().said.insert(row.model.into(), priced);
+            let priced = compile_prices(row.prices, &format!("$.prices.said[{index}]"), problems);
+            sellers.entry(row.provider.into()).or_default().overrides.insert(row.model.into(), priced);
         }
         Self(sellers)
     }
@@ -218,117 +224,143 @@ impl Prices {
     /// What a model costs at a moment, in Unix seconds.
     pub fn find<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
         let seller = self.0.get(provider)?;
-        let said = seller.said.get(model).and_then(|priced| valid(priced, at));
+        let said = seller.overrides.get(model).and_then(|priced| find_valid_price(priced, at));
         if let Some(price) = said {
             return Some(take(price));
         }
-        valid(&seller.listed(model)?, at).map(take)
+        find_valid_price(&seller.find_listed(model)?, at).map(take)
     }
 }
 
-impl Seller {
-    fn listed(&self, model: &str) -> Option<Priced> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+impl ProviderPrices {
+    fn find_listed(&self, model: &str) -> Option<ModelPrices> {
+        let mut seen = self.lookup_cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = seen.get(model) {
             return found.clone();
         }
-        let found = self.look_up(&model.to_lowercase());
-        if seen.len() >= MOST_SEEN {
+        let found = self.search_lists(&model.to_lowercase());
+        if seen.len() >= MAX_CACHED_MODELS {
             seen.clear();
         }
         seen.insert(model.into(), found.clone());
         found
     }
 
-    fn look_up(&self, name: &str) -> Option<Priced> {
+    fn search_lists(&self, name: &str) -> Option<ModelPrices> {
         let mut models = self.lists.iter().flat_map(|list| list.iter());
-        models.find(|(names, _)| names.fits(name)).map(|(_, priced)| Arc::clone(priced))
+        models.find(|(names, _)| names.matches(name)).map(|(_, priced)| Arc::clone(priced))
     }
 }
 
 /// The last price that is valid at a moment, in Unix seconds.
-pub fn valid(priced: &[Price], at: u64) -> Option<&Price> {
-    priced.iter().rev().find(|price| price.is_valid(at))
+pub fn find_valid_price(priced: &[Price], at: u64) -> Option<&Price> {
+    priced.iter().rev().find(|price| price.is_valid_at(at))
 }
 
-pub fn compile(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Problem>) -> Priced {
+pub fn compile_prices(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Problem>) -> ModelPrices {
     published.into_iter().map(|price| Price::compile(price, path, problems)).collect()
 }
 
 impl Price {
     fn compile(published: PublishedPrice, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedPrice { version, from, daily, request, images, rates, batch, services: served } = published;
-        let images = Images::of(images);
-        for name in rates.unknown.iter().chain(batch.iter().chain(served.values()).flat_map(|said| &said.unknown)) {
+        let PublishedPrice {
+            version,
+            from: valid_from,
+            daily: daily_window,
+            request: request_picodollars,
+            images,
+            rates,
+            batch,
+            services: served,
+        } = published;
+        let image_prices = ImagePrices::from_published(images);
+        for name in
+            rates.unknown_names.iter().chain(batch.iter().chain(served.values()).flat_map(|said| &said.unknown_names))
+        {
             problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
         }
-        let mut services = Vec::new();
+        let mut service_tiers = Vec::new();
         for (name, said) in served {
             match Service::of(name.as_bytes()) {
-                Some(service) => services.push((service, Scale::compile(&said.over(&rates)))),
+                Some(service) => service_tiers.push((service, RateTiers::compile(&said.with_defaults(&rates)))),
                 None => problems.push(Problem::new(format!("{path}.services.{name}"), "is not a known service")),
             }
         }
-        let has = |said: &Said, at| said.rates.iter().any(|(of, ..)| *of == at);
-        let whose = |batch: &Said, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
-        let own = |batch: &Said| std::array::from_fn(|at| of_kind(at, |at| whose(batch, at)).unwrap_or_default());
-        let batch = batch.map(|batch| Box::new((rates_at(&batch, 0), own(&batch))));
-        Self { version, from, daily, request, images, scale: Scale::compile(&rates), services, batch }
+        let has = |said: &PublishedRates, at| said.rates.iter().any(|(of, ..)| *of == at);
+        let whose = |batch: &PublishedRates, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
+        let own = |batch: &PublishedRates| {
+            std::array::from_fn(|at| find_or_inherit(at, |at| whose(batch, at)).unwrap_or_default())
+        };
+        let batch_rates = batch.map(|batch| Box::new((resolve_rates(&batch, 0), own(&batch))));
+        Self {
+            version,
+            valid_from,
+            daily_window,
+            request_picodollars,
+            image_prices,
+            rate_tiers: RateTiers::compile(&rates),
+            service_tiers,
+            batch_rates,
+        }
     }
 
-    fn is_valid(&self, at: u64) -> bool {
-        let time = at % SECONDS_OF_DAY;
-        let is_hour =
-            self.daily.is_none_or(
-                |(start, end)| {
-                    if start <= end { start <= time && time < end } else { start <= time || time < end }
-                },
-            );
-        is_hour && self.from.is_none_or(|from| from <= at)
+    fn is_valid_at(&self, at: u64) -> bool {
+        let time = at % SECONDS_PER_DAY;
+        let is_hour = self.daily_window.is_none_or(|(start, end)| {
+            if start <= end { start <= time && time < end } else { start <= time || time < end }
+        });
+        is_hour && self.valid_from.is_none_or(|from| from <= at)
     }
 
     /// The same price as somebody pays it whose contract says so; its version names both.
     fn adjusted(&self, by: &Adjustment) -> Self {
         Self {
             version: format!("{}*{}", self.version, by.version).into(),
-            from: self.from,
-            daily: self.daily,
-            request: times(self.request, by.request),
-            images: self.images.as_ref().map(|images| Box::new(images.with(|price| times(price, by.image)))),
-            scale: self.scale.with(|rates| by.rates(rates)),
-            services: self
-                .services
+            valid_from: self.valid_from,
+            daily_window: self.daily_window,
+            request_picodollars: scale_by_millionths(self.request_picodollars, by.request_factor),
+            image_prices: self
+                .image_prices
+                .as_ref()
+                .map(|images| Box::new(images.map_prices(|price| scale_by_millionths(price, by.image_factor)))),
+            rate_tiers: self.rate_tiers.map_rates(|rates| by.adjust_rates(rates)),
+            service_tiers: self
+                .service_tiers
                 .iter()
-                .map(|(service, scale)| (*service, scale.with(|rates| by.rates(rates))))
+                .map(|(service, scale)| (*service, scale.map_rates(|rates| by.adjust_rates(rates))))
                 .collect(),
-            batch: self.batch.as_ref().map(|batch| Box::new((by.rates(&batch.0), batch.1))),
+            batch_rates: self.batch_rates.as_ref().map(|batch| Box::new((by.adjust_rates(&batch.0), batch.1))),
         }
     }
 
     /// Whole nano-dollars, half of one rounded up.
     pub fn cost(&self, usage: &Usage) -> u64 {
-        nanodollars(u128::from(self.request).saturating_add(spent(usage, self.rates_of(usage))))
+        to_nanodollars(
+            u128::from(self.request_picodollars).saturating_add(usage_picodollars(usage, self.select_rates(usage))),
+        )
     }
 
     /// The same in a batch that the provider runs: each bucket by its own rate there, or at half of the price.
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
         let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
-            let own = self.batch.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
-            let whole = if at < TOKENS { 1 } else { 2 };
+            let own = self.batch_rates.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
+            let whole = if at < TOKEN_BUCKET_COUNT { 1 } else { 2 };
             own.unwrap_or_else(|| whole * u128::from(*rate)).saturating_mul(count.into())
         };
-        let tokens = buckets(usage).into_iter().zip(self.rates_of(usage)).enumerate().map(twice);
-        nanodollars(u128::from(self.request / 2).saturating_add(tokens.fold(0, u128::saturating_add) / 2))
+        let tokens = usage_buckets(usage).into_iter().zip(self.select_rates(usage)).enumerate().map(twice);
+        to_nanodollars(
+            u128::from(self.request_picodollars / 2).saturating_add(tokens.fold(0, u128::saturating_add) / 2),
+        )
     }
 
-    fn rates_of(&self, usage: &Usage) -> &Rates {
-        let served = self.services.iter().find(|(service, _)| *service == usage.service);
-        let scale = served.map_or(&self.scale, |(_, scale)| scale);
-        scale.at(usage.total_in())
+    fn select_rates(&self, usage: &Usage) -> &Rates {
+        let served = self.service_tiers.iter().find(|(service, _)| *service == usage.service);
+        let scale = served.map_or(&self.rate_tiers, |(_, scale)| scale);
+        scale.for_length(usage.total_in())
     }
 }
 
-fn nanodollars(pico: u128) -> u64 {
+fn to_nanodollars(pico: u128) -> u64 {
     u64::try_from(pico.saturating_add(500) / 1000).unwrap_or(u64::MAX)
 }
 
@@ -338,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    const LIST: &str = r#"{"sellers":{"openai":["openai"],"azure-openai":["azure","openai"]},
+    const PRICES_JSON: &str = r#"{"sellers":{"openai":["openai"],"azure-openai":["azure","openai"]},
         "lists":{"azure":[{"names":{"is":"own"},"prices":[{"version":"a","rates":{"input":[[0,5]]}}]}],
         "openai":[
         {"names":{"any":[{"is":"gpt-4o"},{"starts":"gpt-4o-2"}]},"prices":[
@@ -350,75 +382,78 @@ mod tests {
             {"version":"night","daily":[79200,3600],"rates":{"input":[[0,499]]}}]}]},
         "said":[{"provider":"mock","model":"m","prices":[{"version":"s","from":50,"rates":{"input":[[0,1000]]}}]}]}"#;
 
-    fn prices() -> Prices {
+    fn sample_prices() -> Prices {
         let mut problems = Vec::new();
-        let prices = Prices::compile(serde_json::from_str(LIST).unwrap(), &mut problems);
+        let prices = Prices::compile(serde_json::from_str(PRICES_JSON).unwrap(), &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
         prices
     }
 
-    fn cost(provider: &str, model: &str, at: u64, usage: Usage) -> Option<(String, u64)> {
-        prices().find(provider, model, at, |price| (price.version.to_string(), price.cost(&usage)))
+    fn find_cost(provider: &str, model: &str, at: u64, usage: Usage) -> Option<(String, u64)> {
+        sample_prices().find(provider, model, at, |price| (price.version.to_string(), price.cost(&usage)))
     }
 
     #[allow(clippy::unnecessary_wraps, reason = "as `cost` has it")]
-    fn said(version: &str, cost: u64) -> Option<(String, u64)> {
+    fn expected_cost(version: &str, cost: u64) -> Option<(String, u64)> {
         Some((version.to_owned(), cost))
     }
 
     #[test]
-    fn each_bucket_is_paid_at_its_own_price_or_at_that_of_its_kind() {
+    fn prices_each_bucket_at_its_own_or_inherited_rate() {
         let usage = Usage { input: 10, output: 2, cache_read: 4, reasoning: 3, audio_in: 1, ..Usage::default() };
-        assert_eq!(cost("openai", "gpt-4o", 2000, usage), said("new", 25_000 + 20_000 + 5_000 + 30_000 + 2_500));
+        assert_eq!(
+            find_cost("openai", "gpt-4o", 2000, usage),
+            expected_cost("new", 25_000 + 20_000 + 5_000 + 30_000 + 2_500)
+        );
         let written = Usage { cache_write_1h: 2, image_in: 1, ..Usage::default() };
-        assert_eq!(cost("openai", "GPT-4o-2024-11-20", 2000, written), said("new", 7_500));
+        assert_eq!(find_cost("openai", "GPT-4o-2024-11-20", 2000, written), expected_cost("new", 7_500));
     }
 
     #[test]
-    fn the_price_of_the_moment_counts() {
+    fn picks_the_price_valid_at_the_time() {
         let one = Usage { input: 1, ..Usage::default() };
-        assert_eq!(cost("openai", "gpt-4o", 999, one), said("old", 1000));
-        assert_eq!(cost("openai", "gpt-4o", 1000, one), said("new", 2500));
+        assert_eq!(find_cost("openai", "gpt-4o", 999, one), expected_cost("old", 1000));
+        assert_eq!(find_cost("openai", "gpt-4o", 1000, one), expected_cost("new", 2500));
         for (time, version) in [(79_199, "day"), (79_200, "night"), (86_400 + 3_599, "night"), (3_600, "day")] {
-            assert_eq!(cost("openai", "my-night", time, one).unwrap().0, version);
+            assert_eq!(find_cost("openai", "my-night", time, one).unwrap().0, version);
         }
-        assert_eq!((cost("mock", "m", 49, one), cost("mock", "m", 50, one)), (None, said("s", 1)));
+        assert_eq!((find_cost("mock", "m", 49, one), find_cost("mock", "m", 50, one)), (None, expected_cost("s", 1)));
     }
 
     #[test]
-    fn a_long_request_is_paid_whole_at_the_price_of_long_ones() {
-        let asked = |input, output| cost("openai", "long", 0, Usage { input, output, ..Usage::default() });
-        assert_eq!(asked(200, 10), said("l", 20));
-        assert_eq!(asked(201, 10), said("l", 60));
-        assert_eq!(asked(401, 1000), said("l", 129));
-        assert_eq!(cost("openai", "long-tts", 0, Usage::default()), None);
+    fn prices_all_tokens_of_a_long_request_at_its_tier() {
+        let asked = |input, output| find_cost("openai", "long", 0, Usage { input, output, ..Usage::default() });
+        assert_eq!(asked(200, 10), expected_cost("l", 20));
+        assert_eq!(asked(201, 10), expected_cost("l", 60));
+        assert_eq!(asked(401, 1000), expected_cost("l", 129));
+        assert_eq!(find_cost("openai", "long-tts", 0, Usage::default()), None);
     }
 
     #[test]
-    fn parts_of_a_nano_dollar_are_rounded_and_sums_never_overflow() {
-        let asked = |input| cost("openai", "x-night", 80_000, Usage { input, ..Usage::default() });
-        assert_eq!((asked(1), asked(2)), (said("night", 0), said("night", 1)));
-        assert_eq!(cost("openai", "x-night", 40_000, Usage::default()), said("day", 2));
+    fn rounds_nanodollars_and_saturates_sums() {
+        let asked = |input| find_cost("openai", "x-night", 80_000, Usage { input, ..Usage::default() });
+        assert_eq!((asked(1), asked(2)), (expected_cost("night", 0), expected_cost("night", 1)));
+        assert_eq!(find_cost("openai", "x-night", 40_000, Usage::default()), expected_cost("day", 2));
         let most = Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() };
-        assert_eq!(cost("openai", "gpt-4o", 2000, most), said("new", u64::MAX));
+        assert_eq!(find_cost("openai", "gpt-4o", 2000, most), expected_cost("new", u64::MAX));
     }
 
     #[test]
-    fn who_sells_others_models_has_their_prices_unless_it_has_its_own() {
-        assert_eq!(cost("azure-openai", "own", 0, Usage::default()).unwrap().0, "a");
-        assert_eq!(cost("azure-openai", "gpt-4o", 0, Usage::default()).unwrap().0, "old");
-        assert_eq!(cost("nobody", "gpt-4o", 0, Usage::default()), None);
+    fn reseller_uses_its_own_list_before_the_original_prices() {
+        assert_eq!(find_cost("azure-openai", "own", 0, Usage::default()).unwrap().0, "a");
+        assert_eq!(find_cost("azure-openai", "gpt-4o", 0, Usage::default()).unwrap().0, "old");
+        assert_eq!(find_cost("nobody", "gpt-4o", 0, Usage::default()), None);
     }
 
     #[test]
-    fn a_batch_costs_what_is_said_of_batches_and_else_half() {
+    fn batch_uses_batch_rates_or_half_price() {
         let tools = Tools { web_searches: 1, ..Tools::default() };
         let usage = Usage { input: 3, output: 2, cache_read: 1, tools, ..Usage::default() };
         let cost = |price: &str| {
             let mut problems = Vec::new();
-            let priced = compile(serde_json::from_str(price).unwrap(), "$", &mut problems);
+            let priced = compile_prices(serde_json::from_str(price).unwrap(), "$", &mut problems);
             assert!(problems.is_empty(), "{problems:?}");
-            valid(&priced, 0).unwrap().batch_cost(&usage)
+            find_valid_price(&priced, 0).unwrap().batch_cost(&usage)
         };
         let half = r#"[{"version":"v","request":4000,"rates":{"input":[[0,1000],[3,3000]],"output":[[0,5000]]}}]"#;
         assert_eq!(cost(half), 2 + 11);
@@ -431,15 +466,15 @@ mod tests {
     }
 
     #[test]
-    fn who_is_served_otherwise_pays_what_is_said_of_that() {
+    fn service_level_uses_its_own_rates() {
         let mut problems = Vec::new();
         let json = r#"[{"version":"v","rates":{"input":[[0,1000],[3,3000]],"output":[[0,5000]],"audio_in":[[0,7000]]},
             "services":{"flex":{"input":[[0,500],[3,1500]],"output":[[0,2500]]},"priority":{"output":[[0,9000]]}}}]"#;
-        let priced = compile(serde_json::from_str(json).unwrap(), "$", &mut problems);
+        let priced = compile_prices(serde_json::from_str(json).unwrap(), "$", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
         let cost = |service, input| {
             let usage = Usage { input, output: 2, audio_in: 1, service, ..Usage::default() };
-            valid(&priced, 0).unwrap().cost(&usage)
+            find_valid_price(&priced, 0).unwrap().cost(&usage)
         };
         for (service, short, long) in [
             (Service::Standard, 2 + 10 + 7, 9 + 10 + 7),
@@ -451,20 +486,25 @@ mod tests {
             assert_eq!((cost(service, 2), cost(service, 3)), (short, long), "{service:?}");
         }
         let json = r#"[{"version":"v","services":{"slow":{}}}]"#;
-        drop(compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
+        drop(compile_prices(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
         assert_eq!(problems[0].path, "$.x.services.slow");
     }
 
     #[test]
-    fn factors_of_a_contract_change_each_price_by_its_kind_and_its_version() {
+    fn contract_factors_scale_prices_and_extend_the_version() {
         let mut problems = Vec::new();
         let by = r#"{"version":"f","request":3000000,"factors":{"input":500000,"output":0,"cache_read":1250000}}"#;
         let adjustment = Adjustment::compile(serde_json::from_str(by).unwrap(), "$", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
-        let own = Own { adjustment: Some(Arc::new(adjustment)), ..Own::default() };
-        let mut tariff = Tariff { prices: Arc::new(prices()), own, others: None, is_batch: false };
+        let own = ProviderPricing { adjustment: Some(Arc::new(adjustment)), ..ProviderPricing::default() };
+        let mut tariff = RequestPricing {
+            prices: Arc::new(sample_prices()),
+            provider_pricing: own,
+            saved_models: None,
+            is_batch: false,
+        };
         let usage = Usage { input: 4, output: 9, cache_read: 8, audio_in: 1, ..Usage::default() };
-        let told = |tariff: &Tariff, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();
+        let told = |tariff: &RequestPricing, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();
         let cost = Cost { nanodollars: 5_000 + 12_500 + 2_500, price_version: Some("new*f".into()) };
         assert_eq!(told(&tariff, "gpt-4o"), cost);
         // Long requests and those that are paid by the request.
@@ -474,28 +514,29 @@ mod tests {
         tariff.is_batch = true;
         assert_eq!(told(&tariff, "gpt-4o").nanodollars, 10_000);
         let own = r#"[{"version":"o","rates":{"input":[[0,2000]]}}]"#;
-        tariff.own.priced = Some(compile(serde_json::from_str(own).unwrap(), "$", &mut problems));
+        tariff.provider_pricing.model_prices =
+            Some(compile_prices(serde_json::from_str(own).unwrap(), "$", &mut problems));
         let cost = Cost { nanodollars: (4 * 1000 + 8 * 2500 + 2000) / 2000, price_version: Some("o*f".into()) };
         assert_eq!(told(&tariff, "gpt-4o"), cost);
     }
 
     #[test]
-    fn any_number_of_made_up_models_takes_bounded_room() {
-        let prices = prices();
-        for index in 0..MOST_SEEN * 2 {
+    fn lookup_cache_is_bounded_for_unknown_models() {
+        let prices = sample_prices();
+        for index in 0..MAX_CACHED_MODELS * 2 {
             assert_eq!(prices.find("openai", &format!("made-up-{index}"), 0, |_| ()), None);
         }
-        assert!(prices.0["openai"].seen.lock().unwrap().len() <= MOST_SEEN);
+        assert!(prices.0["openai"].lookup_cache.lock().unwrap().len() <= MAX_CACHED_MODELS);
     }
 
     #[test]
-    fn a_price_or_a_factor_of_something_unknown_is_refused() {
+    fn rejects_unknown_price_and_factor_names() {
         let mut problems = Vec::new();
         let json = r#"{"version":"v","request":1,"factors":{"water":1}}"#;
         drop(Adjustment::compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
         assert_eq!(problems.remove(0).path, "$.x.factors.water");
         let json = r#"[{"version":"v","rates":{"water":[[0,1]]}}]"#;
-        drop(compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
+        drop(compile_prices(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
         assert_eq!(problems[0].path, "$.x.rates.water");
     }
 }

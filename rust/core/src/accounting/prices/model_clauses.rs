@@ -8,12 +8,12 @@ use serde::Deserialize;
 /// Which names a model goes by; all of them in small letters.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Clause {
+pub(crate) enum NameClause {
     Is(Box<str>),
     Starts(Box<str>),
     Ends(Box<str>),
     Has(Box<str>),
-    Like(Pattern),
+    Like(LazyRegex),
     Not(Box<Self>),
     Any(Vec<Self>),
     All(Vec<Self>),
@@ -22,35 +22,35 @@ pub(crate) enum Clause {
 /// Compiled when it is first needed: few are, and a compiled one is large.
 #[derive(Debug, Deserialize)]
 #[serde(from = "String")]
-pub(crate) struct Pattern {
+pub(crate) struct LazyRegex {
     text: String,
     compiled: OnceLock<Option<Regex>>,
 }
 
-impl From<String> for Pattern {
+impl From<String> for LazyRegex {
     fn from(text: String) -> Self {
         Self { text, compiled: OnceLock::new() }
     }
 }
 
-impl Pattern {
-    fn fits(&self, name: &str) -> bool {
+impl LazyRegex {
+    fn matches(&self, name: &str) -> bool {
         let compiled = self.compiled.get_or_init(|| Regex::new(&self.text).ok());
         compiled.as_ref().is_some_and(|pattern| pattern.is_match(name))
     }
 }
 
-impl Clause {
-    pub(crate) fn fits(&self, name: &str) -> bool {
+impl NameClause {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Is(text) => name == &**text,
             Self::Starts(text) => name.starts_with(&**text),
             Self::Ends(text) => name.ends_with(&**text),
             Self::Has(text) => name.contains(&**text),
-            Self::Like(pattern) => pattern.fits(name),
-            Self::Not(clause) => !clause.fits(name),
-            Self::Any(clauses) => clauses.iter().any(|clause| clause.fits(name)),
-            Self::All(clauses) => clauses.iter().all(|clause| clause.fits(name)),
+            Self::Like(pattern) => pattern.matches(name),
+            Self::Not(clause) => !clause.matches(name),
+            Self::Any(clauses) => clauses.iter().any(|clause| clause.matches(name)),
+            Self::All(clauses) => clauses.iter().all(|clause| clause.matches(name)),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::rates::Said;
-use crate::accounting::prices::model_clauses::Clause;
+use super::rates::PublishedRates;
+use crate::accounting::prices::model_clauses::NameClause;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,18 +35,18 @@ pub struct PublishedPrice {
     pub(crate) images: BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>,
     /// By bucket: pico-dollars for a token, where more than so many are asked.
     #[serde(default)]
-    pub(crate) rates: Said,
+    pub(crate) rates: PublishedRates,
     /// Likewise, in batches that the provider runs.
     #[serde(default)]
-    pub(crate) batch: Option<Said>,
+    pub(crate) batch: Option<PublishedRates>,
     /// Likewise, by what its provider calls the way in which it was served.
     #[serde(default)]
-    pub(crate) services: BTreeMap<String, Said>,
+    pub(crate) services: BTreeMap<String, PublishedRates>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct PublishedPrices {
     /// The list of each provider, and those in which others' models are looked up.
     #[serde(default)]
     pub(crate) sellers: BTreeMap<String, Vec<String>>,
@@ -54,19 +54,19 @@ pub struct Published {
     pub(crate) lists: BTreeMap<String, Vec<PublishedModel>>,
     /// What the operator says instead.
     #[serde(default)]
-    pub(crate) said: Vec<PublishedSaid>,
+    pub(crate) said: Vec<PublishedOverride>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PublishedModel {
-    pub(crate) names: Clause,
+    pub(crate) names: NameClause,
     pub(crate) prices: Vec<PublishedPrice>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PublishedSaid {
+pub(crate) struct PublishedOverride {
     pub(crate) provider: String,
     pub(crate) model: String,
     pub(crate) prices: Vec<PublishedPrice>,

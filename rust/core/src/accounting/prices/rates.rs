@@ -9,15 +9,15 @@ use serde::{
 };
 
 /// So many kinds of tokens, and of all that has a price.
-pub const TOKENS: usize = 12;
-pub const ALL: usize = 19;
+pub const TOKEN_BUCKET_COUNT: usize = 12;
+pub const BUCKET_COUNT: usize = 19;
 
 /// Pico-dollars for one token of each bucket, in the order of `buckets`, and for one use of each tool, which costs as much in a
 /// batch.
-pub type Rates = [u64; ALL];
+pub type Rates = [u64; BUCKET_COUNT];
 
 /// Name of each bucket's price, and of the price that stands for it where it has none.
-pub const NAMES: [(&str, Option<&str>); ALL] = [
+pub const BUCKET_NAMES: [(&str, Option<&str>); BUCKET_COUNT] = [
     ("input", None),
     ("output", None),
     ("cache_read", Some("input")),
@@ -39,7 +39,7 @@ pub const NAMES: [(&str, Option<&str>); ALL] = [
     ("search", None),
 ];
 
-pub fn buckets(usage: &Usage) -> Rates {
+pub fn usage_buckets(usage: &Usage) -> Rates {
     let Tools { web_searches, file_searches, x_searches, code_executions, attachment_searches, maps, rankings } =
         usage.tools;
     [
@@ -67,41 +67,41 @@ pub fn buckets(usage: &Usage) -> Rates {
 
 /// What tokens cost.
 #[derive(Debug, Default)]
-pub struct Scale {
-    rates: Rates,
+pub struct RateTiers {
+    base_rates: Rates,
     /// Rates of all tokens where more than so many are asked, the longest first.
     tiers: Vec<(u64, Rates)>,
 }
 
 /// Which bucket costs what, where more than so many tokens are asked. There are thousands: they are kept in little room.
 #[derive(Debug, Clone, Default)]
-pub struct Said {
+pub struct PublishedRates {
     pub rates: Vec<(usize, u64, u64)>,
-    pub unknown: Vec<String>,
+    pub unknown_names: Vec<String>,
 }
 
-impl<'de> Deserialize<'de> for Said {
+impl<'de> Deserialize<'de> for PublishedRates {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Saying)
+        deserializer.deserialize_map(PublishedRatesVisitor)
     }
 }
 
-struct Saying;
+struct PublishedRatesVisitor;
 
-impl<'de> Visitor<'de> for Saying {
-    type Value = Said;
+impl<'de> Visitor<'de> for PublishedRatesVisitor {
+    type Value = PublishedRates;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("prices by bucket")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Said, A::Error> {
-        let mut said = Said::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<PublishedRates, A::Error> {
+        let mut said = PublishedRates::default();
         while let Some(name) = members.next_key::<Cow<str>>()? {
             let tiers = members.next_value::<Vec<(u64, u64)>>()?;
-            match NAMES.iter().position(|(known, _)| *known == name) {
+            match BUCKET_NAMES.iter().position(|(known, _)| *known == name) {
                 Some(bucket) => said.rates.extend(tiers.into_iter().map(|(start, rate)| (bucket, start, rate))),
-                None => said.unknown.push(name.into_owned()),
+                None => said.unknown_names.push(name.into_owned()),
             }
         }
         said.rates.shrink_to_fit();
@@ -109,59 +109,60 @@ impl<'de> Visitor<'de> for Saying {
     }
 }
 
-impl Scale {
-    pub fn compile(said: &Said) -> Self {
+impl RateTiers {
+    pub fn compile(said: &PublishedRates) -> Self {
         let mut starts: Vec<u64> = said.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
         starts.sort_unstable_by(|one, other| other.cmp(one));
         starts.dedup();
-        let tiers = starts.into_iter().map(|start| (start, rates_at(said, start))).collect();
-        Self { rates: rates_at(said, 0), tiers }
+        let tiers = starts.into_iter().map(|start| (start, resolve_rates(said, start))).collect();
+        Self { base_rates: resolve_rates(said, 0), tiers }
     }
 
     /// The same with other rates.
-    pub fn with(&self, other: impl Fn(&Rates) -> Rates) -> Self {
+    pub fn map_rates(&self, other: impl Fn(&Rates) -> Rates) -> Self {
         let tiers = self.tiers.iter().map(|(start, rates)| (*start, other(rates))).collect();
-        Self { rates: other(&self.rates), tiers }
+        Self { base_rates: other(&self.base_rates), tiers }
     }
 
     /// Of a request of this length.
-    pub fn at(&self, length: u64) -> &Rates {
+    pub fn for_length(&self, length: u64) -> &Rates {
         let tier = self.tiers.iter().find(|(start, _)| length > *start);
-        tier.map_or(&self.rates, |(_, rates)| rates)
+        tier.map_or(&self.base_rates, |(_, rates)| rates)
     }
 }
 
-impl Said {
+impl PublishedRates {
     /// The same, and of other buckets what is said elsewhere.
-    pub fn over(self, other: &Self) -> Self {
+    pub fn with_defaults(self, other: &Self) -> Self {
         let is_said = |at: usize| self.rates.iter().any(|(of, ..)| *of == at);
         let more: Vec<_> = other.rates.iter().filter(|(of, ..)| !is_said(*of)).copied().collect();
-        Self { rates: [self.rates, more].concat(), unknown: self.unknown }
+        Self { rates: [self.rates, more].concat(), unknown_names: self.unknown_names }
     }
 }
 
 /// Pico-dollars.
-pub fn spent(usage: &Usage, rates: &Rates) -> u128 {
-    let products = buckets(usage).into_iter().zip(rates).map(|(count, rate)| u128::from(count) * u128::from(*rate));
+pub fn usage_picodollars(usage: &Usage, rates: &Rates) -> u128 {
+    let products =
+        usage_buckets(usage).into_iter().zip(rates).map(|(count, rate)| u128::from(count) * u128::from(*rate));
     products.fold(0, u128::saturating_add)
 }
 
 /// All rates of a request of this length; what has no price of its own takes that of what it is a kind of.
-pub fn rates_at(rates: &Said, length: u64) -> Rates {
+pub fn resolve_rates(rates: &PublishedRates, length: u64) -> Rates {
     let own = |bucket: usize| {
         let tiers = rates.rates.iter().filter(|(of, start, _)| *of == bucket && *start <= length);
         tiers.max_by_key(|(_, start, _)| *start).map(|(_, _, rate)| *rate)
     };
-    std::array::from_fn(|bucket| of_kind(bucket, own).unwrap_or_default())
+    std::array::from_fn(|bucket| find_or_inherit(bucket, own).unwrap_or_default())
 }
 
 /// What is said of a bucket, or of what it is a kind of.
-pub fn of_kind<T>(mut bucket: usize, own: impl Fn(usize) -> Option<T>) -> Option<T> {
+pub fn find_or_inherit<T>(mut bucket: usize, own: impl Fn(usize) -> Option<T>) -> Option<T> {
     loop {
         if let found @ Some(_) = own(bucket) {
             return found;
         }
-        let other = NAMES[bucket].1?;
-        bucket = NAMES.iter().position(|(name, _)| *name == other)?;
+        let other = BUCKET_NAMES[bucket].1?;
+        bucket = BUCKET_NAMES.iter().position(|(name, _)| *name == other)?;
     }
 }

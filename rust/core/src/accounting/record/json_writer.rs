@@ -7,12 +7,12 @@ use penstock_llm::timestamp;
 use serde::Serialize;
 
 /// An object that is being written.
-pub struct Members<'o>(&'o mut Vec<u8>);
+pub struct ObjectWriter<'o>(&'o mut Vec<u8>);
 
 /// Writes one object.
-pub fn write_object(out: &mut Vec<u8>, members: impl FnOnce(&mut Members<'_>)) {
+pub fn write_object(out: &mut Vec<u8>, members: impl FnOnce(&mut ObjectWriter<'_>)) {
     out.push(b'{');
-    members(&mut Members(out));
+    members(&mut ObjectWriter(out));
     out.push(b'}');
 }
 
@@ -20,38 +20,38 @@ pub fn write_object(out: &mut Vec<u8>, members: impl FnOnce(&mut Members<'_>)) {
     clippy::inline_always,
     reason = "where a key is known when this is compiled, its letters are copied by no call"
 )]
-impl Members<'_> {
+impl ObjectWriter<'_> {
     #[inline(always)]
     pub fn text(&mut self, key: &str, value: &str) {
-        write_text(self.key(key), value.as_bytes());
+        write_string(self.write_key(key), value.as_bytes());
     }
 
     /// Both as bytes, with a mark in the place of what is not UTF-8.
     pub fn bytes(&mut self, key: &[u8], value: &[u8]) {
-        self.next();
-        write_text(self.0, key);
+        self.write_separator();
+        write_string(self.0, key);
         self.0.push(b':');
-        write_text(self.0, value);
+        write_string(self.0, value);
     }
 
     #[inline(always)]
     pub fn number(&mut self, key: &str, value: impl itoa::Integer) {
         let mut digits = itoa::Buffer::new();
-        self.key(key).extend_from_slice(digits.format(value).as_bytes());
+        self.write_key(key).extend_from_slice(digits.format(value).as_bytes());
     }
 
     #[inline(always)]
-    pub fn flag(&mut self, key: &str, value: bool) {
-        self.key(key).extend_from_slice(if value { b"true" } else { b"false" });
+    pub fn boolean(&mut self, key: &str, value: bool) {
+        self.write_key(key).extend_from_slice(if value { b"true" } else { b"false" });
     }
 
     pub fn null(&mut self, key: &str) {
-        self.key(key).extend_from_slice(b"null");
+        self.write_key(key).extend_from_slice(b"null");
     }
 
     /// As RFC 3339 has it, in milliseconds since the epoch.
-    pub fn moment(&mut self, key: &str, since_epoch: Duration) {
-        write_plain(self.key(key), &timestamp::in_milliseconds(since_epoch));
+    pub fn timestamp(&mut self, key: &str, since_epoch: Duration) {
+        write_unescaped_string(self.write_key(key), &timestamp::in_milliseconds(since_epoch));
     }
 
     /// As a number with up to three digits behind its point.
@@ -70,13 +70,13 @@ impl Members<'_> {
         self.0.extend_from_slice(letters);
     }
 
-    pub fn object(&mut self, key: &str, members: impl FnOnce(&mut Members<'_>)) {
-        write_object(self.key(key), members);
+    pub fn object(&mut self, key: &str, members: impl FnOnce(&mut ObjectWriter<'_>)) {
+        write_object(self.write_key(key), members);
     }
 
     /// A list of what `write` makes of each.
     pub fn list<T>(&mut self, key: &str, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
-        let out = self.key(key);
+        let out = self.write_key(key);
         out.push(b'[');
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
@@ -88,21 +88,21 @@ impl Members<'_> {
     }
 
     /// Whatever is rare.
-    pub fn value(&mut self, key: &str, value: &impl Serialize) {
-        drop(serde_json::to_writer(self.key(key), value));
+    pub fn serialize_value(&mut self, key: &str, value: &impl Serialize) {
+        drop(serde_json::to_writer(self.write_key(key), value));
     }
 
     /// `key` is a name of ours.
     #[inline(always)]
-    fn key(&mut self, key: &str) -> &mut Vec<u8> {
-        self.next();
+    fn write_key(&mut self, key: &str) -> &mut Vec<u8> {
+        self.write_separator();
         self.0.push(b'"');
         self.0.extend_from_slice(key.as_bytes());
         self.0.extend_from_slice(b"\":");
         self.0
     }
 
-    fn next(&mut self) {
+    fn write_separator(&mut self) {
         // No value ends like this.
         if self.0.last() != Some(&b'{') {
             self.0.push(b',');
@@ -110,37 +110,37 @@ impl Members<'_> {
     }
 }
 
-fn write_text(out: &mut Vec<u8>, text: &[u8]) {
-    if is_plain(text) {
-        write_plain(out, text);
+fn write_string(out: &mut Vec<u8>, text: &[u8]) {
+    if is_plain_ascii(text) {
+        write_unescaped_string(out, text);
     } else {
         drop(serde_json::to_writer(out, &String::from_utf8_lossy(text)));
     }
 }
 
-fn write_plain(out: &mut Vec<u8>, text: &[u8]) {
+fn write_unescaped_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(text);
     out.push(b'"');
 }
 
 /// Whether text is ASCII of which nothing is to be escaped.
-fn is_plain(text: &[u8]) -> bool {
+fn is_plain_ascii(text: &[u8]) -> bool {
     let (words, rest) = text.as_chunks::<8>();
     match text.last_chunk::<8>() {
-        Some(last) => words.iter().chain([last]).all(|word| odd_in(u64::from_le_bytes(*word)) == 0),
+        Some(last) => words.iter().chain([last]).all(|word| special_byte_mask(u64::from_le_bytes(*word)) == 0),
         None => rest.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')),
     }
 }
 
 /// Not zero where one of eight bytes is a quote, a backslash, a control character or not ASCII.
-fn odd_in(word: u64) -> u64 {
-    const LOW: u64 = u64::from_le_bytes([1; 8]);
-    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
-    let quotes = (word ^ u64::from_le_bytes([b'"'; 8])).wrapping_sub(LOW);
-    let backslashes = (word ^ u64::from_le_bytes([b'\\'; 8])).wrapping_sub(LOW);
+fn special_byte_mask(word: u64) -> u64 {
+    const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
+    let quotes = (word ^ u64::from_le_bytes([b'"'; 8])).wrapping_sub(LOW_BITS);
+    let backslashes = (word ^ u64::from_le_bytes([b'\\'; 8])).wrapping_sub(LOW_BITS);
     let controls = word.wrapping_sub(u64::from_le_bytes([b' '; 8]));
-    (quotes | backslashes | controls | word) & HIGH
+    (quotes | backslashes | controls | word) & HIGH_BITS
 }
 
 #[cfg(test)]
@@ -150,23 +150,23 @@ mod tests {
 
     use super::*;
 
-    fn written(members: impl FnOnce(&mut Members<'_>)) -> String {
+    fn write_to_string(members: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
         let mut out = Vec::new();
         write_object(&mut out, members);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn members_stand_one_after_the_other() {
-        let text = written(|line| {
+    fn writes_members_in_order() {
+        let text = write_to_string(|line| {
             line.text("text", "a \"b\"");
             line.object("none", |_| ());
             line.object("inner", |inner| inner.number("small", -1));
-            line.flag("is", true);
+            line.boolean("is", true);
             line.null("nothing");
-            line.moment("at", Duration::from_millis(1500));
+            line.timestamp("at", Duration::from_millis(1500));
             line.list("objects", &[1, 2], |out, n| write_object(out, |inner| inner.number("n", *n)));
-            line.value("list", &[1, 2]);
+            line.serialize_value("list", &[1, 2]);
         });
         let expected = concat!(
             r#"{"text":"a \"b\"","none":{},"inner":{"small":-1},"is":true,"nothing":null,"#,
@@ -176,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn times_have_a_point() {
-        let told = |micros| written(|line| line.milliseconds("t", Duration::from_micros(micros)));
+    fn durations_always_have_a_decimal_point() {
+        let told = |micros| write_to_string(|line| line.milliseconds("t", Duration::from_micros(micros)));
         for (micros, text) in
             [(0, "0.0"), (7, "0.007"), (1000, "1.0"), (1050, "1.05"), (12_345, "12.345"), (100, "0.1")]
         {
@@ -189,7 +189,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read_back(key in any::<Vec<u8>>(), value in any::<Vec<u8>>(), text in any::<String>()) {
             let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let read: Value = serde_json::from_str(&written(|line| {
+            let read: Value = serde_json::from_str(&write_to_string(|line| {
                 line.bytes(&key, &value);
                 line.object("inner", |inner| inner.text("text", &text));
             })).unwrap();
@@ -200,7 +200,7 @@ mod tests {
 
         #[test]
         fn times_are_what_a_general_serialiser_writes(micros in 0..1u64 << 50) {
-            let read: Value = serde_json::from_str(&written(|line| line.milliseconds("t", Duration::from_micros(micros)))).unwrap();
+            let read: Value = serde_json::from_str(&write_to_string(|line| line.milliseconds("t", Duration::from_micros(micros)))).unwrap();
             prop_assert_eq!(&read["t"], &json!(micros as f64 / 1000.0));
         }
     }

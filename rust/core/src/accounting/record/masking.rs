@@ -3,16 +3,16 @@
 use std::borrow::Cow;
 
 use crate::{
-    accounting::record::json_writer::Members,
-    ingress::headers::{Head, Headers},
+    accounting::record::json_writer::ObjectWriter,
+    ingress::headers::{Headers, RequestHead},
 };
 
 const MASK: &str = "***";
 /// Keys may be among them.
-const SUB_PROTOCOLS: &[u8] = b"sec-websocket-protocol";
+const WEBSOCKET_PROTOCOL_HEADER: &[u8] = b"sec-websocket-protocol";
 
 /// Writes header fields with everything masked that may be a secret, or is listed by its lower-case name.
-pub fn masked_headers(fields: &mut Members<'_>, headers: &Headers, listed: &[&[String]]) {
+pub fn write_masked_headers(fields: &mut ObjectWriter<'_>, headers: &Headers, listed: &[&[String]]) {
     for (name, value) in headers.iter() {
         let is_listed = || listed.iter().any(|list| list.iter().any(|listed| listed.as_bytes() == name));
         // An inline config may hold a key, whatever the prefix of its header; so may one that is broken.
@@ -20,7 +20,7 @@ pub fn masked_headers(fields: &mut Members<'_>, headers: &Headers, listed: &[&[S
         if may_be_secret(name) || is_inline() || is_listed() {
             fields.bytes(name, MASK.as_bytes());
         } else if name.ends_with(b"-custom-host") || name == b"referer" {
-            fields.bytes(name, bare_url(&String::from_utf8_lossy(value)).as_bytes());
+            fields.bytes(name, strip_url_secrets(&String::from_utf8_lossy(value)).as_bytes());
         } else {
             fields.bytes(name, value);
         }
@@ -36,7 +36,7 @@ pub fn is_slug(text: &[u8]) -> bool {
 pub fn may_be_secret(name: impl AsRef<[u8]>) -> bool {
     let name = name.as_ref();
     // By their first letter: each request's names are looked through.
-    name == SUB_PROTOCOLS
+    name == WEBSOCKET_PROTOCOL_HEADER
         || name.iter().enumerate().any(|(at, first)| {
             let parts: &[&[u8]] = match first {
                 b'a' => &[b"auth"],
@@ -52,14 +52,14 @@ pub fn may_be_secret(name: impl AsRef<[u8]>) -> bool {
 }
 
 /// A URL without what may be a secret in it: its user and its query.
-fn bare_url(url: &str) -> &str {
+fn strip_url_secrets(url: &str) -> &str {
     // The user first: what it holds need not be escaped as it should be.
     let rest = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
     rest.split(['?', '#']).next().unwrap_or_default()
 }
 
 /// Path and query; the values of parameters that may be secrets are masked.
-pub fn masked_url(head: &Head) -> Cow<'_, str> {
+pub fn mask_url(head: &RequestHead) -> Cow<'_, str> {
     if head.query.is_empty() {
         return Cow::Borrowed(&head.path);
     }
@@ -69,7 +69,7 @@ pub fn masked_url(head: &Head) -> Cow<'_, str> {
             url.push('&');
         }
         match pair.split_once('=') {
-            Some((name, _)) if opens(&plain(name)) => {
+            Some((name, _)) if is_secret_param(&decode_param_name(name)) => {
                 url.push_str(name);
                 url.push('=');
                 url.push_str(MASK);
@@ -81,12 +81,12 @@ pub fn masked_url(head: &Head) -> Cow<'_, str> {
 }
 
 /// Whether a parameter's value may open something: a secret, or the signature of an address that needs no other.
-fn opens(name: &str) -> bool {
+fn is_secret_param(name: &str) -> bool {
     name == "sig" || may_be_secret(name)
 }
 
 /// A parameter's name as its reader will see it: escapes undone, in lower case.
-fn plain(name: &str) -> String {
+fn decode_param_name(name: &str) -> String {
     url::form_urlencoded::parse(name.as_bytes()).next().map_or_else(String::new, |(name, _)| name.to_ascii_lowercase())
 }
 
@@ -95,15 +95,17 @@ mod tests {
     use super::*;
     use crate::accounting::record::json_writer::write_object;
 
-    fn masked(fields: &[(&str, &str)]) -> String {
+    fn mask_to_json(fields: &[(&str, &str)]) -> String {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let mut out = Vec::new();
-        write_object(&mut out, |fields| masked_headers(fields, &headers, &[&["x-user".into()], &["x-team".into()]]));
+        write_object(&mut out, |fields| {
+            write_masked_headers(fields, &headers, &[&["x-user".into()], &["x-team".into()]])
+        });
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn masks_what_may_be_a_secret_and_what_is_listed() {
+    fn masks_possible_secrets_and_listed_headers() {
         for (name, value) in [
             ("authorization", "Bearer sk-1"),
             ("sec-websocket-protocol", "openai-insecure-api-key.sk-1"),
@@ -116,20 +118,17 @@ mod tests {
             ("x-gateway-custom-host", "https://host/?key=sk-1"),
             ("referer", "https://host/?key=sk-1"),
         ] {
-            assert!(!masked(&[(name, value)]).contains("sk-1"), "{name}: {value}");
+            assert!(!mask_to_json(&[(name, value)]).contains("sk-1"), "{name}: {value}");
         }
         let plain = [("accept", "*/*"), ("x-gateway-config", "pc-1")];
-        assert_eq!(masked(&plain), r#"{"accept":"*/*","x-gateway-config":"pc-1"}"#);
+        assert_eq!(mask_to_json(&plain), r#"{"accept":"*/*","x-gateway-config":"pc-1"}"#);
     }
 
     #[test]
-    fn the_values_of_parameters_that_may_be_secrets_are_masked() {
-        let head = |query: &str| Head { path: "/v1/x".into(), query: query.into(), ..Head::default() };
-        assert_eq!(masked_url(&head("key=sk-3&page=2")), "/v1/x?key=***&page=2");
-        assert_eq!(masked_url(&head("access%5Ftoken=sk-3")), "/v1/x?access%5Ftoken=***");
-        assert_eq!(
-            masked_url(&head("X-Goog-Signature=a&sig=b&signal=c")),
-            "/v1/x?X-Goog-Signature=***&sig=***&signal=c"
-        );
+    fn masks_query_parameters_that_may_be_secrets() {
+        let head = |query: &str| RequestHead { path: "/v1/x".into(), query: query.into(), ..RequestHead::default() };
+        assert_eq!(mask_url(&head("key=sk-3&page=2")), "/v1/x?key=***&page=2");
+        assert_eq!(mask_url(&head("access%5Ftoken=sk-3")), "/v1/x?access%5Ftoken=***");
+        assert_eq!(mask_url(&head("X-Goog-Signature=a&sig=b&signal=c")), "/v1/x?X-Goog-Signature=***&sig=***&signal=c");
     }
 }

@@ -12,11 +12,11 @@ use crate::{
 };
 
 /// Most characters of a value.
-const LONGEST: usize = 128;
+const MAX_VALUE_CHARS: usize = 128;
 /// The name of the person behind a request.
-const USER: &str = "_user";
+const USER_KEY: &str = "_user";
 /// The name of what several requests belong to.
-pub const SESSION: &str = "session_id";
+pub const SESSION_KEY: &str = "session_id";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
@@ -27,7 +27,7 @@ pub struct Metadata {
 
 impl Metadata {
     /// Reads `x-gateway-metadata`: a JSON map of texts.
-    pub fn read(json: &str) -> Self {
+    pub fn parse(json: &str) -> Self {
         let Ok(map) = serde_json::from_str::<Map<String, Value>>(json) else {
             return Self { pairs: Vec::new(), problem: Some("must be a JSON object".into()) };
         };
@@ -36,10 +36,10 @@ impl Metadata {
             match value {
                 Value::String(text) if is_short(&text) => metadata.pairs.push((key, text)),
                 _ => {
-                    let key: String = key.chars().take(LONGEST).collect();
-                    metadata
-                        .problem
-                        .get_or_insert_with(|| format!("`{key}` must be a text of at most {LONGEST} characters"));
+                    let key: String = key.chars().take(MAX_VALUE_CHARS).collect();
+                    metadata.problem.get_or_insert_with(|| {
+                        format!("`{key}` must be a text of at most {MAX_VALUE_CHARS} characters")
+                    });
                 }
             }
         }
@@ -47,14 +47,14 @@ impl Metadata {
     }
 
     /// What the caller said wins over what is found elsewhere; of that, only what fits is kept.
-    pub fn add(&mut self, key: &str, value: &str) {
+    pub fn add_if_absent(&mut self, key: &str, value: &str) {
         if is_short(value) && !key.is_empty() && !self.pairs.iter().any(|(known, _)| known == key) {
             self.pairs.push((key.to_owned(), value.to_owned()));
         }
     }
 
     /// What a key or its workspace says wins over what the caller said.
-    pub fn impose(&mut self, pairs: &[(String, String)]) {
+    pub fn override_with(&mut self, pairs: &[(String, String)]) {
         for (key, value) in pairs {
             self.pairs.retain(|(known, _)| known != key);
             self.pairs.push((key.clone(), value.clone()));
@@ -63,7 +63,7 @@ impl Metadata {
 
     /// The `user` of the body stands for who asks where nothing else does.
     pub fn add_user(&mut self, user: &str) {
-        self.add(USER, user);
+        self.add_if_absent(USER_KEY, user);
     }
 
     /// Takes W3C baggage: `key=value;property,…`, percent-encoded.
@@ -76,22 +76,22 @@ impl Metadata {
             if let Some((key, value)) = pair.split_once('=')
                 && !masking::may_be_secret(key.to_ascii_lowercase())
             {
-                self.add(key.trim(), &decoded(value.trim()));
+                self.add_if_absent(key.trim(), &percent_decode(value.trim()));
             }
         }
     }
 
     /// Takes the values of header fields that an operator listed, by their lower-case names.
-    pub fn add_fields<'n>(&mut self, headers: &Headers, listed: impl Iterator<Item = &'n String>) {
+    pub fn add_headers<'n>(&mut self, headers: &Headers, listed: impl Iterator<Item = &'n String>) {
         for name in listed {
-            if let Some(value) = headers.text(name) {
-                self.add(name, value);
+            if let Some(value) = headers.get_str(name) {
+                self.add_if_absent(name, value);
             }
         }
     }
 
     /// Refuses what cannot be kept as it was sent.
-    pub fn check(&self) -> Result<()> {
+    pub fn validate(&self) -> Result<()> {
         match &self.problem {
             None => Ok(()),
             Some(message) => Err(Error::HeaderInvalid { name: "x-gateway-metadata", message: message.clone() }),
@@ -108,11 +108,11 @@ impl Metadata {
 }
 
 fn is_short(text: &str) -> bool {
-    text.len() <= LONGEST || text.chars().count() <= LONGEST
+    text.len() <= MAX_VALUE_CHARS || text.chars().count() <= MAX_VALUE_CHARS
 }
 
 /// Percent escapes undone; a plus sign stays one.
-fn decoded(text: &str) -> Cow<'_, str> {
+fn percent_decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
     }
@@ -137,25 +137,25 @@ impl Serialize for Metadata {
 mod tests {
     use super::*;
 
-    fn fields(fields: &[(&str, &str)]) -> Headers {
+    fn build_headers(fields: &[(&str, &str)]) -> Headers {
         fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
     }
 
-    fn shown(metadata: &Metadata) -> String {
+    fn to_json(metadata: &Metadata) -> String {
         serde_json::to_string(metadata).unwrap()
     }
 
     #[test]
-    fn a_map_of_texts_becomes_two_lists() {
-        let metadata = Metadata::read(r#"{"_user":"ann","team":"red"}"#);
-        assert!(metadata.check().is_ok());
-        assert_eq!(shown(&metadata), r#"{"key":["_user","team"],"value":["ann","red"]}"#);
+    fn serializes_as_two_parallel_lists() {
+        let metadata = Metadata::parse(r#"{"_user":"ann","team":"red"}"#);
+        assert!(metadata.validate().is_ok());
+        assert_eq!(to_json(&metadata), r#"{"key":["_user","team"],"value":["ann","red"]}"#);
     }
 
     #[test]
-    fn what_is_no_map_of_short_texts_is_refused_by_name() {
+    fn rejects_values_that_are_not_short_strings_by_key() {
         let longest = "é".repeat(128);
-        assert!(Metadata::read(&format!(r#"{{"a":"{longest}"}}"#)).check().is_ok());
+        assert!(Metadata::parse(&format!(r#"{{"a":"{longest}"}}"#)).validate().is_ok());
         for (json, named) in [
             (format!(r#"{{"a":"1","b":"{longest}x"}}"#), "`b`"),
             (r#"{"a":1}"#.into(), "`a`"),
@@ -164,35 +164,35 @@ mod tests {
             ("[]".into(), "object"),
             ("{".into(), "object"),
         ] {
-            let error = Metadata::read(&json).check().unwrap_err();
+            let error = Metadata::parse(&json).validate().unwrap_err();
             assert_eq!((error.status(), error.message().contains(named)), (400, true), "{json}: {}", error.message());
         }
     }
 
     #[test]
-    fn baggage_is_merged_and_what_is_said_plainly_wins() {
-        let mut metadata = Metadata::read(r#"{"team":"red"}"#);
-        metadata.add_baggage(&fields(&[
+    fn merges_baggage_but_explicit_metadata_wins() {
+        let mut metadata = Metadata::parse(r#"{"team":"red"}"#);
+        metadata.add_baggage(&build_headers(&[
             ("baggage", "team=blue , userId=Am%C3%A9lie%20%2B;prop=1;x"),
             ("baggage", "isProduction=a+b,broken,=empty,api_key=sk-1"),
         ]));
-        assert_eq!(shown(&metadata), r#"{"key":["team","userId","isProduction"],"value":["red","Amélie +","a+b"]}"#);
+        assert_eq!(to_json(&metadata), r#"{"key":["team","userId","isProduction"],"value":["red","Amélie +","a+b"]}"#);
     }
 
     #[test]
-    fn the_user_of_the_body_is_taken_where_none_was_named() {
+    fn uses_user_of_body_if_none_is_set() {
         let mut metadata = Metadata::default();
         metadata.add_user("bob");
         metadata.add_user("eve");
-        assert_eq!(shown(&metadata), r#"{"key":["_user"],"value":["bob"]}"#);
+        assert_eq!(to_json(&metadata), r#"{"key":["_user"],"value":["bob"]}"#);
     }
 
     #[test]
-    fn listed_header_fields_come_along_where_they_fit() {
+    fn adds_listed_headers_that_fit() {
         let mut metadata = Metadata::default();
-        let headers = fields(&[("X-Team", "red"), ("x-long", &"l".repeat(129))]);
+        let headers = build_headers(&[("X-Team", "red"), ("x-long", &"l".repeat(129))]);
         let listed = ["x-team", "x-long", "x-absent"].map(String::from);
-        metadata.add_fields(&headers, listed.iter());
-        assert_eq!(shown(&metadata), r#"{"key":["x-team"],"value":["red"]}"#);
+        metadata.add_headers(&headers, listed.iter());
+        assert_eq!(to_json(&metadata), r#"{"key":["x-team"],"value":["red"]}"#);
     }
 }

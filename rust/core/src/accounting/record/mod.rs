@@ -16,24 +16,24 @@ use std::{
 };
 
 use penstock_llm::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     usage::{Mark, Usage},
 };
 use tokio::runtime::Handle;
 use uuid::{Builder, Uuid};
 
-pub use crate::accounting::record::charges::{Payment, Shares};
-pub use crate::accounting::record::deferred_billing::Later;
-pub use crate::accounting::record::request_log::{Detail, Events, Facts};
+pub use crate::accounting::record::charges::{Billing, SessionUsage};
+pub use crate::accounting::record::deferred_billing::DeferredBilling;
+pub use crate::accounting::record::request_log::{Detail, RequestLog, SessionEvents};
 
 use masking::may_be_secret;
 use outbox::Outbox;
 
 use crate::{
-    accounting::token_counting::{Answered, Counting},
-    ingress::headers::Head,
+    accounting::token_counting::{CountableResponse, TokenCounter},
+    ingress::headers::RequestHead,
     process::{metrics::Metrics, settings::Settings},
-    response::compressed::Packed,
+    response::compressed::CompressedResponse,
 };
 
 /// How a request ended.
@@ -45,7 +45,7 @@ pub enum Outcome {
     /// The caller left before the end.
     Aborted,
     /// The provider's answer broke off after it had begun.
-    Cut,
+    Truncated,
     /// A fault of ours.
     Panicked,
 }
@@ -56,123 +56,132 @@ impl Outcome {
             Self::Complete => "complete",
             Self::Refused => "refused",
             Self::Aborted => "aborted",
-            Self::Cut => "cut",
+            Self::Truncated => "cut",
             Self::Panicked => "panicked",
         }
     }
 }
 
 /// Where records go, shared by all requests of a worker.
-pub struct Sink {
+pub struct RecordSink {
     pub outbox: Outbox,
     pub metrics: Metrics,
-    pub counting: Counting,
+    pub token_counter: TokenCounter,
     pub worker: u32,
-    pub records: bool,
+    pub should_record: bool,
     /// Lower-case names of header fields that are masked besides the obvious ones.
-    pub sensitive: Vec<String>,
+    pub sensitive_headers: Vec<String>,
     /// Lower-case names of header fields whose values become metadata.
-    pub noted: Vec<String>,
+    pub metadata_headers: Vec<String>,
 }
 
-impl Sink {
+impl RecordSink {
     pub fn new(settings: &Settings) -> Self {
         let lowered = |names: &[String]| names.iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>();
-        let sensitive = lowered(&settings.sensitive_headers);
-        let mut noted = lowered(&settings.headers_to_metadata);
-        noted.retain(|name| !may_be_secret(name) && !sensitive.contains(name));
+        let sensitive_headers = lowered(&settings.sensitive_headers);
+        let mut metadata_headers = lowered(&settings.headers_to_metadata);
+        metadata_headers.retain(|name| !may_be_secret(name) && !sensitive_headers.contains(name));
         Self {
             outbox: Outbox::new(settings.outbox_bytes),
             metrics: Metrics::default(),
-            counting: Counting::default(),
+            token_counter: TokenCounter::default(),
             worker: settings.worker,
-            records: settings.records && settings.control_socket.is_some(),
-            sensitive,
-            noted,
+            should_record: settings.records && settings.control_socket.is_some(),
+            sensitive_headers,
+            metadata_headers,
         }
     }
 }
 
 pub struct Record {
     pub id: Uuid,
-    pub facts: Box<Facts>,
-    pub(crate) head: Arc<Head>,
-    pub(crate) sink: Arc<Sink>,
-    pub(crate) created: Duration,
-    started: Instant,
+    pub log: Box<RequestLog>,
+    pub(crate) head: Arc<RequestHead>,
+    pub(crate) sink: Arc<RecordSink>,
+    pub(crate) created_at: Duration,
+    started_at: Instant,
     /// How and when it ended, where it closes later.
-    ended: Option<(Outcome, Duration)>,
-    closed: bool,
+    end: Option<(Outcome, Duration)>,
+    is_closed: bool,
 }
 
 /// The status that stands for a caller who left, as nginx has it.
-const CLIENT_CLOSED: u16 = 499;
+const STATUS_CLIENT_CLOSED_REQUEST: u16 = 499;
 
 impl Record {
-    pub fn open(head: Arc<Head>, sink: Arc<Sink>) -> Self {
-        sink.metrics.start();
-        let created = now();
-        let id = new_id(created);
-        Self { id, facts: Box::default(), head, sink, created, started: Instant::now(), ended: None, closed: false }
+    pub fn open(head: Arc<RequestHead>, sink: Arc<RecordSink>) -> Self {
+        sink.metrics.start_request();
+        let created_at = unix_time();
+        let id = new_id(created_at);
+        Self {
+            id,
+            log: Box::default(),
+            head,
+            sink,
+            created_at,
+            started_at: Instant::now(),
+            end: None,
+            is_closed: false,
+        }
     }
 
     /// The record of what was asked and answered elsewhere: how long that took nobody knows.
-    pub fn of_elsewhere(id: Uuid, created: Duration, head: Arc<Head>, sink: Arc<Sink>) -> Self {
-        let ended = Some((Outcome::Complete, Duration::ZERO));
-        Self { id, facts: Box::default(), head, sink, created, started: Instant::now(), ended, closed: false }
+    pub fn for_external_request(id: Uuid, created_at: Duration, head: Arc<RequestHead>, sink: Arc<RecordSink>) -> Self {
+        let end = Some((Outcome::Complete, Duration::ZERO));
+        Self { id, log: Box::default(), head, sink, created_at, started_at: Instant::now(), end, is_closed: false }
     }
 
     pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+        self.started_at.elapsed()
     }
 
     /// A portion of a stream went to the caller.
-    pub fn passed_on(&mut self, piece: &[u8]) {
-        self.facts.bytes_out += piece.len() as u64;
-        self.facts.fill(piece);
-        self.sink.metrics.pieces.add(1);
+    pub fn record_chunk(&mut self, piece: &[u8]) {
+        self.log.bytes_out += piece.len() as u64;
+        self.log.append_to_cache_entry(piece);
+        self.sink.metrics.stream_chunks.add(1);
     }
 
     /// A message of a session went to the caller.
-    pub fn relayed(&mut self, bytes: u64) {
-        self.facts.bytes_out += bytes;
-        self.sink.metrics.pieces.add(1);
+    pub fn record_message(&mut self, bytes: u64) {
+        self.log.bytes_out += bytes;
+        self.sink.metrics.stream_chunks.add(1);
     }
 
     /// Something is to be told of a session.
-    pub fn mark(&mut self, mark: Option<Mark>) {
+    pub fn add_event(&mut self, mark: Option<Mark>) {
         let Some(mark) = mark else { return };
-        let after = self.started.elapsed();
-        self.facts.events.get_or_insert_default().add(after, mark);
+        let after = self.started_at.elapsed();
+        self.log.events.get_or_insert_default().add(after, mark);
     }
 
     /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
-    pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
-        if self.facts.is_from_cache() {
+    pub fn finish(mut self, usage: Option<Usage>, answered: Option<CountableResponse>, outcome: Outcome) {
+        if self.log.is_from_cache() {
             // It was paid for when it was made.
             return self.close(outcome);
         }
-        let usage = self.facts.told_by_provider().or(usage);
+        let usage = self.log.provider_usage().or(usage);
         // What the provider of the rest says is told in the sum already.
-        self.facts.paid.usage =
-            usage.map(|usage| Usage { estimated: usage.estimated || self.facts.paid.spent.is_some(), ..usage });
-        let filling = self.facts.filling.take();
-        if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.facts.error) {
-            filling.keep();
+        self.log.billing.usage = usage
+            .map(|usage| Usage { estimated: usage.estimated || self.log.billing.interrupted_usage.is_some(), ..usage });
+        let filling = self.log.pending_cache_entry.take();
+        if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.log.error_code) {
+            filling.store();
         }
-        if let (None, Some(Answered::Whole(answer))) = (&usage, &answered)
-            && self.facts.owes(answer)
+        if let (None, Some(CountableResponse::Complete(answer))) = (&usage, &answered)
+            && self.log.defer_charge_if_in_progress(answer)
         {
             return self.close(outcome);
         }
-        match (usage, self.facts.asked.take(), answered) {
+        match (usage, self.log.count_input.take(), answered) {
             (None, asked, Some(answered))
-                if (200..300).contains(&self.facts.status)
-                    && (asked.is_some() || matches!(answered, Answered::Packed(_))) =>
+                if (200..300).contains(&self.log.status)
+                    && (asked.is_some() || matches!(answered, CountableResponse::Compressed(_))) =>
             {
-                self.end(outcome);
+                self.mark_ended(outcome);
                 let sink = Arc::clone(&self.sink);
-                sink.counting.submit(self, asked, answered);
+                sink.token_counter.submit(self, asked, answered);
             }
             _ => self.close(outcome),
         }
@@ -183,19 +192,19 @@ impl Record {
     }
 
     /// For an answer that comes compressed.
-    pub fn packed(&self, dialect: Dialect, is_events: bool) -> Packed {
-        self.sink.counting.packed(dialect, is_events)
+    pub fn compressed_buffer(&self, dialect: ApiFormat, is_events: bool) -> CompressedResponse {
+        self.sink.token_counter.buffer_compressed(dialect, is_events)
     }
 
     /// The last thing that happens to a request.
     pub fn close(mut self, outcome: Outcome) {
-        if self.facts.is_disputed()
+        if self.log.needs_charge_claim()
             && let Ok(runtime) = Handle::try_current()
         {
-            self.end(outcome);
+            self.mark_ended(outcome);
             // Its caller has the answer meanwhile.
             runtime.spawn(async move {
-                self.facts.settle_dispute().await;
+                self.log.claim_charge().await;
                 self.emit(outcome);
             });
             return;
@@ -204,73 +213,73 @@ impl Record {
     }
 
     /// From now on it is not in flight.
-    fn end(&mut self, outcome: Outcome) -> Duration {
-        if let Some((_, took)) = self.ended {
+    fn mark_ended(&mut self, outcome: Outcome) -> Duration {
+        if let Some((_, took)) = self.end {
             return took;
         }
-        self.facts.read_form();
-        let took = self.started.elapsed();
-        self.ended = Some((outcome, took));
+        self.log.apply_form_fields();
+        let took = self.started_at.elapsed();
+        self.end = Some((outcome, took));
         let metrics = &self.sink.metrics;
-        metrics.finish(self.facts.status, took);
+        metrics.finish_request(self.log.status, took);
         match outcome {
-            Outcome::Aborted => metrics.aborted.add(1),
-            Outcome::Cut => metrics.cut.add(1),
+            Outcome::Aborted => metrics.requests_aborted.add(1),
+            Outcome::Truncated => metrics.responses_truncated.add(1),
             Outcome::Panicked => metrics.panics.add(1),
             Outcome::Complete | Outcome::Refused => (),
         }
-        metrics.bytes_out.add(self.facts.bytes_out);
-        if self.facts.not_translated().is_some() {
-            metrics.lost.add(1);
+        metrics.bytes_out.add(self.log.bytes_out);
+        if self.log.dropped_names().is_some() {
+            metrics.partly_translated.add(1);
         }
         took
     }
 
     fn emit(&mut self, outcome: Outcome) {
-        if std::mem::replace(&mut self.closed, true) {
+        if std::mem::replace(&mut self.is_closed, true) {
             return;
         }
-        let took = self.end(outcome);
-        self.facts.paid.close();
-        self.facts.settle_debt();
-        self.facts.count_searches();
+        let took = self.mark_ended(outcome);
+        self.log.billing.finalize();
+        self.log.apply_deferred_charge();
+        self.log.add_web_searches();
         let metrics = &self.sink.metrics;
-        let cost = self.facts.cost(self.created.as_secs());
+        let cost = self.log.cost(self.created_at.as_secs());
         match &cost {
-            Some(cost) => metrics.cost.add(cost.nanodollars),
-            None => metrics.unpriced.add(self.facts.paid.usage.is_some().into()),
+            Some(cost) => metrics.cost_nanodollars.add(cost.nanodollars),
+            None => metrics.requests_unpriced.add(self.log.billing.usage.is_some().into()),
         }
-        if let Some(usage) = &self.facts.paid.usage {
+        if let Some(usage) = &self.log.billing.usage {
             metrics.tokens_in.add(usage.total_in());
             metrics.tokens_out.add(usage.total_out());
             if usage.estimated {
                 metrics.tokens_estimated.add(usage.total());
             }
         }
-        if self.sink.records {
-            self.sink.outbox.put(|lines| serialize::write(lines, self, cost.as_ref(), outcome, took));
+        if self.sink.should_record {
+            self.sink.outbox.push_line(|lines| serialize::write_record(lines, self, cost.as_ref(), outcome, took));
         }
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        if self.closed {
+        if self.is_closed {
             return;
         }
-        if let Some((outcome, _)) = self.ended {
+        if let Some((outcome, _)) = self.end {
             return self.emit(outcome);
         }
         let outcome = if std::thread::panicking() { Outcome::Panicked } else { Outcome::Aborted };
-        if self.facts.status == 0 {
-            self.facts.status = if outcome == Outcome::Panicked { 500 } else { CLIENT_CLOSED };
+        if self.log.status == 0 {
+            self.log.status = if outcome == Outcome::Panicked { 500 } else { STATUS_CLIENT_CLOSED_REQUEST };
         }
         self.emit(outcome);
     }
 }
 
 /// The time since 1970.
-pub fn now() -> Duration {
+pub fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -288,8 +297,8 @@ mod tests {
 
     use super::*;
 
-    fn sink() -> Arc<Sink> {
-        Arc::new(Sink::new(&Settings {
+    fn test_sink() -> Arc<RecordSink> {
+        Arc::new(RecordSink::new(&Settings {
             control_socket: Some("/nonexistent".into()),
             sensitive_headers: vec!["X-Team".into()],
             headers_to_metadata: vec!["Authorization".into(), "x-team".into(), "X-User".into()],
@@ -297,7 +306,7 @@ mod tests {
         }))
     }
 
-    fn head() -> Arc<Head> {
+    fn test_head() -> Arc<RequestHead> {
         let fields = [
             ("authorization", "Bearer sk-1"),
             ("x-team", "red"),
@@ -305,17 +314,17 @@ mod tests {
             ("x-gateway-config", r#"{"api_key":"sk-2"}"#),
             ("accept", "*/*"),
         ];
-        Arc::new(Head {
+        Arc::new(RequestHead {
             method: "POST".into(),
             path: "/v1/x".into(),
             query: "key=sk-3&page=2".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-            ..Head::default()
+            ..RequestHead::default()
         })
     }
 
-    fn lines(sink: &Sink) -> Vec<Value> {
-        let taken = sink.outbox.take().unwrap();
+    fn read_lines(sink: &RecordSink) -> Vec<Value> {
+        let taken = sink.outbox.take_pending().unwrap();
         taken
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
@@ -324,12 +333,12 @@ mod tests {
     }
 
     #[test]
-    fn masks_what_may_be_a_secret_and_what_is_listed() {
-        let sink = sink();
-        let mut record = Record::open(head(), Arc::clone(&sink));
-        record.facts.masked = vec!["x-user".into()];
+    fn masks_possible_secrets_and_listed_headers() {
+        let sink = test_sink();
+        let mut record = Record::open(test_head(), Arc::clone(&sink));
+        record.log.masked_headers = vec!["x-user".into()];
         record.close(Outcome::Complete);
-        let text = String::from_utf8(sink.outbox.take().unwrap()).unwrap();
+        let text = String::from_utf8(sink.outbox.take_pending().unwrap()).unwrap();
         for secret in ["sk-1", "sk-2", "sk-3", "red", "ann"] {
             assert!(!text.contains(secret), "{secret} in {text}");
         }
@@ -337,10 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_dropped_has_exactly_one_record() {
-        let sink = sink();
-        drop(Record::open(head(), Arc::clone(&sink)));
-        let lines = lines(&sink);
+    fn dropped_request_writes_exactly_one_record() {
+        let sink = test_sink();
+        drop(Record::open(test_head(), Arc::clone(&sink)));
+        let lines = read_lines(&sink);
         assert_eq!(lines.len(), 1);
         assert_eq!(
             (lines[0]["outcome"].as_str(), lines[0]["response_status_code"].as_u64()),
@@ -349,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn ids_tell_the_time() {
+    fn ids_sort_by_time() {
         let (early, late) = (new_id(Duration::from_secs(1)), new_id(Duration::from_secs(2)));
         assert!(early < late);
         assert_eq!(early.get_version_num(), 7);
     }
 
     #[test]
-    fn no_field_that_may_be_a_secret_becomes_metadata() {
-        assert_eq!(sink().noted, ["x-user"]);
+    fn headers_that_may_hold_secrets_never_become_metadata() {
+        assert_eq!(test_sink().metadata_headers, ["x-user"]);
     }
 }

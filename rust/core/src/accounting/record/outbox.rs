@@ -12,90 +12,90 @@ use std::{
 use tokio::sync::Notify;
 
 /// A batch leaves when it has grown to this size, or when [`LINGER`] is over.
-const BATCH: usize = 1024 * 1024;
-const LINGER: Duration = Duration::from_millis(100);
+const BATCH_BYTES: usize = 1024 * 1024;
+const BATCH_LINGER: Duration = Duration::from_millis(100);
 /// Room larger than this is given back.
-const MOST_SPARE: usize = 2 * BATCH;
+const MAX_SPARE_BYTES: usize = 2 * BATCH_BYTES;
 
 pub struct Outbox {
-    waiting: Mutex<Vec<u8>>,
+    pending: Mutex<Vec<u8>>,
     /// The room of a batch that has left, for the next.
-    spare: Mutex<Vec<u8>>,
+    spare_buffer: Mutex<Vec<u8>>,
     /// Bytes here and in batches that are not acknowledged.
-    held: AtomicUsize,
-    limit: usize,
+    unacknowledged: AtomicUsize,
+    limit_bytes: usize,
     full_batch: Notify,
-    accepted: AtomicU64,
-    dropped: AtomicU64,
+    accepted_count: AtomicU64,
+    dropped_count: AtomicU64,
 }
 
 impl Outbox {
     /// Holds at most `limit` bytes.
-    pub fn new(limit: usize) -> Self {
+    pub fn new(limit_bytes: usize) -> Self {
         Self {
-            waiting: Mutex::default(),
-            spare: Mutex::default(),
-            held: AtomicUsize::new(0),
-            limit,
+            pending: Mutex::default(),
+            spare_buffer: Mutex::default(),
+            unacknowledged: AtomicUsize::new(0),
+            limit_bytes,
             full_batch: Notify::new(),
-            accepted: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
+            accepted_count: AtomicU64::new(0),
+            dropped_count: AtomicU64::new(0),
         }
     }
 
     /// Lets `write` add one line. Where the outbox is full the line is dropped and counted.
-    pub fn put(&self, write: impl FnOnce(&mut Vec<u8>)) {
-        if self.held.load(Ordering::Relaxed) >= self.limit {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+    pub fn push_line(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.unacknowledged.load(Ordering::Relaxed) >= self.limit_bytes {
+            self.dropped_count.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let before = waiting.len();
         write(&mut waiting);
         waiting.push(b'\n');
         let after = waiting.len();
         drop(waiting);
-        self.held.fetch_add(after - before, Ordering::Relaxed);
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        if before < BATCH && after >= BATCH {
+        self.unacknowledged.fetch_add(after - before, Ordering::Relaxed);
+        self.accepted_count.fetch_add(1, Ordering::Relaxed);
+        if before < BATCH_BYTES && after >= BATCH_BYTES {
             self.full_batch.notify_one();
         }
     }
 
     /// The next lines, after they fill a batch or have lingered; `None` where nothing waits.
-    pub async fn batch(&self) -> Option<Vec<u8>> {
-        drop(tokio::time::timeout(LINGER, self.full_batch.notified()).await);
-        self.take()
+    pub async fn next_batch(&self) -> Option<Vec<u8>> {
+        drop(tokio::time::timeout(BATCH_LINGER, self.full_batch.notified()).await);
+        self.take_pending()
     }
 
     /// Every line that waits now.
-    pub fn take(&self) -> Option<Vec<u8>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn take_pending(&self) -> Option<Vec<u8>> {
+        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // Room that was used before needs neither be grown by steps nor be made by the kernel; while nothing waits there is none.
-        let room = mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
+        let room = mem::take(&mut *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner));
         (!waiting.is_empty()).then(|| mem::replace(&mut *waiting, room))
     }
 
     /// Lines were taken over; their bytes no longer count.
     pub fn acknowledge(&self, mut lines: Vec<u8>) {
-        self.held.fetch_sub(lines.len(), Ordering::Relaxed);
-        if lines.capacity() <= MOST_SPARE {
+        self.unacknowledged.fetch_sub(lines.len(), Ordering::Relaxed);
+        if lines.capacity() <= MAX_SPARE_BYTES {
             lines.clear();
-            *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = lines;
+            *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner) = lines;
         }
     }
 
     /// Records that are held and not acknowledged, in bytes.
-    pub fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+    pub fn unacknowledged_bytes(&self) -> usize {
+        self.unacknowledged.load(Ordering::Relaxed)
     }
 
-    pub fn accepted(&self) -> u64 {
-        self.accepted.load(Ordering::Relaxed)
+    pub fn accepted_lines(&self) -> u64 {
+        self.accepted_count.load(Ordering::Relaxed)
     }
 
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+    pub fn dropped_lines(&self) -> u64 {
+        self.dropped_count.load(Ordering::Relaxed)
     }
 }
 
@@ -104,38 +104,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_and_counts_what_does_not_fit() {
+    fn drops_and_counts_lines_over_the_limit() {
         let outbox = Outbox::new(8);
-        outbox.put(|lines| lines.extend_from_slice(b"0123456789"));
-        outbox.put(|lines| lines.extend_from_slice(b"more"));
-        assert_eq!((outbox.accepted(), outbox.dropped()), (1, 1));
-        let lines = outbox.take().unwrap();
+        outbox.push_line(|lines| lines.extend_from_slice(b"0123456789"));
+        outbox.push_line(|lines| lines.extend_from_slice(b"more"));
+        assert_eq!((outbox.accepted_lines(), outbox.dropped_lines()), (1, 1));
+        let lines = outbox.take_pending().unwrap();
         assert_eq!(lines, &b"0123456789\n"[..]);
         outbox.acknowledge(lines);
-        outbox.put(|lines| lines.extend_from_slice(b"more"));
-        assert_eq!((outbox.accepted(), outbox.held()), (2, 5));
+        outbox.push_line(|lines| lines.extend_from_slice(b"more"));
+        assert_eq!((outbox.accepted_lines(), outbox.unacknowledged_bytes()), (2, 5));
     }
 
     #[test]
-    fn a_batch_takes_the_room_of_one_that_has_left_as_long_as_there_are_any() {
+    fn reuses_acknowledged_buffers_and_frees_them_when_idle() {
         let outbox = Outbox::new(usize::MAX);
         let fill = |bytes: usize| {
-            outbox.put(|lines| lines.resize(bytes, b' '));
-            outbox.take().unwrap()
+            outbox.push_line(|lines| lines.resize(bytes, b' '));
+            outbox.take_pending().unwrap()
         };
         let first = fill(1000);
         let place = first.as_ptr();
         outbox.acknowledge(first);
         let (second, third) = (fill(10), fill(10));
         assert!(second.as_ptr() != place && third.as_ptr() == place);
-        outbox.acknowledge(fill(MOST_SPARE + 1));
-        assert_eq!(outbox.spare.lock().unwrap().capacity(), 0);
+        outbox.acknowledge(fill(MAX_SPARE_BYTES + 1));
+        assert_eq!(outbox.spare_buffer.lock().unwrap().capacity(), 0);
         outbox.acknowledge(fill(1000));
-        assert!(outbox.take().is_none() && outbox.spare.lock().unwrap().capacity() == 0);
+        assert!(outbox.take_pending().is_none() && outbox.spare_buffer.lock().unwrap().capacity() == 0);
     }
 
     #[tokio::test]
-    async fn an_empty_outbox_gives_no_batch() {
-        assert!(Outbox::new(8).batch().await.is_none());
+    async fn empty_outbox_returns_no_batch() {
+        assert!(Outbox::new(8).next_batch().await.is_none());
     }
 }

@@ -7,194 +7,208 @@ use std::{
 };
 
 use penstock_llm::{
-    api_format::{Drawn, Form},
+    api_format::{FormScanner, ImageCounter},
     operation::Operation,
     translation::{Lost, Unsaid, is_talk},
     usage::{Mark, Usage, always_searches},
 };
 
 use super::{
-    Payment, Sink,
+    Billing, RecordSink,
     metadata::{self, Metadata},
 };
 use crate::{
-    accounting::{prices::Cost, token_counting::Asked},
+    accounting::{prices::Cost, token_counting::CountInput},
     auth::caller::Caller,
-    ingress::headers::{Control, Head},
+    ingress::headers::{ControlHeaders, RequestHead},
     resolve::{target::Target, target_resolver::Call},
-    routing::decision::{CacheStatus, Decision},
-    state::{shared::response_cache::Filling, snapshot::Snapshot},
+    routing::decision::{CacheStatus, RoutingDecision},
+    state::{shared::response_cache::PendingCacheEntry, snapshot::Snapshot},
 };
 
 /// So many steps of a decision fit into a header of an answer.
-const EXPLAINED: usize = 24;
+const MAX_EXPLAINED_STEPS: usize = 24;
 
 /// How much of a request is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Detail {
     #[default]
-    Usual,
+    Full,
     /// What it took and came to, and nothing that was said.
-    Figures,
+    MetricsOnly,
 }
 
 /// So many events of a session are told.
-const MOST_EVENTS: usize = 200;
+const MAX_EVENTS: usize = 200;
 
 /// By what a session is told afterwards.
 #[derive(Debug, Default)]
-pub struct Events {
+pub struct SessionEvents {
     /// Each with how long after the request it came.
-    pub told: Vec<(Duration, Mark)>,
-    pub left_out: u64,
+    pub entries: Vec<(Duration, Mark)>,
+    pub dropped_count: u64,
 }
 
-impl Events {
+impl SessionEvents {
     pub fn add(&mut self, after: Duration, mark: Mark) {
-        if self.told.len() < MOST_EVENTS {
-            self.told.push((after, mark));
+        if self.entries.len() < MAX_EVENTS {
+            self.entries.push((after, mark));
         } else {
-            self.left_out += 1;
+            self.dropped_count += 1;
         }
     }
 }
 
 /// What became known of a request on its way.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct RequestLog {
     pub operation: Option<Operation>,
     pub is_proxy: bool,
     pub provider: &'static str,
     pub model: String,
     /// What the provider calls the model that it is asked for, where requests call it otherwise.
-    pub own_model: Option<String>,
+    pub provider_model: Option<String>,
     /// As the body names it.
     pub user: Option<String>,
-    pub stream: bool,
+    pub is_streaming: bool,
     /// Names model and stream too, once it has passed so far.
-    pub form: Option<Arc<Mutex<Form>>>,
+    pub form: Option<Arc<Mutex<FormScanner>>>,
     pub api_key_id: Option<String>,
-    pub config: Option<String>,
+    pub config_slug: Option<String>,
     pub trace_id: Option<String>,
     pub span_id: Option<String>,
     pub span_name: Option<String>,
     pub parent_span_id: Option<String>,
     pub metadata: Metadata,
-    pub masked: Vec<String>,
+    pub masked_headers: Vec<String>,
     pub detail: Detail,
     /// How long the recording lasts that it brings.
-    pub recorded: Option<Duration>,
+    pub audio_duration: Option<Duration>,
     pub status: u16,
-    pub error: Option<&'static str>,
+    pub error_code: Option<&'static str>,
     /// What the provider could not be told of the request, as names.
-    pub lost: Lost,
+    pub dropped_params: Lost,
     /// What the caller could not be told of the answer; more may come while it is told.
-    pub unsaid: Option<Unsaid>,
+    pub dropped_fields: Option<Unsaid>,
     /// What a stream says of its usage was asked for in the caller's name, and is not passed on.
     pub hides_usage: bool,
     /// While it may have to be counted.
-    pub asked: Option<Asked>,
+    pub count_input: Option<CountInput>,
     /// What it used, and what that costs.
-    pub paid: Payment,
+    pub billing: Billing,
     /// Of a session.
-    pub events: Option<Box<Events>>,
+    pub events: Option<Box<SessionEvents>>,
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
-    pub first_byte: Option<Duration>,
+    pub time_to_first_byte: Option<Duration>,
     /// What said which provider is meant, where nothing was decided on the way.
-    pub named_by: Option<&'static str>,
+    pub provider_source: Option<&'static str>,
     /// Where it was routed through a config that asks for more than one attempt at one target.
-    pub decision: Option<Box<Decision>>,
+    pub decision: Option<Box<RoutingDecision>>,
     /// An answer that will be kept.
-    pub filling: Option<Box<Filling>>,
+    pub pending_cache_entry: Option<Box<PendingCacheEntry>>,
     /// From the request's leaving to the head of the provider's answer.
-    pub upstream: Option<Duration>,
+    pub upstream_latency: Option<Duration>,
 }
 
-impl Facts {
+impl RequestLog {
     /// What the request's own words tell.
-    pub fn begin(&mut self, call: &Call<'_>, sink: &Sink) {
+    pub fn read_request(&mut self, call: &Call<'_>, sink: &RecordSink) {
         let Call { route, control, head } = call;
         self.operation = Some(route.operation);
         self.is_proxy = route.operation == Operation::Proxy;
-        self.masked = control
+        self.masked_headers = control
             .sensitive_headers
             .map(|names| names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect())
             .unwrap_or_default();
-        self.detail = if control.is_discreet() { Detail::Figures } else { Detail::Usual };
-        self.recorded = control.audio_file_duration.filter(|_| call.asked_for().takes_recording()).and_then(lasting);
-        self.follow(control, head);
-        self.note(control, head, sink);
+        self.detail = if control.is_content_logging_disabled() { Detail::MetricsOnly } else { Detail::Full };
+        self.audio_duration = control
+            .audio_file_duration
+            .filter(|_| call.requested_operation().takes_recording())
+            .and_then(parse_duration_ms);
+        self.set_trace(control, head);
+        self.set_metadata(control, head, sink);
     }
 
     /// Who was admitted, and what is always said of their requests.
-    pub fn called_by(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
+    pub fn set_caller(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
         if let Some(key) = caller.key {
             self.api_key_id = Some(key.id.to_string());
-            snapshot.metadata(key).into_iter().for_each(|said| self.metadata.impose(said));
+            snapshot.default_metadata(key).into_iter().for_each(|said| self.metadata.override_with(said));
         }
         // A request may ask for less than its workspace, not for more.
-        if snapshot.is_discreet(caller.workspace()) {
-            self.detail = Detail::Figures;
+        if snapshot.is_metrics_only(caller.workspace()) {
+            self.detail = Detail::MetricsOnly;
         }
     }
 
     /// What the same request to another target knows as it begins.
     #[must_use]
-    pub fn twin(&self) -> Self {
+    pub fn fork(&self) -> Self {
         Self {
             provider: self.provider,
             model: self.model.clone(),
-            own_model: self.own_model.clone(),
+            provider_model: self.provider_model.clone(),
             user: self.user.clone(),
-            stream: self.stream,
+            is_streaming: self.is_streaming,
             metadata: self.metadata.clone(),
-            lost: self.lost.clone(),
-            unsaid: self.unsaid.clone(),
-            paid: self.paid.twin(),
-            upstream: self.upstream,
+            dropped_params: self.dropped_params.clone(),
+            dropped_fields: self.dropped_fields.clone(),
+            billing: self.billing.fork(),
+            upstream_latency: self.upstream_latency,
             hides_usage: self.hides_usage,
             ..Self::default()
         }
     }
 
     /// Takes over what is true of the target that answered, and not of the request.
-    pub fn adopt(&mut self, other: Self) {
-        self.paid.adopt(other.paid);
-        let Self { provider, model, own_model, stream, lost, unsaid, upstream, hides_usage, .. } = other;
-        (self.provider, self.model, self.own_model) = (provider, model, own_model);
-        (self.stream, self.upstream) = (stream, upstream);
-        (self.lost, self.unsaid, self.hides_usage) = (lost, unsaid, hides_usage);
+    pub fn adopt_target(&mut self, other: Self) {
+        self.billing.adopt_target(other.billing);
+        let Self {
+            provider,
+            model,
+            provider_model: own_model,
+            is_streaming: stream,
+            dropped_params: lost,
+            dropped_fields: unsaid,
+            upstream_latency: upstream,
+            hides_usage,
+            ..
+        } = other;
+        (self.provider, self.model, self.provider_model) = (provider, model, own_model);
+        (self.is_streaming, self.upstream_latency) = (stream, upstream);
+        (self.dropped_params, self.dropped_fields, self.hides_usage) = (lost, unsaid, hides_usage);
     }
 
     /// Which model is asked at a target, by its own name, and where its price is looked up.
-    pub fn asked_of(&mut self, target: &Target<'_>, operation: Operation) {
-        self.own_model = target.provider.model(&target.options).map(ToOwned::to_owned);
-        if self.own_model.is_some() && self.paid.behind.is_none() {
+    pub fn set_target(&mut self, target: &Target<'_>, operation: Operation) {
+        self.provider_model = target.provider.model(&target.options).map(ToOwned::to_owned);
+        if self.provider_model.is_some() && self.billing.backing_model.is_none() {
             let meant = target.provider.meant(&target.options, &self.model);
-            self.paid.behind = (meant != self.model_told()).then(|| meant.to_owned());
+            self.billing.backing_model = (meant != self.resolved_model()).then(|| meant.to_owned());
         }
-        self.paid.tariff.own.clone_from(&target.priced);
+        self.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
         if operation.is_of_responses() {
             // It may be paid for later, when no model is named.
-            self.paid.tariff.others = target.saved.and_then(|saved| saved.models.clone());
+            self.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
         }
     }
 
     /// What was found out at a target whose answer is not the one.
-    pub fn forget_target(&mut self) {
-        (self.own_model, self.paid.behind, self.upstream, self.unsaid) = (None, None, None, None);
+    pub fn clear_target(&mut self) {
+        (self.provider_model, self.billing.backing_model, self.upstream_latency, self.dropped_fields) =
+            (None, None, None, None);
         self.hides_usage = false;
-        self.lost = Lost::default();
+        self.dropped_params = Lost::default();
     }
 
     /// The model that answers, by its own name.
-    pub fn model_told(&self) -> &str {
-        self.own_model.as_deref().unwrap_or(&self.model)
+    pub fn resolved_model(&self) -> &str {
+        self.provider_model.as_deref().unwrap_or(&self.model)
     }
 
     /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.
-    fn follow(&mut self, control: &Control<'_>, head: &Head) {
+    fn set_trace(&mut self, control: &ControlHeaders<'_>, head: &RequestHead) {
         let own = |text: Option<&str>| text.map(ToOwned::to_owned);
         self.trace_id = own(control.trace_id);
         self.span_id = own(control.span_id);
@@ -208,14 +222,14 @@ impl Facts {
         }
     }
 
-    fn note(&mut self, control: &Control<'_>, head: &Head, sink: &Sink) {
+    fn set_metadata(&mut self, control: &ControlHeaders<'_>, head: &RequestHead, sink: &RecordSink) {
         if let Some(json) = control.metadata {
-            self.metadata = Metadata::read(json);
+            self.metadata = Metadata::parse(json);
         }
-        let listed = sink.noted.iter().filter(|name| !self.masked.contains(name));
-        self.metadata.add_fields(&head.headers, listed);
-        if let Some(session) = control.session {
-            self.metadata.add(metadata::SESSION, session);
+        let listed = sink.metadata_headers.iter().filter(|name| !self.masked_headers.contains(name));
+        self.metadata.add_headers(&head.headers, listed);
+        if let Some(session) = control.session_id {
+            self.metadata.add_if_absent(metadata::SESSION_KEY, session);
         }
         if control.has_baggage {
             self.metadata.add_baggage(&head.headers);
@@ -223,65 +237,65 @@ impl Facts {
     }
 
     /// A part of the answer, or all of it.
-    pub fn fill(&mut self, bytes: &[u8]) {
-        if let Some(filling) = &mut self.filling {
-            filling.add(bytes);
+    pub fn append_to_cache_entry(&mut self, bytes: &[u8]) {
+        if let Some(filling) = &mut self.pending_cache_entry {
+            filling.append(bytes);
         }
     }
 
     /// Whether an answer that was kept served.
     pub fn is_from_cache(&self) -> bool {
-        self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
+        self.decision.as_ref().is_some_and(|decision| decision.cache_status == CacheStatus::Hit)
     }
 
     /// Names of what got lost between two dialects, either way.
-    pub fn not_translated(&self) -> Option<String> {
-        self.unsaid.as_ref().and_then(|unsaid| unsaid.text(&self.lost))
+    pub fn dropped_names(&self) -> Option<String> {
+        self.dropped_fields.as_ref().and_then(|unsaid| unsaid.text(&self.dropped_params))
     }
 
     /// What a provider said in its own dialect that the caller was told in another, which may have fewer words for it. Where
     /// somebody else began, only the caller's dialect has the sum.
-    pub(crate) fn told_by_provider(&self) -> Option<Usage> {
-        self.unsaid.as_ref().filter(|_| self.paid.spent.is_none())?.usage()
+    pub(crate) fn provider_usage(&self) -> Option<Usage> {
+        self.dropped_fields.as_ref().filter(|_| self.billing.interrupted_usage.is_none())?.usage()
     }
 
     /// How often the model looks something up of itself for this chat, whoever's dialect it was asked in: no answer says so.
-    pub fn own_searches(&self) -> u64 {
+    pub fn implicit_searches(&self) -> u64 {
         let is_chat = self.operation.is_some_and(|one| is_talk(one) && one != Operation::CreateModelResponse);
-        u64::from(is_chat && self.provider == "openai" && always_searches(self.model_told()))
+        u64::from(is_chat && self.provider == "openai" && always_searches(self.resolved_model()))
     }
 
     /// Counts that, and what was looked up for what others began to answer.
-    pub(crate) fn count_searches(&mut self) {
+    pub(crate) fn add_web_searches(&mut self) {
         let is_answered = (200..300).contains(&self.status);
-        let (own, before) = (if is_answered { self.own_searches() } else { 0 }, self.paid.searched);
-        if let Some(usage) = &mut self.paid.usage {
+        let (own, before) = (if is_answered { self.implicit_searches() } else { 0 }, self.billing.interrupted_searches);
+        if let Some(usage) = &mut self.billing.usage {
             usage.tools.web_searches = usage.tools.web_searches.max(own).saturating_add(before);
         }
     }
 
     /// Why it went where it went, in a line that a header can hold.
-    pub fn explanation(&self) -> String {
+    pub fn explain_decision(&self) -> String {
         let decision = self.decision.as_ref();
-        let steps = decision.map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
-        let option = decision.map_or("config", |decision| &*decision.option);
-        let target = decision.and_then(|decision| decision.target.as_ref());
-        in_ascii(
-            &serde_json::json!({"config": self.config, "option": option, "decisions": steps, "target": target})
+        let steps = decision.map(|decision| decision.last_steps(MAX_EXPLAINED_STEPS)).unwrap_or_default();
+        let option = decision.map_or("config", |decision| &*decision.selected_target);
+        let target = decision.and_then(|decision| decision.target_report.as_ref());
+        escape_non_ascii(
+            &serde_json::json!({"config": self.config_slug, "option": option, "decisions": steps, "target": target})
                 .to_string(),
         )
     }
 
     /// Whether it failed after all that the config allows on its way was tried: a client that sends it again only repeats that.
-    pub fn is_spent(&self) -> bool {
-        let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
-        is_ours && self.status >= 400 && self.error != Some("draining")
+    pub fn has_exhausted_attempts(&self) -> bool {
+        let is_ours = self.decision.as_ref().is_some_and(|decision| decision.has_retry_policy);
+        is_ours && self.status >= 400 && self.error_code != Some("draining")
     }
 
     /// How many images an answer has, where it is about them.
-    pub fn count_drawn(&mut self, answer: &[u8]) {
+    pub fn count_images(&mut self, answer: &[u8]) {
         if self.operation.is_some_and(Operation::draws) {
-            self.paid.drawn = Drawn::of(answer);
+            self.billing.image_count = ImageCounter::count_images(answer);
         }
     }
 
@@ -292,16 +306,16 @@ impl Facts {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
         let is_good = (200..300).contains(&self.status);
-        self.paid.cost((self.provider, self.model_told()), at, is_good)
+        self.billing.cost((self.provider, self.resolved_model()), at, is_good)
     }
 
     /// What the form has said so far.
-    pub fn read_form(&mut self) {
+    pub fn apply_form_fields(&mut self) {
         let Some(form) = &self.form else { return };
         let form = form.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stream = form.streams();
+        self.is_streaming = form.is_streaming();
         if self.operation == Some(Operation::ImageEdit) {
-            self.paid.drawing = Some(Box::new(form.drawing().clone()));
+            self.billing.image_params = Some(Box::new(form.image_params().clone()));
         }
         if let Some(model) = form.model().filter(|_| self.model.is_empty()) {
             model.clone_into(&mut self.model);
@@ -310,7 +324,7 @@ impl Facts {
 }
 
 /// The same JSON, with all else than ASCII escaped.
-fn in_ascii(json: &str) -> String {
+fn escape_non_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
         if letter.is_ascii() {
@@ -326,7 +340,7 @@ fn in_ascii(json: &str) -> String {
 }
 
 /// A length of time in whole or broken milliseconds.
-fn lasting(milliseconds: &str) -> Option<Duration> {
+fn parse_duration_ms(milliseconds: &str) -> Option<Duration> {
     let seconds = milliseconds.parse::<f64>().ok()? / 1000.0;
     Duration::try_from_secs_f64(seconds).ok()
 }

@@ -12,61 +12,66 @@ use crate::{
     accounting::{
         prices::Cost,
         record::{
-            Detail, Facts, Outcome, Record,
-            json_writer::{Members, write_object},
-            masking::{masked_headers, masked_url},
+            Detail, Outcome, Record, RequestLog,
+            json_writer::{ObjectWriter, write_object},
+            masking::{mask_url, write_masked_headers},
         },
     },
-    routing::decision::Step,
+    routing::decision::RoutingStep,
 };
 
 /// Writes it. All times are milliseconds.
-pub fn write(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome: Outcome, took: Duration) {
+pub fn write_record(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome: Outcome, took: Duration) {
     write_object(lines, |line| {
-        ids(line, record);
+        write_ids(line, record);
         line.text("request_method", &record.head.method);
-        line.text("request_url", &masked_url(&record.head));
-        answered(line, &record.facts, outcome, took);
-        asked(line, &record.facts);
-        used(line, record.facts.paid.usage.as_ref(), cost);
-        decided(line, &record.facts);
-        happened(line, &record.facts);
-        some(line, "api_key_id", record.facts.api_key_id.as_deref());
-        some(line, "config", record.facts.config.as_deref());
-        if !record.facts.metadata.is_empty() {
-            line.value("metadata", &record.facts.metadata);
+        line.text("request_url", &mask_url(&record.head));
+        write_response_fields(line, &record.log, outcome, took);
+        write_request_fields(line, &record.log);
+        write_usage(line, record.log.billing.usage.as_ref(), cost);
+        write_decision(line, &record.log);
+        write_events(line, &record.log);
+        write_optional_text(line, "api_key_id", record.log.api_key_id.as_deref());
+        write_optional_text(line, "config", record.log.config_slug.as_deref());
+        if !record.log.metadata.is_empty() {
+            line.serialize_value("metadata", &record.log.metadata);
         }
-        line.number("bytes_out", record.facts.bytes_out);
+        line.number("bytes_out", record.log.bytes_out);
         line.number("worker", record.sink.worker);
-        if record.facts.detail == Detail::Figures {
-            line.flag("debug", false);
+        if record.log.detail == Detail::MetricsOnly {
+            line.boolean("debug", false);
         } else {
             line.object("request_headers", |fields| {
-                masked_headers(fields, &record.head.headers, &[&record.facts.masked, &record.sink.sensitive]);
+                write_masked_headers(
+                    fields,
+                    &record.head.headers,
+                    &[&record.log.masked_headers, &record.sink.sensitive_headers],
+                );
             });
         }
     });
 }
 
-fn ids(line: &mut Members<'_>, record: &Record) {
-    let Facts { trace_id, span_id, span_name, parent_span_id, .. } = &*record.facts;
+fn write_ids(line: &mut ObjectWriter<'_>, record: &Record) {
+    let RequestLog { trace_id, span_id, span_name, parent_span_id, .. } = &*record.log;
     let mut id = Uuid::encode_buffer();
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
     line.text("id", id);
-    line.moment("created_at", record.created);
+    line.timestamp("created_at", record.created_at);
     line.text("trace_id", trace_id.as_deref().unwrap_or(id));
-    some(line, "span_id", span_id.as_deref());
-    some(line, "span_name", span_name.as_deref());
-    some(line, "parent_span_id", parent_span_id.as_deref());
+    write_optional_text(line, "span_id", span_id.as_deref());
+    write_optional_text(line, "span_name", span_name.as_deref());
+    write_optional_text(line, "parent_span_id", parent_span_id.as_deref());
 }
 
-fn answered(line: &mut Members<'_>, facts: &Facts, outcome: Outcome, took: Duration) {
-    let Facts { status, error, first_byte, upstream, .. } = facts;
+fn write_response_fields(line: &mut ObjectWriter<'_>, facts: &RequestLog, outcome: Outcome, took: Duration) {
+    let RequestLog { status, error_code: error, time_to_first_byte: first_byte, upstream_latency: upstream, .. } =
+        facts;
     let is_good = (200..300).contains(status) || *status == 101;
     line.number("response_status_code", *status);
-    line.flag("is_success", is_good && outcome == Outcome::Complete && error.is_none());
+    line.boolean("is_success", is_good && outcome == Outcome::Complete && error.is_none());
     line.text("outcome", outcome.name());
-    some(line, "error", *error);
+    write_optional_text(line, "error", *error);
     line.milliseconds("response_time", took);
     for (key, duration) in [("time_to_first_byte", first_byte), ("upstream_response_time", upstream)] {
         if let Some(duration) = duration {
@@ -75,19 +80,19 @@ fn answered(line: &mut Members<'_>, facts: &Facts, outcome: Outcome, took: Durat
     }
 }
 
-fn asked(line: &mut Members<'_>, facts: &Facts) {
+fn write_request_fields(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
     line.text("ai_org", facts.provider);
-    line.text("ai_model", facts.model_told());
+    line.text("ai_model", facts.resolved_model());
     line.text("operation", facts.operation.map_or("", Operation::id));
     line.text("mode", facts.decision.as_ref().map_or("single", |decision| decision.strategy));
-    line.flag("is_proxy_call", facts.is_proxy);
-    line.flag("stream_mode", facts.stream);
-    if let Some(recorded) = facts.recorded {
+    line.boolean("is_proxy_call", facts.is_proxy);
+    line.boolean("stream_mode", facts.is_streaming);
+    if let Some(recorded) = facts.audio_duration {
         line.milliseconds("audio_file_duration", recorded);
     }
 }
 
-fn used(line: &mut Members<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
+fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
     if let Some(usage) = usage {
         let (request, response) = (usage.total_in(), usage.total_out());
         line.number("req_units", request);
@@ -95,10 +100,10 @@ fn used(line: &mut Members<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
         line.number("total_units", request.saturating_add(response));
         // Where there are two parts at most the units tell them.
         if usage.input.saturating_add(usage.output) != usage.total() || usage.tools != Tools::default() {
-            line.object("usage", |parts| tell_parts(parts, usage));
+            line.object("usage", |parts| write_usage_parts(parts, usage));
         }
         if usage.estimated {
-            line.flag("units_estimated", true);
+            line.boolean("units_estimated", true);
         }
     }
     let Some(cost) = cost else {
@@ -110,11 +115,11 @@ fn used(line: &mut Members<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
     };
     line.number("cost_nanodollars", cost.nanodollars);
     line.text("cost_currency", "USD");
-    some(line, "price_version", cost.price_version.as_deref());
+    write_optional_text(line, "price_version", cost.price_version.as_deref());
 }
 
 /// The parts of which the units are the sums, and what was used besides.
-fn tell_parts(parts: &mut Members<'_>, usage: &Usage) {
+fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
     let counts = [
         ("input", usage.input),
         ("output", usage.output),
@@ -143,43 +148,43 @@ fn tell_parts(parts: &mut Members<'_>, usage: &Usage) {
     }
 }
 
-fn decided(line: &mut Members<'_>, facts: &Facts) {
+fn write_decision(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
     let decision = facts.decision.as_deref();
-    line.text("cache_status", decision.map_or("disabled", |decision| decision.cache.name()));
-    line.number("retry_success_count", decision.map_or(0, |decision| decision.retries));
-    line.text("last_used_option_index", decision.map_or("config", |decision| &decision.option));
-    match (decision, facts.named_by) {
+    line.text("cache_status", decision.map_or("disabled", |decision| decision.cache_status.name()));
+    line.number("retry_success_count", decision.map_or(0, |decision| decision.retry_count));
+    line.text("last_used_option_index", decision.map_or("config", |decision| &decision.selected_target));
+    match (decision, facts.provider_source) {
         (Some(decision), _) if !decision.steps.is_empty() => {
-            line.list("decisions", &decision.steps, |out, step| step.write(out));
+            line.list("decisions", &decision.steps, |out, step| step.write_json(out));
         }
         (None, Some(by)) => {
-            let step = Step::Named { at: "config", provider: facts.provider, by };
-            line.list("decisions", &[step], |out, step| step.write(out));
+            let step = RoutingStep::Named { at: "config", provider: facts.provider, by };
+            line.list("decisions", &[step], |out, step| step.write_json(out));
         }
         _ => (),
     }
 }
 
 /// How a session stood, what its responses used and what went wrong in it, in the order in which it came.
-fn happened(line: &mut Members<'_>, facts: &Facts) {
+fn write_events(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
     let Some(events) = &facts.events else { return };
-    line.list("events", &events.told, |out, (after, mark)| {
+    line.list("events", &events.entries, |out, (after, mark)| {
         write_object(out, |event| {
             event.text("type", &mark.kind);
             event.milliseconds("after", *after);
-            some(event, "word", mark.word.as_deref());
+            write_optional_text(event, "word", mark.word.as_deref());
             if let Some(usage) = &mark.usage {
                 event.number("req_units", usage.total_in());
                 event.number("res_units", usage.total_out());
             }
         });
     });
-    if events.left_out > 0 {
-        line.number("events_left_out", events.left_out);
+    if events.dropped_count > 0 {
+        line.number("events_left_out", events.dropped_count);
     }
 }
 
-fn some(line: &mut Members<'_>, key: &str, value: Option<&str>) {
+fn write_optional_text(line: &mut ObjectWriter<'_>, key: &str, value: Option<&str>) {
     if let Some(value) = value {
         line.text(key, value);
     }

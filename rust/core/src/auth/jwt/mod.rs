@@ -12,22 +12,22 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use self::verifier::{PublishedKey, Verifier, decoded};
+use self::verifier::{PublishedKey, Verifier, decode_base64url};
 use crate::{
     error::{Error, Problem, Result},
-    state::snapshot::{Key, Workspace, read_defaults},
+    state::snapshot::{GatewayKey, Workspace, parse_defaults},
 };
 
 /// The scope without which a token may do nothing here.
-const SCOPE: &str = "completions.write";
-const LARGEST: usize = 16 * 1024;
+const REQUIRED_SCOPE: &str = "completions.write";
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Tokens that were found good are remembered with this snapshot.
-const MOST_KNOWN: usize = 10_000;
+const MAX_CACHED_TOKENS: usize = 10_000;
 
 /// What was published of how tokens are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Published {
+pub(crate) struct PublishedSettings {
     keys: Vec<PublishedKey>,
     issuers: Vec<Issuer>,
     algorithms: Vec<String>,
@@ -56,7 +56,7 @@ struct Issuer {
 /// Who was taken out of an organisation, or of one workspace alone: by all that a token may call them, emails in small letters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Departed {
+pub(crate) struct RemovedMembers {
     organisation_id: Box<str>,
     workspace_id: Option<Box<str>>,
     names: HashSet<Box<str>>,
@@ -64,52 +64,65 @@ pub(crate) struct Departed {
 
 /// A caller who showed a token: as a key that is good until the token ends.
 #[derive(Debug)]
-pub struct Passport {
-    pub key: Key,
+pub struct TokenIdentity {
+    pub key: GatewayKey,
     /// Unix seconds.
-    begins_at: u64,
+    not_before: u64,
 }
 
 /// How tokens are checked, and those that were found good.
 #[derive(Debug)]
-pub struct Tokens {
+pub struct TokenAuthenticator {
     /// By their ids, which two issuers may have in common.
     keys: HashMap<String, Vec<(usize, Verifier)>>,
     issuers: Vec<Issuer>,
     algorithms: Vec<String>,
     organisations: Vec<String>,
     default_scopes: Vec<String>,
-    leeway: u64,
+    leeway_seconds: u64,
     /// By the id of the organisation or workspace.
-    departed: HashMap<Box<str>, HashSet<Box<str>>>,
-    known: Mutex<HashMap<[u8; 32], Arc<Passport>>>,
+    removed_members: HashMap<Box<str>, HashSet<Box<str>>>,
+    verified_tokens: Mutex<HashMap<[u8; 32], Arc<TokenIdentity>>>,
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct TokenHeader {
     alg: String,
     kid: String,
     #[serde(rename = "typ")]
     _typ: String,
 }
 
-impl Tokens {
-    pub(crate) fn compile(published: Published, departed: Vec<Departed>, problems: &mut Vec<Problem>) -> Self {
+impl TokenAuthenticator {
+    pub(crate) fn compile(
+        published: PublishedSettings,
+        departed: Vec<RemovedMembers>,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
         let mut keys: HashMap<String, Vec<(usize, Verifier)>> = HashMap::with_capacity(published.keys.len());
         for (index, key) in published.keys.into_iter().enumerate() {
-            match Verifier::of(&key).filter(|_| key.issuer < published.issuers.len()) {
+            match Verifier::from_published(&key).filter(|_| key.issuer < published.issuers.len()) {
                 Some(verifier) => keys.entry(key.kid).or_default().push((key.issuer, verifier)),
                 None => problems.push(Problem::new(format!("$.jwt.keys[{index}]"), "is no public key for signatures")),
             }
         }
-        let Published { issuers, algorithms, organisations, default_scopes, leeway_seconds: leeway, .. } = published;
-        let departed =
+        let PublishedSettings { issuers, algorithms, organisations, default_scopes, leeway_seconds, .. } = published;
+        let removed_members =
             departed.into_iter().map(|gone| (gone.workspace_id.unwrap_or(gone.organisation_id), gone.names)).collect();
-        Self { keys, issuers, algorithms, organisations, default_scopes, leeway, departed, known: Mutex::default() }
+        Self {
+            keys,
+            issuers,
+            algorithms,
+            organisations,
+            default_scopes,
+            leeway_seconds,
+            removed_members,
+            verified_tokens: Mutex::default(),
+        }
     }
 
     /// Who showed this text, where it is a token at all.
-    pub fn read(&self, text: &str, workspaces: &[Workspace]) -> Option<Result<Arc<Passport>>> {
+    pub fn authenticate(&self, text: &str, workspaces: &[Workspace]) -> Option<Result<Arc<TokenIdentity>>> {
         let mut parts = text.split('.');
         let (Some(head), Some(claims), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -118,128 +131,141 @@ impl Tokens {
         };
         head.starts_with("eyJ").then(|| {
             let digest = Sha256::digest(text.as_bytes()).into();
-            let found = self.known().get(&digest).cloned();
+            let found = self.lock_verified_tokens().get(&digest).cloned();
             let passport = match found {
                 Some(passport) => passport,
-                None if text.len() > LARGEST => return Err(Error::TokenInvalid),
+                None if text.len() > MAX_TOKEN_BYTES => return Err(Error::TokenInvalid),
                 None => {
-                    let refusal = || self.refusal(claims);
-                    let (issuer, claims) = self.verify(head, claims, signature).ok_or_else(refusal)?;
-                    let passport = Arc::new(self.passport(issuer, &claims, workspaces)?);
-                    self.remember(digest, &passport);
+                    let refusal = || self.rejection_error(claims);
+                    let (issuer, claims) = self.verify_signature(head, claims, signature).ok_or_else(refusal)?;
+                    let passport = Arc::new(self.build_identity(issuer, &claims, workspaces)?);
+                    self.cache_token(digest, &passport);
                     passport
                 }
             };
-            self.in_time(&passport).map(|()| passport)
+            self.check_validity_period(&passport).map(|()| passport)
         })
     }
 
     /// Whether a text is a token of one of the issuers, whatever else is said of it.
-    pub fn are_from(&self, text: &str) -> bool {
+    pub fn has_valid_signature(&self, text: &str) -> bool {
         let mut parts = text.split('.');
         let (Some(head), Some(claims), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
             return false;
         };
-        let is_token = head.starts_with("eyJ") && text.len() <= LARGEST;
-        is_token && self.verify(head, claims, signature).is_some()
+        let is_token = head.starts_with("eyJ") && text.len() <= MAX_TOKEN_BYTES;
+        is_token && self.verify_signature(head, claims, signature).is_some()
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<Passport>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_verified_tokens(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<TokenIdentity>>> {
+        self.verified_tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remember(&self, digest: [u8; 32], passport: &Arc<Passport>) {
-        let mut known = self.known();
-        if known.len() >= MOST_KNOWN {
+    fn cache_token(&self, digest: [u8; 32], passport: &Arc<TokenIdentity>) {
+        let mut known = self.lock_verified_tokens();
+        if known.len() >= MAX_CACHED_TOKENS {
             known.clear();
         }
         known.insert(digest, Arc::clone(passport));
     }
 
-    fn in_time(&self, passport: &Passport) -> Result<()> {
+    fn check_validity_period(&self, passport: &TokenIdentity) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let end = passport.key.expires_at.unwrap_or(0);
-        if end.saturating_add(self.leeway) <= now || passport.begins_at > now.saturating_add(self.leeway) {
+        if end.saturating_add(self.leeway_seconds) <= now
+            || passport.not_before > now.saturating_add(self.leeway_seconds)
+        {
             return Err(Error::TokenExpired);
         }
         Ok(())
     }
 
     /// Checks the signature: its algorithm is one that was allowed, and fits the kind of the key. Gives whose it is.
-    fn verify(&self, head: &str, claims: &str, signature: &str) -> Option<(&Issuer, Value)> {
-        let read: Head = serde_json::from_slice(&decoded(head)?).ok()?;
+    fn verify_signature(&self, head: &str, claims: &str, signature: &str) -> Option<(&Issuer, Value)> {
+        let read: TokenHeader = serde_json::from_slice(&decode_base64url(head)?).ok()?;
         let algorithm = self.algorithms.iter().find(|name| **name == read.alg)?;
         let message = format!("{head}.{claims}");
-        let signature = decoded(signature)?;
-        let claims: Value = serde_json::from_slice(&decoded(claims)?).ok()?;
+        let signature = decode_base64url(signature)?;
+        let claims: Value = serde_json::from_slice(&decode_base64url(claims)?).ok()?;
         let good = |(index, key): &(usize, Verifier)| {
             let issuer = &self.issuers[*index];
-            issuer.is_of(&claims).then(|| key.verify(algorithm, message.as_bytes(), &signature))?.map(|()| issuer)
+            issuer
+                .matches_claims(&claims)
+                .then(|| key.verify(algorithm, message.as_bytes(), &signature))?
+                .map(|()| issuer)
         };
         let issuer = self.keys.get(&read.kid)?.iter().find_map(good)?;
         Some((issuer, claims))
     }
 
     /// Why a token is not taken: of an issuer whose keys could not be read yet nobody knows whether it is one.
-    fn refusal(&self, claims: &str) -> Error {
-        let claims: Value = decoded(claims).and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
+    fn rejection_error(&self, claims: &str) -> Error {
+        let claims: Value =
+            decode_base64url(claims).and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
         let is_mute = |index| !self.keys.values().flatten().any(|(own, _)| *own == index);
-        let is_unread =
-            |(index, issuer): (usize, &Issuer)| !issuer.url.is_empty() && issuer.is_of(&claims) && is_mute(index);
-        if self.issuers.iter().enumerate().any(is_unread) { Error::TokenUnchecked } else { Error::TokenInvalid }
+        let is_unread = |(index, issuer): (usize, &Issuer)| {
+            !issuer.url.is_empty() && issuer.matches_claims(&claims) && is_mute(index)
+        };
+        if self.issuers.iter().enumerate().any(is_unread) {
+            Error::TokenVerificationUnavailable
+        } else {
+            Error::TokenInvalid
+        }
     }
 
-    fn passport(&self, issuer: &Issuer, claims: &Value, workspaces: &[Workspace]) -> Result<Passport> {
+    fn build_identity(&self, issuer: &Issuer, claims: &Value, workspaces: &[Workspace]) -> Result<TokenIdentity> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let seconds = |name: &str| claims.get(name).and_then(moment);
+        let seconds = |name: &str| claims.get(name).and_then(parse_unix_seconds);
         let ends = seconds("exp").ok_or(Error::TokenInvalid)?;
         let organisation = text("organisation_id").ok_or(Error::TokenInvalid)?;
         let user = ["email_id", "sub", "uid"].into_iter().find_map(text).ok_or(Error::TokenInvalid)?;
         let is_allowed = |allowed: &[String]| allowed.is_empty() || allowed.iter().any(|one| one == organisation);
         if !is_allowed(&self.organisations) || !is_allowed(&issuer.organisations) {
-            return Err(Error::TokenForbidden { what: "organisation" });
+            return Err(Error::TokenForbidden { claim: "organisation" });
         }
-        if self.has_departed(organisation, user) {
-            return Err(Error::TokenDeparted);
+        if self.is_removed_member(organisation, user) {
+            return Err(Error::TokenSubjectRemoved);
         }
         let mut own = workspaces.iter().filter(|workspace| &*workspace.organisation_id == organisation).peekable();
         own.peek().ok_or(Error::TokenInvalid)?;
-        let slug = text("workspace_slug").ok_or(Error::TokenForbidden { what: "workspace" })?;
+        let slug = text("workspace_slug").ok_or(Error::TokenForbidden { claim: "workspace" })?;
         let workspace =
-            own.find(|workspace| &*workspace.slug == slug).ok_or(Error::TokenForbidden { what: "workspace" })?;
-        if self.has_departed(&workspace.id, user) {
-            return Err(Error::TokenForbidden { what: "workspace" });
+            own.find(|workspace| &*workspace.slug == slug).ok_or(Error::TokenForbidden { claim: "workspace" })?;
+        if self.is_removed_member(&workspace.id, user) {
+            return Err(Error::TokenForbidden { claim: "workspace" });
         }
-        if !self.may_call(claims) {
-            return Err(Error::TokenForbidden { what: "scope" });
+        if !self.has_required_scope(claims) {
+            return Err(Error::TokenForbidden { claim: "scope" });
         }
-        unlimited(claims)?;
+        reject_limit_claims(claims)?;
         let defaults = match claims.get("defaults") {
             None | Some(Value::Null) => None,
-            Some(said @ Value::Object(_)) => read_defaults(&said.to_string()).map_err(|_| Error::TokenInvalid)?,
+            Some(said @ Value::Object(_)) => parse_defaults(&said.to_string()).map_err(|_| Error::TokenInvalid)?,
             Some(_) => return Err(Error::TokenInvalid),
         };
-        let key = Key {
+        let key = GatewayKey {
             id: user.into(),
             name: user.into(),
             expires_at: Some(ends),
             workspace: Some(Arc::clone(&workspace.id)),
             defaults,
         };
-        Ok(Passport { key, begins_at: seconds("nbf").unwrap_or(0) })
+        Ok(TokenIdentity { key, not_before: seconds("nbf").unwrap_or(0) })
     }
 
     /// Whether this was somebody there, and is no more.
-    fn has_departed(&self, place: &str, user: &str) -> bool {
+    fn is_removed_member(&self, place: &str, user: &str) -> bool {
         let named = |names: &HashSet<Box<str>>| names.contains(user) || names.contains(user.to_lowercase().as_str());
-        self.departed.get(place).is_some_and(named)
+        self.removed_members.get(place).is_some_and(named)
     }
 
-    fn may_call(&self, claims: &Value) -> bool {
+    fn has_required_scope(&self, claims: &Value) -> bool {
         // A brand may stand before a scope.
-        let is_it = |scope: &str| scope == SCOPE || scope.split_once('.').is_some_and(|(_, rest)| rest == SCOPE);
+        let is_it = |scope: &str| {
+            scope == REQUIRED_SCOPE || scope.split_once('.').is_some_and(|(_, rest)| rest == REQUIRED_SCOPE)
+        };
         match claims.get("scopes").or_else(|| claims.get("scope")) {
             Some(Value::String(all)) => all.split_whitespace().any(is_it),
             Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).any(is_it),
@@ -251,7 +277,7 @@ impl Tokens {
 
 impl Issuer {
     /// Whether a token says that it is from here, and meant for us.
-    fn is_of(&self, claims: &Value) -> bool {
+    fn matches_claims(&self, claims: &Value) -> bool {
         let says = |name: &str, wanted: &str| match claims.get(name) {
             Some(Value::String(said)) => said == wanted,
             Some(Value::Array(said)) => name == "aud" && said.iter().any(|one| one == wanted),
@@ -262,18 +288,18 @@ impl Issuer {
 }
 
 /// Nothing counts what a token's requests use: who was promised limits must not go on without them.
-fn unlimited(claims: &Value) -> Result<()> {
+fn reject_limit_claims(claims: &Value) -> Result<()> {
     for (name, what) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
         let said = claims.get(name).unwrap_or(&Value::Null);
         if !said.is_null() && said.as_array().is_none_or(|limits| !limits.is_empty()) {
-            return Err(Error::TokenForbidden { what });
+            return Err(Error::TokenForbidden { claim: what });
         }
     }
     Ok(())
 }
 
 /// Seconds since 1970, which may have a fraction.
-fn moment(value: &Value) -> Option<u64> {
+fn parse_unix_seconds(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
 }
 
@@ -291,54 +317,57 @@ mod tests {
 
     use super::*;
 
-    fn encoded(bytes: &[u8]) -> String {
+    fn encode_base64url(bytes: &[u8]) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    struct Signer {
+    struct TestSigner {
         rsa: RsaKeyPair,
-        point: EcdsaKeyPair,
-        edwards: Ed25519KeyPair,
+        ecdsa_p256: EcdsaKeyPair,
+        ed25519: Ed25519KeyPair,
     }
 
-    impl Signer {
+    impl TestSigner {
         fn new() -> Self {
             Self {
                 rsa: RsaKeyPair::generate(KeySize::Rsa2048).unwrap(),
-                point: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap(),
-                edwards: Ed25519KeyPair::generate().unwrap(),
+                ecdsa_p256: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap(),
+                ed25519: Ed25519KeyPair::generate().unwrap(),
             }
         }
 
-        fn tokens(&self, algorithms: &[&str]) -> Tokens {
+        fn build_authenticator(&self, algorithms: &[&str]) -> TokenAuthenticator {
             // SEQUENCE { INTEGER n of 257 bytes, INTEGER e of 3 bytes }.
             let der = self.rsa.public_key().as_ref();
             let (n, e) = (&der[9..265], &der[267..270]);
-            let point = self.point.public_key().as_ref();
+            let point = self.ecdsa_p256.public_key().as_ref();
             let published = json!({"algorithms": algorithms, "organisations": [], "default_scopes": [],
             "leeway_seconds": 60, "issuers": [{}], "keys": [
-                {"issuer": 0, "kid": "r", "kty": "RSA", "n": encoded(n), "e": encoded(e)},
-                {"issuer": 0, "kid": "p", "kty": "EC", "crv": "P-256", "x": encoded(&point[1..33]), "y": encoded(&point[33..])},
-                self.row(0),
+                {"issuer": 0, "kid": "r", "kty": "RSA", "n": encode_base64url(n), "e": encode_base64url(e)},
+                {"issuer": 0, "kid": "p", "kty": "EC", "crv": "P-256", "x": encode_base64url(&point[1..33]), "y": encode_base64url(&point[33..])},
+                self.published_ed25519_key(0),
             ]});
-            compiled(published)
+            compile_settings(published)
         }
 
         /// The last of its keys, as one of somebody's.
-        fn row(&self, issuer: usize) -> Value {
+        fn published_ed25519_key(&self, issuer: usize) -> Value {
             json!({"issuer": issuer, "kid": "e", "kty": "OKP", "crv": "Ed25519",
-                "x": encoded(self.edwards.public_key().as_ref())})
+                "x": encode_base64url(self.ed25519.public_key().as_ref())})
         }
 
-        fn sign(&self, algorithm: &str, claims: &Value) -> String {
+        fn sign_token(&self, algorithm: &str, claims: &Value) -> String {
             let kid = match algorithm {
                 "RS256" => "r",
                 "ES256" => "p",
                 _ => "e",
             };
             let head = json!({"alg": algorithm, "kid": kid, "typ": "JWT"});
-            let message =
-                format!("{}.{}", encoded(head.to_string().as_bytes()), encoded(claims.to_string().as_bytes()));
+            let message = format!(
+                "{}.{}",
+                encode_base64url(head.to_string().as_bytes()),
+                encode_base64url(claims.to_string().as_bytes())
+            );
             let random = SystemRandom::new();
             let signature = match algorithm {
                 "RS256" => {
@@ -346,35 +375,35 @@ mod tests {
                     self.rsa.sign(&RSA_PKCS1_SHA256, &random, message.as_bytes(), &mut signature).unwrap();
                     signature
                 }
-                "ES256" => self.point.sign(&random, message.as_bytes()).unwrap().as_ref().to_vec(),
-                _ => self.edwards.sign(message.as_bytes()).as_ref().to_vec(),
+                "ES256" => self.ecdsa_p256.sign(&random, message.as_bytes()).unwrap().as_ref().to_vec(),
+                _ => self.ed25519.sign(message.as_bytes()).as_ref().to_vec(),
             };
-            format!("{message}.{}", encoded(&signature))
+            format!("{message}.{}", encode_base64url(&signature))
         }
     }
 
-    fn compiled(published: Value) -> Tokens {
+    fn compile_settings(published: Value) -> TokenAuthenticator {
         let mut problems = Vec::new();
         let departed = json!([{"organisation_id": "o", "names": ["u-1", "gone@b.test"]},
             {"organisation_id": "o", "workspace_id": "w", "names": ["left@b.test"]},
             {"organisation_id": "o", "workspace_id": "other", "names": ["somebody"]}]);
         let departed = serde_json::from_value(departed).unwrap();
-        let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), departed, &mut problems);
+        let tokens = TokenAuthenticator::compile(serde_json::from_value(published).unwrap(), departed, &mut problems);
         assert!(problems.is_empty());
         tokens
     }
 
-    fn workspaces() -> Vec<Workspace> {
+    fn sample_workspaces() -> Vec<Workspace> {
         vec![Workspace { id: "w".into(), slug: "ws-1".into(), organisation_id: "o".into() }]
     }
 
-    fn claims() -> Value {
+    fn valid_claims() -> Value {
         json!({"organisation_id": "o", "workspace_slug": "ws-1", "scope": "logs.write portkey.completions.write",
             "exp": 4_000_000_000u64, "sub": "somebody"})
     }
 
-    fn outcome(tokens: &Tokens, text: &str) -> String {
-        match tokens.read(text, &workspaces()) {
+    fn authentication_outcome(tokens: &TokenAuthenticator, text: &str) -> String {
+        match tokens.authenticate(text, &sample_workspaces()) {
             None => "no token".into(),
             Some(Ok(passport)) => passport.key.id.to_string(),
             Some(Err(error)) => format!("{} {}", error.status(), error.message()),
@@ -382,25 +411,37 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_taken_in_each_way_of_signing_that_is_allowed_and_in_no_other() {
-        let issuer = Signer::new();
-        let all = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
+    fn verifies_each_allowed_algorithm_and_rejects_others() {
+        let issuer = TestSigner::new();
+        let all = issuer.build_authenticator(&["RS256", "ES256", "EdDSA"]);
         for algorithm in ["RS256", "ES256", "EdDSA"] {
-            let text = issuer.sign(algorithm, &claims());
+            let text = issuer.sign_token(algorithm, &valid_claims());
             // The second time it is known.
-            assert_eq!([outcome(&all, &text), outcome(&all, &text)], ["somebody", "somebody"], "{algorithm}");
+            assert_eq!(
+                [authentication_outcome(&all, &text), authentication_outcome(&all, &text)],
+                ["somebody", "somebody"],
+                "{algorithm}"
+            );
             let others = ["RS256", "ES256", "EdDSA"].into_iter().filter(|other| *other != algorithm);
-            assert!(outcome(&issuer.tokens(&others.collect::<Vec<_>>()), &text).starts_with("401"), "{algorithm}");
-            assert!(outcome(&Signer::new().tokens(&[algorithm]), &text).starts_with("401"), "{algorithm}");
+            assert!(
+                authentication_outcome(&issuer.build_authenticator(&others.collect::<Vec<_>>()), &text)
+                    .starts_with("401"),
+                "{algorithm}"
+            );
+            assert!(
+                authentication_outcome(&TestSigner::new().build_authenticator(&[algorithm]), &text).starts_with("401"),
+                "{algorithm}"
+            );
         }
-        let passport = all.read(&issuer.sign("RS256", &claims()), &workspaces()).unwrap().unwrap();
+        let passport =
+            all.authenticate(&issuer.sign_token("RS256", &valid_claims()), &sample_workspaces()).unwrap().unwrap();
         assert_eq!(passport.key.workspace.as_deref(), Some("w"));
     }
 
     #[test]
-    fn what_a_token_says_decides() {
-        let issuer = Signer::new();
-        let tokens = issuer.tokens(&["EdDSA"]);
+    fn claims_decide_admission() {
+        let issuer = TestSigner::new();
+        let tokens = issuer.build_authenticator(&["EdDSA"]);
         for (name, value, status) in [
             ("exp", json!(1), "401"),
             ("exp", json!("soon"), "401"),
@@ -419,24 +460,24 @@ mod tests {
             ("sub", json!("u-1"), "401 whom"),
             ("email_id", json!("Left@b.test"), "403 the workspace"),
         ] {
-            let mut changed = claims();
+            let mut changed = valid_claims();
             changed[name] = value.clone();
-            let found = outcome(&tokens, &issuer.sign("EdDSA", &changed));
+            let found = authentication_outcome(&tokens, &issuer.sign_token("EdDSA", &changed));
             assert!(found.starts_with(status), "{name} {value}: {found}");
         }
     }
 
     #[test]
-    fn an_issuer_speaks_for_itself_and_its_own_organisations_alone() {
-        let (one, other) = (Signer::new(), Signer::new());
+    fn issuer_is_limited_to_its_claims_and_organisations() {
+        let (one, other) = (TestSigner::new(), TestSigner::new());
         // Both call their key by the same id.
-        let tokens = compiled(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
-        "leeway_seconds": 60, "keys": [one.row(0), other.row(1)], "issuers": [
+        let tokens = compile_settings(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
+        "leeway_seconds": 60, "keys": [one.published_ed25519_key(0), other.published_ed25519_key(1)], "issuers": [
             {"url": "https://one.test", "issuer": "one", "organisations": ["o"]},
             {"url": "https://other.test", "issuer": "other", "audience": "us", "organisations": ["p"]},
         ]}));
         let both = || {
-            let mut all = workspaces();
+            let mut all = sample_workspaces();
             all.push(Workspace { id: "v".into(), slug: "ws-1".into(), organisation_id: "p".into() });
             all
         };
@@ -453,89 +494,89 @@ mod tests {
             (&other, json!({"iss": "other", "aud": "us"}), 403),
             (&other, json!({"iss": "one", "aud": "us"}), 401),
         ] {
-            let mut said = claims();
+            let mut said = valid_claims();
             said.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            let found = tokens.read(&issuer.sign("EdDSA", &said), &both()).unwrap();
+            let found = tokens.authenticate(&issuer.sign_token("EdDSA", &said), &both()).unwrap();
             assert_eq!(found.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
         }
     }
 
     #[test]
-    fn a_token_whose_issuers_keys_are_not_there_yet_is_not_said_to_be_wrong() {
-        let issuer = Signer::new();
+    fn returns_503_while_issuer_keys_are_missing() {
+        let issuer = TestSigner::new();
         let read = |url: &str, keys: Value, iss: &str| {
-            let tokens = compiled(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
+            let tokens = compile_settings(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
                 "leeway_seconds": 60, "keys": keys, "issuers": [{"url": url, "issuer": "one"}]}));
-            let mut said = claims();
+            let mut said = valid_claims();
             said["iss"] = iss.into();
-            outcome(&tokens, &issuer.sign("EdDSA", &said))
+            authentication_outcome(&tokens, &issuer.sign_token("EdDSA", &said))
         };
         let url = "https://one.test";
         assert!(read(url, json!([]), "one").starts_with("503"));
         assert!(read(url, json!([]), "other").starts_with("401"));
         assert!(read("", json!([]), "one").starts_with("401"));
-        assert!(read(url, json!([Signer::new().row(0)]), "one").starts_with("401"));
-        assert_eq!(read(url, json!([issuer.row(0)]), "one"), "somebody");
+        assert!(read(url, json!([TestSigner::new().published_ed25519_key(0)]), "one").starts_with("401"));
+        assert_eq!(read(url, json!([issuer.published_ed25519_key(0)]), "one"), "somebody");
     }
 
     #[test]
-    fn a_token_brings_defaults_along_as_keys_have_them() {
-        let issuer = Signer::new();
-        let tokens = issuer.tokens(&["EdDSA"]);
+    fn applies_defaults_claim_like_key_defaults() {
+        let issuer = TestSigner::new();
+        let tokens = issuer.build_authenticator(&["EdDSA"]);
         let with = |defaults: Value| {
-            let mut said = claims();
+            let mut said = valid_claims();
             said["defaults"] = defaults;
-            tokens.read(&issuer.sign("EdDSA", &said), &workspaces()).unwrap()
+            tokens.authenticate(&issuer.sign_token("EdDSA", &said), &sample_workspaces()).unwrap()
         };
-        assert_eq!(with(json!({"config_id": "c-1"})).unwrap().key.config(), Some("c-1"));
+        assert_eq!(with(json!({"config_id": "c-1"})).unwrap().key.default_config(), Some("c-1"));
         let said = json!({"config_id": "pc-1", "allow_config_override": false, "metadata": {"team": "a", "size": 3}});
         let key = &with(said).unwrap().key;
-        assert_eq!((key.config(), key.is_bound()), (Some("pc-1"), true));
+        assert_eq!((key.default_config(), key.is_config_locked()), (Some("pc-1"), true));
         assert_eq!(key.metadata().len(), 2);
-        assert_eq!(with(Value::Null).unwrap().key.config(), None);
+        assert_eq!(with(Value::Null).unwrap().key.default_config(), None);
         for wrong in [json!("pc-1"), json!([]), json!({"config_id": 5}), json!({"metadata": []})] {
             assert_eq!(with(wrong.clone()).err().map(|error| error.status()), Some(401), "{wrong}");
         }
     }
 
     #[test]
-    fn a_token_with_limits_is_refused_for_as_long_as_nothing_counts_for_it() {
-        let issuer = Signer::new();
-        let tokens = issuer.tokens(&["EdDSA"]);
+    fn rejects_tokens_with_limit_claims() {
+        let issuer = TestSigner::new();
+        let tokens = issuer.build_authenticator(&["EdDSA"]);
         for name in ["usage_limits", "rate_limits"] {
             for (limits, status) in
                 [(json!(null), None), (json!([]), None), (json!([{"value": 5}]), Some(403)), (json!({}), Some(403))]
             {
-                let mut said = claims();
+                let mut said = valid_claims();
                 said[name] = limits.clone();
-                let found = tokens.read(&issuer.sign("EdDSA", &said), &workspaces()).unwrap();
+                let found = tokens.authenticate(&issuer.sign_token("EdDSA", &said), &sample_workspaces()).unwrap();
                 assert_eq!(found.err().map(|error| error.status()), status, "{name} {limits}");
             }
         }
     }
 
     #[test]
-    fn a_token_that_was_changed_or_is_none_is_not_taken() {
-        let issuer = Signer::new();
-        let tokens = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
-        let text = issuer.sign("EdDSA", &claims());
+    fn rejects_tampered_tokens_and_ignores_other_text() {
+        let issuer = TestSigner::new();
+        let tokens = issuer.build_authenticator(&["RS256", "ES256", "EdDSA"]);
+        let text = issuer.sign_token("EdDSA", &valid_claims());
         let (head, rest) = text.split_once('.').unwrap();
         let (_, signature) = rest.split_once('.').unwrap();
-        let other = encoded(br#"{"organisation_id":"o"}"#);
-        let unsigned = encoded(br#"{"alg":"none","kid":"e","typ":"JWT"}"#);
-        let confused = encoded(br#"{"alg":"RS256","kid":"e","typ":"JWT"}"#);
+        let other = encode_base64url(br#"{"organisation_id":"o"}"#);
+        let unsigned = encode_base64url(br#"{"alg":"none","kid":"e","typ":"JWT"}"#);
+        let confused = encode_base64url(br#"{"alg":"RS256","kid":"e","typ":"JWT"}"#);
         for changed in [
             format!("{head}.{other}.{signature}"),
             format!("{unsigned}.{rest}"),
             format!("{confused}.{rest}"),
             format!("{head}.{rest}AA"),
             format!("{head}.{}.", rest.split_once('.').unwrap().0),
-            format!("{text}{}", "A".repeat(LARGEST)),
+            format!("{text}{}", "A".repeat(MAX_TOKEN_BYTES)),
         ] {
-            assert!(outcome(&tokens, &changed).starts_with("401"), "{changed}");
+            assert!(authentication_outcome(&tokens, &changed).starts_with("401"), "{changed}");
         }
         for key in ["abc", "a.b.c", "eyJ.b", "eyJ.b.c.d", ""] {
-            assert_eq!(outcome(&tokens, key), "no token");
+            assert_eq!(authentication_outcome(&tokens, key), "no token");
         }
     }
 }

@@ -4,7 +4,7 @@ use aws_lc_rs::signature::{self, RsaParameters, RsaPublicKeyComponents, Unparsed
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Deserialize;
 
-const WEAKEST_RSA_BYTES: usize = 256;
+const MIN_RSA_MODULUS_BYTES: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +29,7 @@ pub(super) struct PublishedKey {
 #[derive(Debug)]
 pub(super) enum Verifier {
     Rsa { n: Vec<u8>, e: Vec<u8> },
-    Point { curve: Curve, point: Vec<u8> },
+    EllipticCurve { curve: Curve, point: Vec<u8> },
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -40,34 +40,40 @@ pub(super) enum Curve {
 }
 
 impl Verifier {
-    pub(super) fn of(key: &PublishedKey) -> Option<Self> {
+    pub(super) fn from_published(key: &PublishedKey) -> Option<Self> {
         match (key.kty.as_str(), key.crv.as_str()) {
             ("RSA", _) => {
-                let n = decoded(&key.n)?;
+                let n = decode_base64url(&key.n)?;
                 let length = n.iter().skip_while(|byte| **byte == 0).count();
-                (length >= WEAKEST_RSA_BYTES).then_some(Self::Rsa { n, e: decoded(&key.e)? })
+                (length >= MIN_RSA_MODULUS_BYTES).then_some(Self::Rsa { n, e: decode_base64url(&key.e)? })
             }
-            ("EC", "P-256") => Self::of_point(Curve::P256, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
-            ("EC", "P-384") => Self::of_point(Curve::P384, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
-            ("OKP", "Ed25519") => Self::of_point(Curve::Ed25519, &[&*decoded(&key.x)?]),
+            ("EC", "P-256") => {
+                Self::from_point(Curve::P256, &[&[4], &*decode_base64url(&key.x)?, &*decode_base64url(&key.y)?])
+            }
+            ("EC", "P-384") => {
+                Self::from_point(Curve::P384, &[&[4], &*decode_base64url(&key.x)?, &*decode_base64url(&key.y)?])
+            }
+            ("OKP", "Ed25519") => Self::from_point(Curve::Ed25519, &[&*decode_base64url(&key.x)?]),
             _ => None,
         }
     }
 
-    fn of_point(curve: Curve, parts: &[&[u8]]) -> Option<Self> {
+    fn from_point(curve: Curve, parts: &[&[u8]]) -> Option<Self> {
         let length = match curve {
             Curve::P256 => 65,
             Curve::P384 => 97,
             Curve::Ed25519 => 32,
         };
         let point = parts.concat();
-        (point.len() == length).then_some(Self::Point { curve, point })
+        (point.len() == length).then_some(Self::EllipticCurve { curve, point })
     }
 
     pub(super) fn verify(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<()> {
         match self {
-            Self::Rsa { n, e } => RsaPublicKeyComponents { n, e }.verify(rsa(algorithm)?, message, signature).ok(),
-            Self::Point { curve, point } => {
+            Self::Rsa { n, e } => {
+                RsaPublicKeyComponents { n, e }.verify(rsa_parameters(algorithm)?, message, signature).ok()
+            }
+            Self::EllipticCurve { curve, point } => {
                 let (fits, with): (Curve, &'static dyn VerificationAlgorithm) = match algorithm {
                     "ES256" => (Curve::P256, &signature::ECDSA_P256_SHA256_FIXED),
                     "ES384" => (Curve::P384, &signature::ECDSA_P384_SHA384_FIXED),
@@ -81,7 +87,7 @@ impl Verifier {
     }
 }
 
-fn rsa(algorithm: &str) -> Option<&'static RsaParameters> {
+fn rsa_parameters(algorithm: &str) -> Option<&'static RsaParameters> {
     Some(match algorithm {
         "RS256" => &signature::RSA_PKCS1_2048_8192_SHA256,
         "RS384" => &signature::RSA_PKCS1_2048_8192_SHA384,
@@ -93,6 +99,6 @@ fn rsa(algorithm: &str) -> Option<&'static RsaParameters> {
     })
 }
 
-pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
+pub(super) fn decode_base64url(text: &str) -> Option<Vec<u8>> {
     BASE64_URL_SAFE_NO_PAD.decode(text).ok()
 }

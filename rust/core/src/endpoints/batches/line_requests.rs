@@ -10,7 +10,7 @@ use crate::{error::Problem, request::translate};
 
 /// A line of a batch, as its caller wrote it.
 #[derive(Debug, Clone, Copy)]
-pub struct Line<'l> {
+pub struct BatchLine<'l> {
     /// Who answers it: a provider's own name.
     pub provider: &'l str,
     /// With `/v1`.
@@ -20,15 +20,15 @@ pub struct Line<'l> {
 
 /// A line as its provider is asked.
 #[derive(Debug)]
-pub struct Said {
+pub struct TranslatedLine {
     pub body: Vec<u8>,
     /// What the provider cannot be told, with commas; may be empty.
-    pub lost: String,
+    pub dropped_params: String,
 }
 
 /// What the provider is sent for a line.
-pub fn said(line: Line<'_>) -> Result<Said, Problem> {
-    let (mut translation, body) = translated(line)?;
+pub fn translate_line(line: BatchLine<'_>) -> Result<TranslatedLine, Problem> {
+    let (mut translation, body) = build_translation(line)?;
     // They are said in a header field, and a line has none.
     if translation.betas.is_some_and(|betas| !betas.is_empty()) {
         translation.lost.add("anthropic_beta");
@@ -36,20 +36,20 @@ pub fn said(line: Line<'_>) -> Result<Said, Problem> {
     if translation.version.is_some() {
         translation.lost.add("anthropic_version");
     }
-    Ok(Said { body, lost: translation.lost.text() })
+    Ok(TranslatedLine { body, dropped_params: translation.lost.text() })
 }
 
 /// The answer to a line with its status, an error too, as its caller reads it.
-pub fn told(line: Line<'_>, status: u16, answer: &[u8]) -> Result<Vec<u8>, Problem> {
-    let (translation, _) = translated(line)?;
+pub fn translate_line_response(line: BatchLine<'_>, status: u16, answer: &[u8]) -> Result<Vec<u8>, Problem> {
+    let (translation, _) = build_translation(line)?;
     if status >= 300 {
         return Ok(translation.error(status, answer, None));
     }
     translation.whole(answer).map_err(|broken| Problem::new("$", format!("it cannot be read: {}", broken.0)))
 }
 
-fn translated(line: Line<'_>) -> Result<(Translation, Vec<u8>), Problem> {
-    let Line { provider: slug, path, body } = line;
+fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Problem> {
+    let BatchLine { provider: slug, path, body } = line;
     let unknown = || Problem::new("provider", format!("`{slug}` is not known"));
     let provider = catalog::find(slug).ok_or_else(unknown)?;
     let operation = Operation::of("POST", path.strip_prefix("/v1").unwrap_or(path));
@@ -64,7 +64,7 @@ fn translated(line: Line<'_>) -> Result<(Translation, Vec<u8>), Problem> {
         model: &model,
         beside: Beside::default(),
         strict: true,
-        now: translate::now(),
+        now: translate::unix_time_ms(),
         mark: fastrand::u32(..),
     };
     Translation::of(&question, wire).map_err(|refusal| Problem::new(format!("body.{}", refusal.path), refusal.message))
@@ -76,39 +76,39 @@ mod tests {
 
     use super::*;
 
-    const CHAT: &str = "/v1/chat/completions";
+    const CHAT_PATH: &str = "/v1/chat/completions";
 
-    fn line(body: &'static str) -> Line<'static> {
-        Line { provider: "anthropic", path: CHAT, body: body.as_bytes() }
+    fn chat_line(body: &'static str) -> BatchLine<'static> {
+        BatchLine { provider: "anthropic", path: CHAT_PATH, body: body.as_bytes() }
     }
 
     #[test]
-    fn a_chat_is_said_and_told_in_anthropics_words() {
-        let line = line(r#"{"model":"claude-x","seed":1,"messages":[{"role":"user","content":"hi"}]}"#);
-        let Said { body, lost } = said(line).unwrap();
+    fn translates_a_chat_line_and_its_response_for_anthropic() {
+        let line = chat_line(r#"{"model":"claude-x","seed":1,"messages":[{"role":"user","content":"hi"}]}"#);
+        let TranslatedLine { body, dropped_params: lost } = translate_line(line).unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!((&body["model"], &body["messages"][0]["role"]), (&json!("claude-x"), &json!("user")));
         assert!(body["max_tokens"].is_u64() && body.get("stream").is_none_or(|stream| stream == false));
         assert_eq!(lost, "seed");
         let answer = br#"{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","stop_reason":"end_turn",
             "content":[{"type":"text","text":"hello"}],"usage":{"input_tokens":3,"output_tokens":1}}"#;
-        let chat: Value = serde_json::from_slice(&told(line, 200, answer).unwrap()).unwrap();
+        let chat: Value = serde_json::from_slice(&translate_line_response(line, 200, answer).unwrap()).unwrap();
         assert_eq!(chat["choices"][0]["message"]["content"], "hello");
         assert_eq!(chat["usage"]["total_tokens"], 4);
         let error = br#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;
-        let error: Value = serde_json::from_slice(&told(line, 529, error).unwrap()).unwrap();
+        let error: Value = serde_json::from_slice(&translate_line_response(line, 529, error).unwrap()).unwrap();
         assert!(error["error"]["message"].as_str().unwrap().contains("busy"));
     }
 
     #[test]
-    fn what_cannot_be_said_is_named() {
-        let place = |line| said(line).unwrap_err().path;
-        let chat = line(r#"{"model":"m","messages":[]}"#);
-        assert_eq!(place(Line { provider: "nobody", ..chat }), "provider");
-        assert_eq!(place(Line { path: "/v1/embeddings", ..chat }), "url");
-        assert_eq!(place(line("[")), "body");
-        assert_eq!(told(chat, 200, b"no").unwrap_err().path, "$");
-        let beta = line(r#"{"model":"m","anthropic_beta":["one"],"messages":[{"role":"user","content":"hi"}]}"#);
-        assert_eq!(said(beta).unwrap().lost, "anthropic_beta");
+    fn reports_the_path_of_untranslatable_fields() {
+        let place = |line| translate_line(line).unwrap_err().path;
+        let chat = chat_line(r#"{"model":"m","messages":[]}"#);
+        assert_eq!(place(BatchLine { provider: "nobody", ..chat }), "provider");
+        assert_eq!(place(BatchLine { path: "/v1/embeddings", ..chat }), "url");
+        assert_eq!(place(chat_line("[")), "body");
+        assert_eq!(translate_line_response(chat, 200, b"no").unwrap_err().path, "$");
+        let beta = chat_line(r#"{"model":"m","anthropic_beta":["one"],"messages":[{"role":"user","content":"hi"}]}"#);
+        assert_eq!(translate_line(beta).unwrap().dropped_params, "anthropic_beta");
     }
 }

@@ -12,121 +12,128 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     auth::caller::{self, Caller},
     endpoints::management_proxy,
     error::Error,
     gateway::{Gateway, Request},
     ingress::{
         body::Body,
-        headers::{Control, Head},
+        headers::{ControlHeaders, RequestHead},
     },
     request::translate,
     resolve::{target::Target, target_resolver::Call},
     response::{
-        delivery::Served,
-        outgoing::{Answer, Contents},
+        delivery::UpstreamResponse,
+        outgoing::{ClientResponse, ClientResponseBody},
     },
     state::{
-        shared::memory_budget::Share,
-        snapshot::{Key, Snapshot},
+        shared::memory_budget::MemoryPermit,
+        snapshot::{GatewayKey, Snapshot},
     },
 };
 
 /// The name under which a request asks for what the gateway keeps.
-const OURS: &str = "gateway";
-const FILE: &str = "gw_file_";
-const BATCH: &str = "gw_batch_";
-const BATCHES: &str = "/v1/batches";
-const FILES: &str = "/v1/files";
-const OUTPUT: &str = "/output";
+const GATEWAY_PROVIDER: &str = "gateway";
+const FILE_ID_PREFIX: &str = "gw_file_";
+const BATCH_ID_PREFIX: &str = "gw_batch_";
+const BATCHES_PATH: &str = "/v1/batches";
+const FILES_PATH: &str = "/v1/files";
+const OUTPUT_SUFFIX: &str = "/output";
 /// What a batch is said to be is far smaller.
-const LARGEST_BATCH: usize = 1024 * 1024;
+const MAX_BATCH_OBJECT_BYTES: usize = 1024 * 1024;
 /// What may stand in a segment of a path as it is.
-pub(crate) const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub(crate) const PATH_SEGMENT_ENCODE_SET: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Whether a path is that of files, which are as large as they are.
-pub fn is_of_files(path: &str) -> bool {
-    path.strip_prefix(FILES).is_some_and(|below| below.is_empty() || below.starts_with('/'))
+pub fn is_files_path(path: &str) -> bool {
+    path.strip_prefix(FILES_PATH).is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
 /// Whether a request is about files and batches that the gateway keeps: by their ids, or because nobody else is named.
-pub fn asks_for_ours(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> bool {
-    let Some(below) = head.path.strip_prefix(FILES).or_else(|| head.path.strip_prefix(BATCHES)) else {
+pub fn is_for_gateway_store(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> bool {
+    let Some(below) = head.path.strip_prefix(FILES_PATH).or_else(|| head.path.strip_prefix(BATCHES_PATH)) else {
         return false;
     };
-    if !snapshot.has_catalogue || !(below.is_empty() || below.starts_with('/')) {
+    if !snapshot.has_model_catalogue || !(below.is_empty() || below.starts_with('/')) {
         return false;
     }
-    if below.strip_prefix('/').is_some_and(is_our_id) {
+    if below.strip_prefix('/').is_some_and(is_gateway_id) {
         return true;
     }
-    let control = Control::read(&head.headers, aliases);
+    let control = ControlHeaders::parse(&head.headers, aliases);
     match control.provider {
-        Some(name) => is_our_name(name, aliases),
-        None => control.virtual_key.is_none() && control.config.is_none() && !has_config(snapshot, head, &control),
+        Some(name) => is_gateway_name(name, aliases),
+        None => {
+            control.virtual_key.is_none() && control.config.is_none() && !has_default_config(snapshot, head, &control)
+        }
     }
 }
 
 /// Whether a provider is called as the gateway is: by its own name, or by that of the other whose header fields it takes for its own.
-fn is_our_name(name: &str, aliases: &[String]) -> bool {
+fn is_gateway_name(name: &str, aliases: &[String]) -> bool {
     let other = |alias: &String| alias.strip_prefix("x-").and_then(|alias| alias.strip_suffix('-')) == Some(name);
-    name == OURS || aliases.iter().any(other)
+    name == GATEWAY_PROVIDER || aliases.iter().any(other)
 }
 
-fn is_our_id(id: &str) -> bool {
-    id.starts_with(FILE) || id.starts_with(BATCH)
+fn is_gateway_id(id: &str) -> bool {
+    id.starts_with(FILE_ID_PREFIX) || id.starts_with(BATCH_ID_PREFIX)
 }
 
 /// Whether the key of a request has a config that says where all its requests go.
-fn has_config(snapshot: &Snapshot, head: &Head, control: &Control<'_>) -> bool {
-    let passport = caller::passport(snapshot, &head.headers, control).ok().flatten();
+fn has_default_config(snapshot: &Snapshot, head: &RequestHead, control: &ControlHeaders<'_>) -> bool {
+    let passport = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
     let admitted = caller::admit(passport.as_ref(), snapshot, true, &head.headers, control);
-    admitted.is_ok_and(|Caller { key, .. }| key.and_then(Key::config).is_some())
+    admitted.is_ok_and(|Caller { key, .. }| key.and_then(GatewayKey::default_config).is_some())
 }
 
 /// Whether a request takes a walk of its own: only its body says whose batch it makes, or the answer takes two questions.
-pub fn is_apart(snapshot: &Snapshot, head: &Head) -> bool {
-    head.path.starts_with(BATCHES) && (makes_one(snapshot, head) || batch_of_output(head).is_some())
+pub fn needs_batch_handler(snapshot: &Snapshot, head: &RequestHead) -> bool {
+    head.path.starts_with(BATCHES_PATH) && (creates_batch(snapshot, head) || output_batch_path(head).is_some())
 }
 
-fn makes_one(snapshot: &Snapshot, head: &Head) -> bool {
-    snapshot.has_catalogue && head.method == "POST" && head.path == BATCHES
+fn creates_batch(snapshot: &Snapshot, head: &RequestHead) -> bool {
+    snapshot.has_model_catalogue && head.method == "POST" && head.path == BATCHES_PATH
 }
 
 /// The path of the batch whose output is asked for.
-fn batch_of_output(head: &Head) -> Option<&str> {
-    let path = head.path.strip_suffix(OUTPUT).filter(|_| head.method == "GET")?;
-    let id = path.strip_prefix(BATCHES)?.strip_prefix('/')?;
+fn output_batch_path(head: &RequestHead) -> Option<&str> {
+    let path = head.path.strip_suffix(OUTPUT_SUFFIX).filter(|_| head.method == "GET")?;
+    let id = path.strip_prefix(BATCHES_PATH)?.strip_prefix('/')?;
     (!id.is_empty() && !id.contains('/')).then_some(path)
 }
 
 /// The walk of a request that is apart.
-pub async fn walk(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, request: Request) -> Answer {
+pub async fn handle_request(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, request: Request) -> ClientResponse {
     let Request { head, body } = request;
-    if let Some(path) = batch_of_output(&head) {
+    if let Some(path) = output_batch_path(&head) {
         let path = path.to_owned();
-        return output(gateway, snapshot, head, path).await;
+        return fetch_output(gateway, snapshot, head, path).await;
     }
-    if gateway.is_full() || is_of_a_stranger(gateway, &snapshot, &head) {
+    if gateway.is_overloaded() || is_unauthenticated(gateway, &snapshot, &head) {
         // Nothing is read for who is refused there.
-        return gateway.walk_on(snapshot, Request { head, body }, None).await;
+        return gateway.handle_provider_request(snapshot, Request { head, body }, None).await;
     }
-    match collected(gateway, body).await {
-        Ok((bytes, _share)) if takes_ours(&bytes) => management_proxy::forward(gateway, head, Body::Whole(bytes)).await,
+    match collect_body(gateway, body).await {
+        Ok((bytes, _share)) if uses_gateway_file(&bytes) => {
+            management_proxy::forward_management_request(gateway, head, Body::Complete(bytes)).await
+        }
         Ok((bytes, share)) => {
             // What goes on to a provider takes its room there: nobody else comes between.
             drop(share);
-            gateway.walk_on(snapshot, Request { head, body: Body::Whole(bytes) }, None).await
+            gateway.handle_provider_request(snapshot, Request { head, body: Body::Complete(bytes) }, None).await
         }
-        Err(error) => gateway.walk_on(snapshot, Request { head, body: Body::empty() }, Some(error)).await,
+        Err(error) => {
+            gateway.handle_provider_request(snapshot, Request { head, body: Body::empty() }, Some(error)).await
+        }
     }
 }
 
 /// Whether nobody here knows who sends a request. Who is known and may not call models may still make batches of ours.
-fn is_of_a_stranger(gateway: &Gateway, snapshot: &Snapshot, head: &Head) -> bool {
-    let control = Control::read(&head.headers, &gateway.settings.header_aliases);
-    let passport = caller::passport(snapshot, &head.headers, &control);
+fn is_unauthenticated(gateway: &Gateway, snapshot: &Snapshot, head: &RequestHead) -> bool {
+    let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
+    let passport = caller::authenticate_token(snapshot, &head.headers, &control);
     let require = gateway.settings.require_key;
     let admitted = passport
         .and_then(|passport| caller::admit(passport.as_ref(), snapshot, require, &head.headers, &control).map(|_| ()));
@@ -134,77 +141,96 @@ fn is_of_a_stranger(gateway: &Gateway, snapshot: &Snapshot, head: &Head) -> bool
 }
 
 /// All of a body, and what it took of the room on its way. One that came whole takes nothing yet.
-async fn collected(gateway: &Gateway, body: Body) -> crate::error::Result<(Bytes, Option<Share>)> {
-    match body.limited(gateway.body_limits)? {
-        body @ Body::Whole(_) => body.collect_apart().await,
-        body @ Body::Fed(..) => body.in_room(&gateway.shared.bodies)?.collect_apart().await,
+async fn collect_body(gateway: &Gateway, body: Body) -> crate::error::Result<(Bytes, Option<MemoryPermit>)> {
+    match body.with_limits(gateway.body_limits)? {
+        body @ Body::Complete(_) => body.collect_with_permit().await,
+        body @ Body::Streamed(..) => body.with_memory_budget(&gateway.shared.body_memory)?.collect_with_permit().await,
     }
 }
 
 /// Whether a batch is to be made of a file that the gateway keeps.
-fn takes_ours(body: &[u8]) -> bool {
+fn uses_gateway_file(body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Made<'b> {
+    struct CreateBatchBody<'b> {
         #[serde(borrow)]
         input_file_id: Cow<'b, str>,
     }
-    serde_json::from_slice::<Made<'_>>(body).is_ok_and(|made| made.input_file_id.starts_with(FILE))
+    serde_json::from_slice::<CreateBatchBody<'_>>(body).is_ok_and(|made| made.input_file_id.starts_with(FILE_ID_PREFIX))
 }
 
 /// Asks the provider which file holds the output, then for what is in it.
-async fn output(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, head: Head, path: String) -> Answer {
-    let mut first = Head { path, headers: head.headers.clone(), ..again(&head) };
+async fn fetch_output(
+    gateway: &Arc<Gateway>,
+    snapshot: Arc<Snapshot>,
+    head: RequestHead,
+    path: String,
+) -> ClientResponse {
+    let mut first = RequestHead { path, headers: head.headers.clone(), ..clone_without_headers(&head) };
     // It is read here.
     first.headers.retain(|name| name != b"accept-encoding");
-    let batch = gateway.walk_on(Arc::clone(&snapshot), Request { head: first, body: Body::empty() }, None).await;
-    if batch.reply.status != 200 {
+    let batch = gateway
+        .handle_provider_request(Arc::clone(&snapshot), Request { head: first, body: Body::empty() }, None)
+        .await;
+    if batch.head.status != 200 {
         return batch;
     }
-    match file_of(whole(batch.body).await) {
+    match parse_output(collect_response(batch.body).await) {
         Ok((id, output)) => {
             let output = Some(Box::new(output));
-            let path = format!("/v1/files/{}/content", utf8_percent_encode(&id, SEGMENT));
-            gateway.walk_on(snapshot, Request { head: Head { path, output, ..head }, body: Body::empty() }, None).await
+            let path = format!("/v1/files/{}/content", utf8_percent_encode(&id, PATH_SEGMENT_ENCODE_SET));
+            gateway
+                .handle_provider_request(
+                    snapshot,
+                    Request { head: RequestHead { path, batch_output: output, ..head }, body: Body::empty() },
+                    None,
+                )
+                .await
         }
-        Err(status) => gateway.turned_away(&Error::NoOutput { status }, &head),
+        Err(status) => gateway.reject_without_record(&Error::NoBatchOutput { status }, &head),
     }
 }
 
-fn again(head: &Head) -> Head {
-    Head { method: head.method.clone(), query: head.query.clone(), peer: head.peer, ..Head::default() }
+fn clone_without_headers(head: &RequestHead) -> RequestHead {
+    RequestHead {
+        method: head.method.clone(),
+        query: head.query.clone(),
+        peer_ip: head.peer_ip,
+        ..RequestHead::default()
+    }
 }
 
 /// Ends a batch at a provider that deletes it: what it was is looked at before, for nobody knows it after.
-pub(crate) async fn delete(
+pub(crate) async fn delete_batch(
     gateway: &Gateway,
     call: &Call<'_>,
     target: &Target<'_>,
     translation: Translation,
-    facts: &mut Facts,
-) -> Result<Served, Error> {
-    let [look, end] = ["GET", "DELETE"].map(|method| Head { method: method.into(), ..call.head.clone() });
+    facts: &mut RequestLog,
+) -> Result<UpstreamResponse, Error> {
+    let [look, end] = ["GET", "DELETE"].map(|method| RequestHead { method: method.into(), ..call.head.clone() });
     let nothing = || (Body::empty(), Some(&translation));
-    let (mut found, mut deadline) = gateway.exchange(&translate::look(call, &look), target, nothing(), facts).await?;
+    let (mut found, mut deadline) =
+        gateway.send_to_target(&translate::job_status_call(call, &look), target, nothing(), facts).await?;
     if found.head.status < 300 {
         let end = Call { route: call.route, head: &end, control: call.control };
-        let (ended, _) = deadline.bound(gateway.exchange(&end, target, nothing(), facts)).await?;
+        let (ended, _) = deadline.enforce(gateway.send_to_target(&end, target, nothing(), facts)).await?;
         found = if ended.head.status < 300 { found } else { ended };
     }
-    let told = translate::tell(call, translation, found, &mut deadline).await?;
-    Ok(Served::new(told, call.dialect(), deadline))
+    let told = translate::translate_response(call, translation, found, &mut deadline).await?;
+    Ok(UpstreamResponse::new(told, call.client_api_format(), deadline))
 }
 
 /// What is known of a batch's output before it is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub enum BatchOutput {
     /// It is in a storage of its customer's, at this address.
     Blob(String),
     /// Its lines are in a file of its provider's, and for this endpoint and model.
-    Lines { endpoint: String, model: String },
+    ProviderFile { endpoint: String, model: String },
 }
 
 /// What a batch's output is called, and what is known of it; or the state of a batch that has none.
-fn file_of(batch: Option<Bytes>) -> Result<(String, Output), String> {
+fn parse_output(batch: Option<Bytes>) -> Result<(String, BatchOutput), String> {
     #[derive(Default, Deserialize)]
     struct Batch {
         #[serde(default)]
@@ -218,23 +244,23 @@ fn file_of(batch: Option<Bytes>) -> Result<(String, Output), String> {
     let said = |text: Option<String>| text.filter(|text| !text.is_empty());
     if let Some(id) = said(batch.output_file_id) {
         let (endpoint, model) = (batch.endpoint.unwrap_or_default(), batch.model.unwrap_or_default());
-        return Ok((id, Output::Lines { endpoint, model }));
+        return Ok((id, BatchOutput::ProviderFile { endpoint, model }));
     }
     let url = said(batch.output_blob).ok_or(batch.status)?;
     // What its address is signed with is nobody's to read in a record.
-    Ok((url.split('?').next().unwrap_or_default().to_owned(), Output::Blob(url)))
+    Ok((url.split('?').next().unwrap_or_default().to_owned(), BatchOutput::Blob(url)))
 }
 
 /// All of an answer; `None` where it is too large, or broke off.
-async fn whole(contents: Contents) -> Option<Bytes> {
+async fn collect_response(contents: ClientResponseBody) -> Option<Bytes> {
     let mut stream = match contents {
-        Contents::Whole(bytes) => return Some(bytes),
-        Contents::Stream(stream) => stream,
+        ClientResponseBody::Complete(bytes) => return Some(bytes),
+        ClientResponseBody::Stream(stream) => stream,
     };
     let mut read = Vec::new();
     loop {
         match stream.next().await {
-            Ok(Some(bytes)) if read.len() + bytes.len() <= LARGEST_BATCH => read.extend_from_slice(&bytes),
+            Ok(Some(bytes)) if read.len() + bytes.len() <= MAX_BATCH_OBJECT_BYTES => read.extend_from_slice(&bytes),
             Ok(None) => return Some(read.into()),
             Ok(Some(_)) | Err(_) => return None,
         }
@@ -245,19 +271,20 @@ async fn whole(contents: Contents) -> Option<Bytes> {
 mod tests {
     use super::*;
 
-    const STORE: &str = r#"{"epoch":"1","catalogue":true,"keys":[
+    const SNAPSHOT_JSON: &str = r#"{"epoch":"1","catalogue":true,"keys":[
         {"id":"k","name":"n","sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
          "defaults":{"config_id":"pc-1"}}]}"#;
 
-    fn head(method: &str, path: &str, fields: &[(&str, &str)]) -> Head {
+    fn request_head(method: &str, path: &str, fields: &[(&str, &str)]) -> RequestHead {
         let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-        Head { method: method.into(), path: path.into(), headers, ..Head::default() }
+        RequestHead { method: method.into(), path: path.into(), headers, ..RequestHead::default() }
     }
 
     #[test]
-    fn what_names_nobody_or_is_named_by_our_ids_is_ours() {
-        let snapshot = Snapshot::compile(STORE.as_bytes()).unwrap();
-        let ours = |path, fields: &[(&str, &str)]| asks_for_ours(&snapshot, &head("GET", path, fields), &[]);
+    fn requests_with_gateway_ids_or_without_a_provider_go_to_the_gateway_store() {
+        let snapshot = Snapshot::compile(SNAPSHOT_JSON.as_bytes()).unwrap();
+        let ours =
+            |path, fields: &[(&str, &str)]| is_for_gateway_store(&snapshot, &request_head("GET", path, fields), &[]);
         let openai = ("x-gateway-provider", "openai");
         assert!(
             ours("/v1/files", &[])
@@ -272,18 +299,22 @@ mod tests {
         assert!(!ours("/v1/filesystem", &[]) && !ours("/v1/vector_stores/v/files", &[]));
         let named = |name: &str, aliases: &[&str]| {
             let aliases: Vec<_> = aliases.iter().map(|&alias| alias.to_owned()).collect();
-            asks_for_ours(&snapshot, &head("GET", "/v1/files", &[("x-gateway-provider", name)]), &aliases)
+            is_for_gateway_store(
+                &snapshot,
+                &request_head("GET", "/v1/files", &[("x-gateway-provider", name)]),
+                &aliases,
+            )
         };
         assert!(named("portkey", &["x-portkey-"]) && named("gateway", &[]));
         assert!(!named("portkey", &[]) && !named("x-portkey-", &["x-portkey-"]) && !named("portkey", &["x-other-"]));
         let storeless = Snapshot::compile(br#"{"epoch":"1"}"#).unwrap();
-        assert!(!asks_for_ours(&storeless, &head("GET", "/v1/files", &[]), &[]));
+        assert!(!is_for_gateway_store(&storeless, &request_head("GET", "/v1/files", &[]), &[]));
     }
 
     #[test]
-    fn only_makes_and_outputs_walk_apart() {
-        let snapshot = Snapshot::compile(STORE.as_bytes()).unwrap();
-        let apart = |method, path| is_apart(&snapshot, &head(method, path, &[]));
+    fn only_batch_creation_and_output_need_the_batch_handler() {
+        let snapshot = Snapshot::compile(SNAPSHOT_JSON.as_bytes()).unwrap();
+        let apart = |method, path| needs_batch_handler(&snapshot, &request_head(method, path, &[]));
         assert!(apart("POST", "/v1/batches") && apart("GET", "/v1/batches/b/output"));
         for (method, path) in [
             ("GET", "/v1/batches"),
@@ -298,26 +329,27 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_our_file_is_known_by_its_body() {
-        assert!(takes_ours(br#"{"a":[1],"input_file_id":"gw_file_1"}"#));
+    fn detects_a_batch_of_a_gateway_file_by_its_body() {
+        assert!(uses_gateway_file(br#"{"a":[1],"input_file_id":"gw_file_1"}"#));
         for body in [&br#"{"input_file_id":"file-1","metadata":{"input_file_id":"gw_file_1"}}"#[..], b"[]", b"", b"{"] {
-            assert!(!takes_ours(body));
+            assert!(!uses_gateway_file(body));
         }
     }
 
     #[test]
-    fn the_output_is_in_the_file_that_the_batch_names() {
-        let of = |batch: &'static str| file_of(Some(Bytes::from_static(batch.as_bytes())));
-        let lines = |endpoint: &str, model: &str| Output::Lines { endpoint: endpoint.into(), model: model.into() };
+    fn reads_the_output_location_from_the_batch() {
+        let of = |batch: &'static str| parse_output(Some(Bytes::from_static(batch.as_bytes())));
+        let lines =
+            |endpoint: &str, model: &str| BatchOutput::ProviderFile { endpoint: endpoint.into(), model: model.into() };
         let plain = of(r#"{"status":"completed","output_file_id":"file-1"}"#);
         assert_eq!(plain, Ok(("file-1".into(), lines("", ""))));
         let url = "https://a/b?sig=1".to_owned();
         let blob = of(r#"{"output_file_id":null,"output_blob":"https://a/b?sig=1"}"#);
-        assert_eq!(blob, Ok(("https://a/b".into(), Output::Blob(url))));
+        assert_eq!(blob, Ok(("https://a/b".into(), BatchOutput::Blob(url))));
         let both = of(r#"{"output_file_id":"f","output_blob":"https://a/b","endpoint":"/v1/x","model":"m"}"#);
         assert_eq!(both, Ok(("f".into(), lines("/v1/x", "m"))));
         assert_eq!(of(r#"{"status":"validating","output_blob":""}"#), Err("validating".into()));
         assert_eq!(of(r#"{"status":"in_progress","output_file_id":null}"#), Err("in_progress".into()));
-        assert_eq!((of("no"), file_of(None)), (Err(String::new()), Err(String::new())));
+        assert_eq!((of("no"), parse_output(None)), (Err(String::new()), Err(String::new())));
     }
 }

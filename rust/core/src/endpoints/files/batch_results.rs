@@ -3,84 +3,86 @@
 use std::borrow::Cow;
 
 use penstock_llm::{
-    api_format::{Lines, TooLong},
+    api_format::{LineSplitter, LineTooLong},
     files::Words,
 };
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     endpoints::batches::{
-        Output,
-        line_requests::{self, Line},
+        BatchOutput,
+        line_requests::{self, BatchLine},
     },
-    request::translate::retyped,
+    request::translate::with_content_type,
     resolve::target_resolver::Call,
-    upstream::Incoming,
+    upstream::IncomingResponse,
 };
 
 /// A line that is longer is none.
-const LONGEST: usize = 16 * 1024 * 1024;
+const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// Of what is told line by line.
-const KIND: &[u8] = b"application/octet-stream";
+const FILE_CONTENT_TYPE: &[u8] = b"application/octet-stream";
 
 /// What of a batch's answers has come.
-pub struct Results {
+pub struct BatchOutputTranslator {
     provider: &'static str,
-    words: Words,
+    line_format: Words,
     endpoint: String,
     /// A request of which all that its answers need is known: that it is one, and which model was asked.
-    question: Vec<u8>,
-    lines: Lines,
+    placeholder_request: Vec<u8>,
+    lines: LineSplitter,
     is_broken: bool,
 }
 
-impl Results {
+impl BatchOutputTranslator {
     /// `None` where no lines of a batch are asked for.
-    pub fn of(call: &Call<'_>, provider: &'static str, words: Words) -> Option<Self> {
-        let Some(Output::Lines { endpoint, model }) = call.head.output.as_deref() else { return None };
+    pub fn from_call(call: &Call<'_>, provider: &'static str, words: Words) -> Option<Self> {
+        let Some(BatchOutput::ProviderFile { endpoint, model }) = call.head.batch_output.as_deref() else {
+            return None;
+        };
         Some(Self::new(provider, words, (endpoint, model)))
     }
 
-    fn new(provider: &'static str, words: Words, (endpoint, model): (&str, &str)) -> Self {
+    fn new(provider: &'static str, line_format: Words, (endpoint, model): (&str, &str)) -> Self {
         let said = match endpoint {
             "/v1/completions" => json!({"model": model, "prompt": "-"}),
             "/v1/embeddings" | "/v1/responses" => json!({"model": model, "input": "-"}),
             _ => json!({"model": model, "messages": [{"role": "user", "content": "-"}]}),
         };
-        let (lines, question) = (Lines::new(LONGEST), said.to_string().into_bytes());
-        Self { provider, words, endpoint: endpoint.to_owned(), question, lines, is_broken: false }
+        let (lines, placeholder_request) = (LineSplitter::new(MAX_LINE_BYTES), said.to_string().into_bytes());
+        Self { provider, line_format, endpoint: endpoint.to_owned(), placeholder_request, lines, is_broken: false }
     }
 
     /// What is told of these bytes; of the end, where there are none.
-    pub fn told(&mut self, piece: Option<&[u8]>) -> Vec<u8> {
+    pub fn translate_chunk(&mut self, piece: Option<&[u8]>) -> Vec<u8> {
         let mut out = Vec::new();
         if self.is_broken {
             return out;
         }
-        let mut lines = std::mem::replace(&mut self.lines, Lines::new(LONGEST));
+        let mut lines = std::mem::replace(&mut self.lines, LineSplitter::new(MAX_LINE_BYTES));
         let each = |number: usize, line: &[u8]| {
             let line = line.trim_ascii();
             if !line.is_empty() {
-                out.extend(self.line(number, line));
+                out.extend(self.translate_line(number, line));
             }
-            Ok::<_, TooLong>(())
+            Ok::<_, LineTooLong>(())
         };
         let read = match piece {
             Some(piece) => lines.feed(piece, each),
-            None => lines.end(each),
+            None => lines.finish(each),
         };
         self.lines = lines;
         if let Err(fault) = read {
             // What follows cannot be told from the line that has no end.
             self.is_broken = true;
-            out.extend(row(fault.number, "", Err(&fault.to_string())));
+            out.extend(encode_output_line(fault.line_number, "", Err(&fault.to_string())));
         }
         out
     }
 
-    fn line(&self, number: usize, line: &[u8]) -> Vec<u8> {
-        let unread = |id: &str, why: &str| row(number, id, Err(why));
-        let answered = match self.words.answered(line) {
+    fn translate_line(&self, number: usize, line: &[u8]) -> Vec<u8> {
+        let unread = |id: &str, why: &str| encode_output_line(number, id, Err(why));
+        let answered = match self.line_format.answered(line) {
             Ok(answered) => answered,
             Err(broken) => return unread("", &broken.0),
         };
@@ -88,8 +90,8 @@ impl Results {
         let body: Cow<'_, str> = if answered.is_plain {
             answered.body
         } else {
-            let asked = Line { provider: self.provider, path: &self.endpoint, body: &self.question };
-            let told = line_requests::told(asked, status, answered.body.as_bytes());
+            let asked = BatchLine { provider: self.provider, path: &self.endpoint, body: &self.placeholder_request };
+            let told = line_requests::translate_line_response(asked, status, answered.body.as_bytes());
             match told.map(String::from_utf8) {
                 Ok(Ok(told)) => told.into(),
                 Ok(Err(_)) => return unread(id, "it is no text"),
@@ -97,17 +99,17 @@ impl Results {
             }
         };
         match RawValue::from_string(body.into_owned()) {
-            Ok(body) => row(number, id, Ok((status, &body))),
+            Ok(body) => encode_output_line(number, id, Ok((status, &body))),
             Err(error) => unread(id, &error.to_string()),
         }
     }
 }
 
 /// One of `OpenAI`'s lines: what was answered, or why that cannot be told.
-fn row(number: usize, custom_id: &str, answered: Result<(u16, &RawValue), &str>) -> Vec<u8> {
+fn encode_output_line(number: usize, custom_id: &str, answered: Result<(u16, &RawValue), &str>) -> Vec<u8> {
     let (response, error) = match answered {
         Ok((status, body)) => {
-            let request = json!(id_of(body).unwrap_or_default());
+            let request = json!(response_id(body).unwrap_or_default());
             (format!("{{\"status_code\":{status},\"request_id\":{request},\"body\":{}}}", body.get()), Value::Null)
         }
         Err(why) => ("null".to_owned(), json!({"code": "answer_unreadable", "message": why})),
@@ -117,47 +119,52 @@ fn row(number: usize, custom_id: &str, answered: Result<(u16, &RawValue), &str>)
 }
 
 /// What an answer is called.
-fn id_of(body: &RawValue) -> Option<String> {
+fn response_id(body: &RawValue) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Named {
+    struct ResponseId {
         id: Option<String>,
     }
-    serde_json::from_str::<Named>(body.get()).ok()?.id
+    serde_json::from_str::<ResponseId>(body.get()).ok()?.id
 }
 
 /// An answer whose lines are told.
-pub fn telling(mut results: Results, incoming: Incoming) -> Incoming {
-    let Incoming { head, body } = incoming;
-    lines(Incoming { head, body: body.through(move |piece| results.told(piece.as_deref()).into()) })
+pub fn translate_output(mut results: BatchOutputTranslator, incoming: IncomingResponse) -> IncomingResponse {
+    let IncomingResponse { head, body } = incoming;
+    set_file_content_type(IncomingResponse {
+        head,
+        body: body.map_chunks(move |piece| results.translate_chunk(piece.as_deref()).into()),
+    })
 }
 
 /// An answer of other bytes than came.
-pub fn lines(incoming: Incoming) -> Incoming {
-    let Incoming { mut head, body } = incoming;
-    head.headers = retyped(head.headers, KIND);
-    Incoming { head, body }
+pub fn set_file_content_type(incoming: IncomingResponse) -> IncomingResponse {
+    let IncomingResponse { mut head, body } = incoming;
+    head.headers = with_content_type(head.headers, FILE_CONTENT_TYPE);
+    IncomingResponse { head, body }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(results: &mut Results, file: &str, step: usize) -> Vec<Value> {
-        let mut out: Vec<u8> = file.as_bytes().chunks(step).flat_map(|piece| results.told(Some(piece))).collect();
-        out.extend(results.told(None));
+    fn translate_in_chunks(results: &mut BatchOutputTranslator, file: &str, step: usize) -> Vec<Value> {
+        let mut out: Vec<u8> =
+            file.as_bytes().chunks(step).flat_map(|piece| results.translate_chunk(Some(piece))).collect();
+        out.extend(results.translate_chunk(None));
         String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     #[test]
-    fn answers_are_told_in_the_words_of_their_endpoint_however_they_come() {
+    fn translates_chat_lines_with_any_chunk_size() {
         let good = json!({"recordId": "a", "modelInput": {}, "modelOutput": {"stopReason": "end_turn",
             "output": {"message": {"role": "assistant", "content": [{"text": "hello"}]}},
             "usage": {"inputTokens": 3, "outputTokens": 1, "totalTokens": 4}}});
         let bad = json!({"recordId": "b", "error": {"errorCode": 429, "errorMessage": "too busy"}});
         let file = format!("{good}\n\n{bad}\n<html>");
         for step in [1, 17, file.len()] {
-            let mut results = Results::new("bedrock", Words::Bedrock, ("/v1/chat/completions", "amazon.nova"));
-            let rows = told(&mut results, &file, step);
+            let mut results =
+                BatchOutputTranslator::new("bedrock", Words::Bedrock, ("/v1/chat/completions", "amazon.nova"));
+            let rows = translate_in_chunks(&mut results, &file, step);
             let ids: Vec<_> = rows.iter().map(|row| row["custom_id"].as_str().unwrap()).collect();
             assert_eq!(ids, ["a", "b", ""]);
             let body = &rows[0]["response"]["body"];
@@ -173,25 +180,29 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_responses_and_completions_have_shapes_of_their_own() {
+    fn translates_embeddings_responses_and_completions() {
         let vector = r#"{"recordId":"a","modelOutput":{"embedding":[0.5],"inputTextTokenCount":2}}"#;
-        let mut results = Results::new("bedrock", Words::Bedrock, ("/v1/embeddings", "amazon.titan-embed-text-v2:0"));
-        assert_eq!(told(&mut results, vector, 9)[0]["response"]["body"]["data"][0]["embedding"], json!([0.5]));
+        let mut results =
+            BatchOutputTranslator::new("bedrock", Words::Bedrock, ("/v1/embeddings", "amazon.titan-embed-text-v2:0"));
+        assert_eq!(
+            translate_in_chunks(&mut results, vector, 9)[0]["response"]["body"]["data"][0]["embedding"],
+            json!([0.5])
+        );
         let gemini = json!({"status": "", "request": {"labels": {"custom_id": "a"}}, "response": {"responseId": "r-1",
             "candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}});
         for (endpoint, object) in [("/v1/completions", "text_completion"), ("/v1/responses", "response")] {
-            let mut results = Results::new("vertex-ai", Words::Vertex, (endpoint, "gemini-2.5-pro"));
-            let rows = told(&mut results, &gemini.to_string(), 30);
+            let mut results = BatchOutputTranslator::new("vertex-ai", Words::Vertex, (endpoint, "gemini-2.5-pro"));
+            let rows = translate_in_chunks(&mut results, &gemini.to_string(), 30);
             assert_eq!((&rows[0]["response"]["body"]["object"], &rows[0]["custom_id"]), (&json!(object), &json!("a")));
         }
     }
 
     #[test]
-    fn a_line_without_an_end_is_told_and_nothing_after_it() {
-        let mut results = Results::new("fireworks-ai", Words::Fireworks, ("/v1/chat/completions", "m"));
-        let long = vec![b'x'; LONGEST + 1];
-        let row: Value = serde_json::from_slice(&results.told(Some(&long))).unwrap();
+    fn reports_an_overlong_line_and_stops() {
+        let mut results = BatchOutputTranslator::new("fireworks-ai", Words::Fireworks, ("/v1/chat/completions", "m"));
+        let long = vec![b'x'; MAX_LINE_BYTES + 1];
+        let row: Value = serde_json::from_slice(&results.translate_chunk(Some(&long))).unwrap();
         assert!(row["error"]["message"].as_str().unwrap().contains("line 1"), "{row}");
-        assert!(results.told(Some(b"\n{}\n")).is_empty() && results.told(None).is_empty());
+        assert!(results.translate_chunk(Some(b"\n{}\n")).is_empty() && results.translate_chunk(None).is_empty());
     }
 }

@@ -1,110 +1,122 @@
 //! Files that are objects of a bucket: looked at, read, listed and deleted.
 
 use penstock_llm::{
-    api_format::Dialect,
-    files::{self, Bucket, Place},
+    api_format::ApiFormat,
+    files::{self, ObjectAddress, ObjectStore},
     operation::Operation,
 };
 
-use super::{LARGEST_LIST, asked, limit, upload};
+use super::{MAX_LIST_BYTES, parse_limit, query_param, upload};
 use crate::endpoints::files::{
-    batch_results::{self, Results},
-    multipart_upload::Parts,
-    store_client::{self, Answered, Talk},
+    batch_results::{self, BatchOutputTranslator},
+    multipart_upload::BucketUpload,
+    store_client::{self, FileStoreClient, FileStoreResult},
 };
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     error::Result,
     ingress::body::Body,
-    request::internal_request::Question,
-    resolve::{target::Reach, target_resolver::Call},
-    response::delivery::Served,
+    request::internal_request::InternalRequest,
+    resolve::{target::CredentialOrigin, target_resolver::Call},
+    response::delivery::UpstreamResponse,
 };
 
 /// As many files as a bucket tells at once.
-const MOST: usize = 1000;
+const MAX_LISTED_FILES: usize = 1000;
 
 /// What is asked, and of which bucket.
-type Asked<'a> = (&'a Call<'a>, &'static Bucket);
+type BucketCall<'a> = (&'a Call<'a>, &'static ObjectStore);
 
-pub async fn answer(talk: &Talk<'_>, asked: Asked<'_>, body: Body, facts: &mut Facts) -> Answered {
+pub async fn handle_request(
+    talk: &FileStoreClient<'_>,
+    asked: BucketCall<'_>,
+    body: Body,
+    facts: &mut RequestLog,
+) -> FileStoreResult {
     match talk.operation {
-        Operation::UploadFile => upload::upload(talk, asked.0, body, facts, Parts::new(talk, asked.1)).await,
-        Operation::ListFiles => list(talk, asked).await,
-        Operation::DeleteFile => delete(talk, asked).await,
-        Operation::RetrieveFileContent => content(talk, asked).await,
-        _ => retrieve(talk, asked).await,
+        Operation::UploadFile => {
+            upload::upload_file(talk, asked.0, body, facts, BucketUpload::new(talk, asked.1)).await
+        }
+        Operation::ListFiles => list_files(talk, asked).await,
+        Operation::DeleteFile => delete_file(talk, asked).await,
+        Operation::RetrieveFileContent => retrieve_content(talk, asked).await,
+        _ => retrieve_file(talk, asked).await,
     }
 }
 
 /// The object that a request names. Those behind a stored credential are of the bucket that goes with it, in the folder
 /// of what the gateway keeps there: what else its owner has there is out of reach.
-fn named(talk: &Talk<'_>, (call, bucket): Asked<'_>) -> Result<Place> {
-    let place = bucket.place(call.route.path).map_err(|message| talk.lacks(message))?;
-    within_reach(talk, bucket, &place)?;
+fn resolve_object(talk: &FileStoreClient<'_>, (call, bucket): BucketCall<'_>) -> Result<ObjectAddress> {
+    let place = bucket.parse_object_address(call.route.path).map_err(|message| talk.option_error(message))?;
+    check_object_access(talk, bucket, &place)?;
     Ok(place)
 }
 
-pub fn within_reach(talk: &Talk<'_>, bucket: &Bucket, place: &Place) -> Result<()> {
-    if talk.target.reach == Reach::Own {
+pub fn check_object_access(talk: &FileStoreClient<'_>, bucket: &ObjectStore, place: &ObjectAddress) -> Result<()> {
+    if talk.target.credential_origin == CredentialOrigin::Request {
         return Ok(());
     }
-    let name = bucket.named(&talk.target.options).map_err(|message| talk.lacks(message))?;
-    if place.bucket == name && place.is_ours() {
+    let name = bucket.bucket_name(&talk.target.options).map_err(|message| talk.option_error(message))?;
+    if place.bucket == name && place.has_gateway_prefix() {
         return Ok(());
     }
-    let message = format!("with a stored credential files are below `{}` of the bucket `{name}`", files::FOLDER);
-    Err(talk.lacks(message))
+    let message =
+        format!("with a stored credential files are below `{}` of the bucket `{name}`", files::GATEWAY_PREFIX);
+    Err(talk.option_error(message))
 }
 
-async fn retrieve(talk: &Talk<'_>, asked: Asked<'_>) -> Answered {
-    let (place, (_, bucket)) = (named(talk, asked)?, asked);
-    let path = bucket.path(&place);
-    let (incoming, _) = talk.ask(Question::new("HEAD", &path)).await?;
-    let file = bucket.file(&place, |name| incoming.head.headers.text(name));
-    Ok(talk.told(incoming, file.told()))
+async fn retrieve_file(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> FileStoreResult {
+    let (place, (_, bucket)) = (resolve_object(talk, asked)?, asked);
+    let path = bucket.file_path(&place);
+    let (incoming, _) = talk.send(InternalRequest::new("HEAD", &path)).await?;
+    let file = bucket.file_from_headers(&place, |name| incoming.head.headers.get_str(name));
+    Ok(talk.success_response(incoming, file.to_json_bytes()))
 }
 
 /// The bytes of an object, or the range of them that is asked for.
-async fn content(talk: &Talk<'_>, asked: Asked<'_>) -> Answered {
-    let (place, (call, bucket)) = (named(talk, asked)?, asked);
-    let path = bucket.path(&place);
-    let results = Results::of(call, talk.target.provider.slug(), bucket.words);
+async fn retrieve_content(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> FileStoreResult {
+    let (place, (call, bucket)) = (resolve_object(talk, asked)?, asked);
+    let path = bucket.file_path(&place);
+    let results = BatchOutputTranslator::from_call(call, talk.target.provider.slug(), bucket.line_format);
     // A part of a line could not be told.
     let range = call
         .head
         .headers
-        .text("range")
+        .get_str("range")
         .filter(|_| results.is_none())
         .map(|range| ("range".to_owned(), range.to_owned()));
     let fields: Vec<_> = range.into_iter().collect();
-    let (incoming, deadline) = talk.ask(Question { fields: &fields, ..Question::new("GET", &path) }).await?;
+    let (incoming, deadline) =
+        talk.send(InternalRequest { headers: &fields, ..InternalRequest::new("GET", &path) }).await?;
     Ok(match results {
-        Some(results) => Served::new(batch_results::telling(results, incoming), Dialect::OpenAi, deadline),
-        None => store_client::passed_on(incoming, deadline),
+        Some(results) => {
+            UpstreamResponse::new(batch_results::translate_output(results, incoming), ApiFormat::OpenAi, deadline)
+        }
+        None => store_client::passthrough_response(incoming, deadline),
     })
 }
 
 /// What is not there is as good as deleted to a bucket, but not to a caller.
-async fn delete(talk: &Talk<'_>, asked: Asked<'_>) -> Answered {
-    let (place, (_, bucket)) = (named(talk, asked)?, asked);
-    let path = bucket.path(&place);
-    talk.ask(Question::new("HEAD", &path)).await?;
-    let (incoming, _) = talk.ask(Question::new("DELETE", &path)).await?;
-    Ok(talk.told(incoming, files::deleted(&bucket.id(&place))))
+async fn delete_file(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> FileStoreResult {
+    let (place, (_, bucket)) = (resolve_object(talk, asked)?, asked);
+    let path = bucket.file_path(&place);
+    talk.send(InternalRequest::new("HEAD", &path)).await?;
+    let (incoming, _) = talk.send(InternalRequest::new("DELETE", &path)).await?;
+    Ok(talk.success_response(incoming, files::deletion_body(&bucket.file_id(&place))))
 }
 
 /// Files of the folder in which those are whose names the gateway chose, or of the one for a purpose within it.
-async fn list(talk: &Talk<'_>, (call, bucket): Asked<'_>) -> Answered {
-    let most = limit(talk, call, MOST)?;
-    let after = asked(call, "after").map(|id| bucket.place(&format!("/files/{id}"))).transpose();
-    let after = after.map_err(|message| talk.unsaid("after", message))?;
-    let purpose = asked(call, "purpose").map(files::purpose).transpose();
-    let purpose = purpose.map_err(|message| talk.unsaid("purpose", message))?;
-    let name = bucket.named(&talk.target.options).map_err(|message| talk.lacks(message))?;
+async fn list_files(talk: &FileStoreClient<'_>, (call, bucket): BucketCall<'_>) -> FileStoreResult {
+    let most = parse_limit(talk, call, MAX_LISTED_FILES)?;
+    let after = query_param(call, "after").map(|id| bucket.parse_object_address(&format!("/files/{id}"))).transpose();
+    let after = after.map_err(|message| talk.untranslatable_error("after", message))?;
+    let purpose = query_param(call, "purpose").map(files::parse_purpose).transpose();
+    let purpose = purpose.map_err(|message| talk.untranslatable_error("purpose", message))?;
+    let name = bucket.bucket_name(&talk.target.options).map_err(|message| talk.option_error(message))?;
     let query = bucket.list_query(most, after.as_ref(), purpose);
-    let (mut incoming, mut deadline) = talk.ask(Question { query: &query, ..Question::new("GET", "/files") }).await?;
-    let answer = talk.read(&mut incoming, &mut deadline, LARGEST_LIST).await?;
-    let (found, has_more) = bucket.files(name, &answer);
-    Ok(talk.told(incoming, files::listed(&found, has_more)))
+    let (mut incoming, mut deadline) =
+        talk.send(InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
+    let answer = talk.read_text(&mut incoming, &mut deadline, MAX_LIST_BYTES).await?;
+    let (found, has_more) = bucket.parse_file_list(name, &answer);
+    Ok(talk.success_response(incoming, files::list_body(&found, has_more)))
 }

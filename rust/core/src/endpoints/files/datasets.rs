@@ -7,111 +7,125 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::{
-    api_format::Dialect,
-    avro::Records,
-    files::{self, Datasets, File, State, datasets},
+    api_format::ApiFormat,
+    avro::AvroDecoder,
+    files::{self, DatasetStore, FileObject, FileState, datasets},
     operation::Operation,
 };
 use tokio::sync::Notify;
 
 use super::{
-    LARGEST_LIST, asked, limit,
-    upload::{self, Named, Sink},
+    MAX_LIST_BYTES, parse_limit, query_param,
+    upload::{self, FileInfo, UploadSink},
 };
 use crate::endpoints::files::{
-    batch_results::{Results, lines, telling},
-    store_client::{Answered, Fetching, Refused, Talk, broken},
+    batch_results::{BatchOutputTranslator, set_file_content_type, translate_output},
+    store_client::{FileStoreClient, FileStoreError, FileStoreResult, PreparedFetch, broken_response},
 };
 use crate::{
-    accounting::record::Facts,
+    accounting::record::RequestLog,
     error::Result,
-    ingress::body::{self, Body, End, Feeder},
+    ingress::body::{self, Body, BodyEnd, Feeder},
     process::deadline::Deadline,
-    request::internal_request::Question,
+    request::internal_request::InternalRequest,
     resolve::target_resolver::Call,
-    response::delivery::Served,
-    upstream::{AnswerBody, Incoming, Later},
+    response::delivery::UpstreamResponse,
+    upstream::{DeferredBody, IncomingResponse, ResponseBody},
 };
 
 /// As many as are told at once.
-const MOST: usize = 200;
-const JSON: &str = "application/json";
+const MAX_LISTED_DATASETS: usize = 200;
+const JSON_CONTENT_TYPE: &str = "application/json";
 
-pub async fn answer(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets), body: Body, facts: &mut Facts) -> Answered {
+pub async fn handle_request(
+    talk: &FileStoreClient<'_>,
+    (call, kind): (&Call<'_>, DatasetStore),
+    body: Body,
+    facts: &mut RequestLog,
+) -> FileStoreResult {
     match talk.operation {
-        Operation::UploadFile => upload::upload(talk, call, body, facts, Dataset::new(talk, kind)).await,
-        Operation::ListFiles => list(talk, (call, kind)).await,
+        Operation::UploadFile => upload::upload_file(talk, call, body, facts, DatasetUpload::new(talk, kind)).await,
+        Operation::ListFiles => list_files(talk, (call, kind)).await,
         Operation::DeleteFile => {
-            let (incoming, _) = talk.ask(Question::new("DELETE", call.route.path)).await?;
+            let (incoming, _) = talk.send(InternalRequest::new("DELETE", call.route.path)).await?;
             let id = call.route.path.rsplit('/').next().unwrap_or_default();
-            Ok(talk.told(incoming, files::deleted(id)))
+            Ok(talk.success_response(incoming, files::deletion_body(id)))
         }
-        Operation::RetrieveFileContent => content(talk, (call, kind)).await,
+        Operation::RetrieveFileContent => retrieve_content(talk, (call, kind)).await,
         _ => {
-            let (incoming, dataset) = read(talk, Question::new("GET", call.route.path)).await?;
-            let file = kind.file(&dataset).ok_or_else(|| broken("it names no dataset"))?;
-            Ok(talk.told(incoming, file.told()))
+            let (incoming, dataset) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
+            let file = kind.parse_file(&dataset).ok_or_else(|| broken_response("it names no dataset"))?;
+            Ok(talk.success_response(incoming, file.to_json_bytes()))
         }
     }
 }
 
 /// An answer in JSON.
-async fn read(talk: &Talk<'_>, question: Question<'_>) -> Answered<(Incoming, serde_json::Value)> {
-    let (mut incoming, mut deadline) = talk.ask(question).await?;
-    let answer = read_answer(talk, &mut incoming, &mut deadline).await?;
+async fn request_json(
+    talk: &FileStoreClient<'_>,
+    question: InternalRequest<'_>,
+) -> FileStoreResult<(IncomingResponse, serde_json::Value)> {
+    let (mut incoming, mut deadline) = talk.send(question).await?;
+    let answer = read_json(talk, &mut incoming, &mut deadline).await?;
     Ok((incoming, answer))
 }
 
-async fn read_answer(talk: &Talk<'_>, incoming: &mut Incoming, deadline: &mut Deadline) -> Answered<serde_json::Value> {
-    let answer = talk.read(incoming, deadline, LARGEST_LIST).await?;
-    Ok(serde_json::from_str(&answer).map_err(|error| broken(&format!("it cannot be read: {error}")))?)
+async fn read_json(
+    talk: &FileStoreClient<'_>,
+    incoming: &mut IncomingResponse,
+    deadline: &mut Deadline,
+) -> FileStoreResult<serde_json::Value> {
+    let answer = talk.read_text(incoming, deadline, MAX_LIST_BYTES).await?;
+    Ok(serde_json::from_str(&answer).map_err(|error| broken_response(&format!("it cannot be read: {error}")))?)
 }
 
 /// The part that is asked for of what is told at once.
-async fn list(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answered {
-    let most = limit(talk, call, MOST)?;
-    let query = kind.listed(MOST);
-    let (incoming, answer) = read(talk, Question { query: &query, ..Question::new("GET", "/files") }).await?;
-    let is_asked = |file: &File| asked(call, "purpose").is_none_or(|purpose| purpose == file.purpose);
-    let all: Vec<_> = kind.files(&answer).into_iter().filter(is_asked).collect();
-    let after = asked(call, "after").map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
+async fn list_files(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
+    let most = parse_limit(talk, call, MAX_LISTED_DATASETS)?;
+    let query = kind.list_query(MAX_LISTED_DATASETS);
+    let (incoming, answer) =
+        request_json(talk, InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
+    let is_asked = |file: &FileObject| query_param(call, "purpose").is_none_or(|purpose| purpose == file.purpose);
+    let all: Vec<_> = kind.parse_file_list(&answer).into_iter().filter(is_asked).collect();
+    let after =
+        query_param(call, "after").map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
     let rest = &all[after.unwrap_or_default()..];
     let part = &rest[..rest.len().min(most)];
-    Ok(talk.told(incoming, files::listed(part, part.len() < rest.len())))
+    Ok(talk.success_response(incoming, files::list_body(part, part.len() < rest.len())))
 }
 
 /// What is in the files of a dataset, one after the other, each asked for when the one before has ended.
-async fn content(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answered {
-    let (_, answer) = read(talk, Question::new("GET", call.route.path)).await?;
-    let urls = kind.located(&answer);
-    let Some((first, others)) = urls.split_first() else { return Err(nowhere(talk, kind, &answer)) };
+async fn retrieve_content(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
+    let (_, answer) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
+    let urls = kind.download_urls(&answer);
+    let Some((first, others)) = urls.split_first() else { return Err(no_content_error(talk, kind, &answer)) };
     let ask = |url: &&str| {
-        let fetching = talk.fetching(url)?;
-        let later: Later = Box::new(move || Box::pin(later(fetching, kind)));
+        let fetching = talk.prepare_fetch(url)?;
+        let later: DeferredBody = Box::new(move || Box::pin(fetch_next_file(fetching, kind)));
         Ok(later)
     };
     let others = others.iter().map(ask).collect::<Result<_>>()?;
-    let (Incoming { head, body }, mut deadline) = talk.fetch(first).await?;
-    let mut body = AnswerBody::parts(decoded(body, kind), others);
+    let (IncomingResponse { head, body }, mut deadline) = talk.fetch(first).await?;
+    let mut body = ResponseBody::from_sequence(decode_to_lines(body, kind), others);
     // What cannot be read is better told than begun.
-    deadline.bound(pin!(body.begun())).await?;
-    let incoming = Incoming { head, body };
-    let results = Results::of(call, talk.target.provider.slug(), talk.keeper.words());
+    deadline.enforce(pin!(body.wait_for_first_chunk())).await?;
+    let incoming = IncomingResponse { head, body };
+    let results = BatchOutputTranslator::from_call(call, talk.target.provider.slug(), talk.file_store.line_format());
     let incoming = match results {
-        Some(results) => telling(results, incoming),
-        None => lines(incoming),
+        Some(results) => translate_output(results, incoming),
+        None => set_file_content_type(incoming),
     };
-    Ok(Served::new(incoming, Dialect::OpenAi, deadline))
+    Ok(UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline))
 }
 
 /// A file after the first.
-async fn later(fetching: Fetching, kind: Datasets) -> Result<AnswerBody> {
-    let (Incoming { head, body }, _) = fetching.answered().await?;
+async fn fetch_next_file(fetching: PreparedFetch, kind: DatasetStore) -> Result<ResponseBody> {
+    let (IncomingResponse { head, body }, _) = fetching.send().await?;
     if head.status != 200 {
-        return Err(broken(&format!("one of its files was answered with {}", head.status)));
+        return Err(broken_response(&format!("one of its files was answered with {}", head.status)));
     }
-    let mut body = decoded(body, kind);
-    if kind == Datasets::Fireworks {
+    let mut body = decode_to_lines(body, kind);
+    if kind == DatasetStore::Fireworks {
         // The last line of the one before may have no end.
         body.put_back(Bytes::from_static(b"\n"));
     }
@@ -119,112 +133,121 @@ async fn later(fetching: Fetching, kind: Datasets) -> Result<AnswerBody> {
 }
 
 /// As lines.
-fn decoded(body: AnswerBody, kind: Datasets) -> AnswerBody {
+fn decode_to_lines(body: ResponseBody, kind: DatasetStore) -> ResponseBody {
     let mut records = match kind {
-        Datasets::Cohere => Records::default(),
-        Datasets::Fireworks => return body,
+        DatasetStore::Cohere => AvroDecoder::default(),
+        DatasetStore::Fireworks => return body,
     };
-    body.decoded(move |piece| {
+    body.try_map_chunks(move |piece| {
         let told = match piece {
-            Some(piece) => records.told(&piece),
-            None => records.end().map(|()| Vec::new()),
+            Some(piece) => records.decode_chunk(&piece),
+            None => records.check_complete().map(|()| Vec::new()),
         };
-        told.map(Bytes::from).map_err(|found| broken(&found.0))
+        told.map(Bytes::from).map_err(|found| broken_response(&found.0))
     })
 }
 
 /// A dataset without files.
-fn nowhere(talk: &Talk<'_>, kind: Datasets, answer: &serde_json::Value) -> Refused {
-    match kind.file(answer).map(|file| file.state) {
-        Some(State::Coming) => {
-            talk.unsaid("file_id", "is looked at there: it can be read once it is `processed`").into()
+fn no_content_error(talk: &FileStoreClient<'_>, kind: DatasetStore, answer: &serde_json::Value) -> FileStoreError {
+    match kind.parse_file(answer).map(|file| file.state) {
+        Some(FileState::Pending) => {
+            talk.untranslatable_error("file_id", "is looked at there: it can be read once it is `processed`").into()
         }
-        Some(State::Wrong(why)) => talk.unsaid("file_id", format!("cannot be read: {why}")).into(),
-        _ => broken("it says nowhere what is in it").into(),
+        Some(FileState::Failed(why)) => talk.untranslatable_error("file_id", format!("cannot be read: {why}")).into(),
+        _ => broken_response("it says nowhere what is in it").into(),
     }
 }
 
 /// The question that fills a dataset, on its way.
-type Asking<'d> = Pin<Box<dyn Future<Output = Answered<(Incoming, Deadline)>> + Send + 'd>>;
+type PendingUpload<'d> = Pin<Box<dyn Future<Output = FileStoreResult<(IncomingResponse, Deadline)>> + Send + 'd>>;
 
 /// A dataset that is being filled.
-struct Dataset<'d> {
-    talk: &'d Talk<'d>,
-    kind: Datasets,
+struct DatasetUpload<'d> {
+    client: &'d FileStoreClient<'d>,
+    kind: DatasetStore,
     /// Where it is known before it is filled.
     id: Option<String>,
     name: String,
     purpose: String,
-    filling: Option<Filling<'d>>,
-    bytes: u64,
+    content_upload: Option<ContentUpload<'d>>,
+    written_bytes: u64,
 }
 
 /// The form in which the file goes on, and who waits for it.
-struct Filling<'d> {
+struct ContentUpload<'d> {
     feeder: Feeder,
-    room: Arc<Notify>,
+    capacity_available: Arc<Notify>,
     boundary: String,
-    asking: Asking<'d>,
+    pending_response: PendingUpload<'d>,
 }
 
-impl<'d> Dataset<'d> {
-    fn new(talk: &'d Talk<'d>, kind: Datasets) -> Self {
-        Self { talk, kind, id: None, name: String::new(), purpose: String::new(), filling: None, bytes: 0 }
+impl<'d> DatasetUpload<'d> {
+    fn new(client: &'d FileStoreClient<'d>, kind: DatasetStore) -> Self {
+        Self {
+            client,
+            kind,
+            id: None,
+            name: String::new(),
+            purpose: String::new(),
+            content_upload: None,
+            written_bytes: 0,
+        }
     }
 
     /// Makes a dataset; where one is filled, as what, and what is said with it.
-    async fn make(&mut self, file: &Named) -> Answered<(String, String, &'static str)> {
-        let talk = self.talk;
-        let wrong = |message| talk.unsaid(upload::PURPOSE, message);
-        if self.kind == Datasets::Cohere {
+    async fn create_dataset(&mut self, file: &FileInfo) -> FileStoreResult<(String, String, &'static str)> {
+        let talk = self.client;
+        let wrong = |message| talk.untranslatable_error(upload::PURPOSE_FIELD, message);
+        if self.kind == DatasetStore::Cohere {
             // It is made of what it is filled with.
-            let query = datasets::described(file.purpose, &file.name).map_err(wrong)?;
+            let query = datasets::cohere_dataset_query(file.purpose, &file.name).map_err(wrong)?;
             return Ok(("/files".into(), query, "data"));
         }
-        let id = datasets::id(file.purpose, &file.unique).map_err(wrong)?;
-        let fields = [("content-type".to_owned(), JSON.to_owned())];
-        let body = Body::Whole(datasets::made(&id, &file.name).into());
-        talk.ask(Question { fields: &fields, body, ..Question::new("POST", "/files") }).await?;
+        let id = datasets::fireworks_dataset_id(file.purpose, &file.unique_id).map_err(wrong)?;
+        let fields = [("content-type".to_owned(), JSON_CONTENT_TYPE.to_owned())];
+        let body = Body::Complete(datasets::create_dataset_body(&id, &file.name).into());
+        talk.send(InternalRequest { headers: &fields, body, ..InternalRequest::new("POST", "/files") }).await?;
         let path = format!("/files/{id}/content");
         self.id = Some(id);
         Ok((path, String::new(), "file"))
     }
 
-    fn fill(&self, (path, query): (String, String), unique: &str) -> Filling<'d> {
-        let (room, talk) = (Arc::new(Notify::new()), self.talk);
+    fn start_content_upload(&self, (path, query): (String, String), unique: &str) -> ContentUpload<'d> {
+        let (room, talk) = (Arc::new(Notify::new()), self.client);
         let resumed = Arc::clone(&room);
-        let (feeder, feed) = body::feed(move || resumed.notify_one());
+        let (feeder, feed) = body::feed_channel(move || resumed.notify_one());
         let boundary = format!("penstock-{unique}");
         let fields = [("content-type".to_owned(), format!("multipart/form-data; boundary={boundary}"))];
         let asking = Box::pin(async move {
-            let body = Body::Fed(feed, None);
-            talk.ask(Question { query: &query, fields: &fields, body, ..Question::new("POST", &path) }).await
+            let body = Body::Streamed(feed, None);
+            talk.send(InternalRequest { query: &query, headers: &fields, body, ..InternalRequest::new("POST", &path) })
+                .await
         });
-        Filling { feeder, room, boundary, asking }
+        ContentUpload { feeder, capacity_available: room, boundary, pending_response: asking }
     }
 }
 
-impl Filling<'_> {
+impl ContentUpload<'_> {
     /// Sends bytes on. Who asked is heard only where there is no room for them, and at the end.
-    async fn push(&mut self, bytes: Vec<u8>) -> Answered<()> {
+    async fn push(&mut self, bytes: Vec<u8>) -> FileStoreResult<()> {
         if bytes.is_empty() || self.feeder.push(bytes.into()) {
             return Ok(());
         }
         tokio::select! {
             biased;
-            () = self.room.notified() => Ok(()),
-            answered = &mut self.asking => Err(match answered {
+            () = self.capacity_available.notified() => Ok(()),
+            answered = &mut self.pending_response => Err(match answered {
                 Err(refused) => refused,
-                Ok(_) => broken("it came before the file was there").into(),
+                Ok(_) => broken_response("it came before the file was there").into(),
             }),
         }
     }
 }
 
-impl Sink for Dataset<'_> {
-    async fn begin(&mut self, file: &Named) -> Answered<()> {
-        let (path, query, field) = self.make(file).await?;
-        let mut filling = self.fill((path, query), &file.unique);
+impl UploadSink for DatasetUpload<'_> {
+    async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()> {
+        let (path, query, field) = self.create_dataset(file).await?;
+        let mut filling = self.start_content_upload((path, query), &file.unique_id);
         let head = format!(
             "--{}\r\ncontent-disposition: form-data; name=\"{field}\"; filename=\"file.jsonl\"\r\n\
              content-type: application/jsonl\r\n\r\n",
@@ -232,42 +255,43 @@ impl Sink for Dataset<'_> {
         );
         filling.push(head.into_bytes()).await?;
         (self.name, self.purpose) = (file.name.clone(), file.purpose.to_owned());
-        self.filling = Some(filling);
+        self.content_upload = Some(filling);
         Ok(())
     }
 
-    async fn write(&mut self, bytes: Vec<u8>) -> Answered<()> {
-        self.bytes += bytes.len() as u64;
-        match &mut self.filling {
+    async fn write(&mut self, bytes: Vec<u8>) -> FileStoreResult<()> {
+        self.written_bytes += bytes.len() as u64;
+        match &mut self.content_upload {
             Some(filling) => filling.push(bytes).await,
             None => Ok(()),
         }
     }
 
-    async fn end(&mut self) -> Answered {
-        let Some(filling) = self.filling.take() else { return Err(broken("no upload").into()) };
+    async fn finish(&mut self) -> FileStoreResult {
+        let Some(filling) = self.content_upload.take() else { return Err(broken_response("no upload").into()) };
         let tail = format!("\r\n--{}--\r\n", filling.boundary);
         filling.feeder.push(tail.into_bytes().into());
-        filling.feeder.end(End::Complete);
-        let (mut incoming, mut deadline) = filling.asking.await?;
+        filling.feeder.finish(BodyEnd::Complete);
+        let (mut incoming, mut deadline) = filling.pending_response.await?;
         let id = if let Some(id) = self.id.clone() {
             id
         } else {
-            let made = read_answer(self.talk, &mut incoming, &mut deadline).await?;
-            made["id"].as_str().ok_or_else(|| broken("it names no dataset"))?.to_owned()
+            let made = read_json(self.client, &mut incoming, &mut deadline).await?;
+            made["id"].as_str().ok_or_else(|| broken_response("it names no dataset"))?.to_owned()
         };
         let (name, purpose) = (self.name.clone(), self.purpose.clone());
-        let created = upload::now().as_secs();
-        let file = File { id, bytes: self.bytes, created, name, purpose, state: State::Coming };
-        Ok(self.talk.told(incoming, file.told()))
+        let created = upload::unix_time().as_secs();
+        let file =
+            FileObject { id, bytes: self.written_bytes, created_at: created, name, purpose, state: FileState::Pending };
+        Ok(self.client.success_response(incoming, file.to_json_bytes()))
     }
 
     /// A dataset that was not filled is none.
-    async fn give_up(&mut self) {
-        self.filling = None;
+    async fn abort(&mut self) {
+        self.content_upload = None;
         if let Some(id) = self.id.take() {
             // Who refuses that says nothing that the caller would want to know.
-            let _ = self.talk.ask(Question::new("DELETE", &format!("/files/{id}"))).await;
+            let _ = self.client.send(InternalRequest::new("DELETE", &format!("/files/{id}"))).await;
         }
     }
 }

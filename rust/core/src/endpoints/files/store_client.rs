@@ -10,164 +10,176 @@ use std::{
 };
 
 use penstock_llm::{
-    api_format::Dialect,
-    files::{self, Keeper},
+    api_format::ApiFormat,
+    files::{self, FileStore},
     operation::Operation,
 };
 
 use crate::{
-    endpoints::batches::azure_blob_output::Blob,
+    endpoints::batches::azure_blob_output::BlobUrl,
     error::{Error, Result},
     gateway::Gateway,
     ingress::body::Body,
-    process::{coarse_timer::Grace, deadline::Deadline},
-    request::{internal_request::Question, translate::retyped},
+    process::{coarse_timer::CoarseTimer, deadline::Deadline},
+    request::{internal_request::InternalRequest, translate::with_content_type},
     resolve::target::Target,
-    response::delivery::Served,
-    upstream::{self, AnswerBody, Incoming, Origin, Outgoing, Upstream},
+    response::delivery::UpstreamResponse,
+    upstream::{self, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream},
 };
 
 /// A refusal that is larger says no more than its status.
-const MOST_OF_REFUSAL: usize = 1024 * 1024;
+const MAX_ERROR_BODY_BYTES: usize = 1024 * 1024;
 /// Of the bytes of a file, whatever they are called where they are kept: nobody here reads them.
-const BYTES: &[u8] = b"application/octet-stream";
+const FILE_CONTENT_TYPE: &[u8] = b"application/octet-stream";
 
 /// Why there is no answer: something here, or the words of who keeps the files.
-pub enum Refused {
-    Here(Error),
-    There(Box<Served>),
+pub enum FileStoreError {
+    Gateway(Error),
+    Upstream(Box<UpstreamResponse>),
 }
 
-impl From<Error> for Refused {
+impl From<Error> for FileStoreError {
     fn from(error: Error) -> Self {
-        Self::Here(error)
+        Self::Gateway(error)
     }
 }
 
-pub type Answered<T = Served> = std::result::Result<T, Refused>;
+pub type FileStoreResult<T = UpstreamResponse> = std::result::Result<T, FileStoreError>;
 
 /// Who asks, and whom.
-pub struct Talk<'t> {
+pub struct FileStoreClient<'t> {
     pub gateway: &'t Gateway,
     pub target: &'t Target<'t>,
     pub operation: Operation,
-    pub keeper: Keeper,
+    pub file_store: FileStore,
     /// For the heads of all answers, in nanoseconds.
-    pub waited: AtomicU64,
+    pub upstream_nanos: AtomicU64,
 }
 
 /// A question to somebody else that is still to be asked.
-pub struct Fetching {
+pub struct PreparedFetch {
     upstream: Arc<Upstream>,
-    grace: Grace,
-    limit: Duration,
+    timer: CoarseTimer,
+    timeout: Duration,
     origin: Origin,
-    outgoing: Outgoing,
+    outgoing: OutgoingRequest,
 }
 
-impl Fetching {
-    pub async fn answered(self) -> Result<(Incoming, Deadline)> {
-        let mut deadline = Deadline::new(self.limit, &Body::empty(), &self.grace);
+impl PreparedFetch {
+    pub async fn send(self) -> Result<(IncomingResponse, Deadline)> {
+        let mut deadline = Deadline::new(self.timeout, &Body::empty(), &self.timer);
         let sending = pin!(self.upstream.send(&self.origin, self.outgoing));
-        let incoming = deadline.bound(sending).await?;
+        let incoming = deadline.enforce(sending).await?;
         Ok((incoming, deadline))
     }
 }
 
-impl Talk<'_> {
+impl FileStoreClient<'_> {
     /// The answer to a question, where it is a good one.
-    pub async fn ask(&self, question: Question<'_>) -> Answered<(Incoming, Deadline)> {
+    pub async fn send(&self, question: InternalRequest<'_>) -> FileStoreResult<(IncomingResponse, Deadline)> {
         let (mut incoming, mut deadline) = self.exchange(question).await?;
         if incoming.head.status < 300 {
             return Ok((incoming, deadline));
         }
-        let answer = self.read(&mut incoming, &mut deadline, MOST_OF_REFUSAL).await.unwrap_or_default();
-        Err(self.refused(incoming, &answer))
+        let answer = self.read_text(&mut incoming, &mut deadline, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
+        Err(self.upstream_error(incoming, &answer))
     }
 
     /// What is refused there, in `OpenAI`'s shape.
-    pub fn refused(&self, incoming: Incoming, answer: &str) -> Refused {
-        let Incoming { head, .. } = &incoming;
-        let request_id = head.headers.text(self.keeper.request_id());
-        let told = files::refused(self.target.provider.slug(), head.status, answer.as_bytes(), request_id);
-        Refused::There(Box::new(self.served(incoming, told)))
+    pub fn upstream_error(&self, incoming: IncomingResponse, answer: &str) -> FileStoreError {
+        let IncomingResponse { head, .. } = &incoming;
+        let request_id = head.headers.get_str(self.file_store.request_id_header());
+        let told = files::translate_error(self.target.provider.slug(), head.status, answer.as_bytes(), request_id);
+        FileStoreError::Upstream(Box::new(self.json_response(incoming, told)))
     }
 
-    async fn exchange(&self, question: Question<'_>) -> Result<(Incoming, Deadline)> {
+    async fn exchange(&self, question: InternalRequest<'_>) -> Result<(IncomingResponse, Deadline)> {
         let (gateway, target) = (self.gateway, self.target);
-        let outgoing = question.outgoing(gateway, target, self.operation).await?;
-        let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.grace);
+        let outgoing = question.into_outgoing(gateway, target, self.operation).await?;
+        let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.coarse_timer);
         let began = Instant::now();
-        let sending = pin!(gateway.upstream.send(&target.base.origin, outgoing));
-        let incoming = deadline.bound(sending).await?;
-        self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        Ok((incoming, deadline.answered()))
+        let sending = pin!(gateway.upstream.send(&target.base_url.origin, outgoing));
+        let incoming = deadline.enforce(sending).await?;
+        self.upstream_nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        Ok((incoming, deadline.response_started()))
     }
 
     /// What is at an address elsewhere.
-    pub async fn fetch(&self, url: &str) -> Answered<(Incoming, Deadline)> {
-        let (mut incoming, mut deadline) = self.fetching(url)?.answered().await?;
+    pub async fn fetch(&self, url: &str) -> FileStoreResult<(IncomingResponse, Deadline)> {
+        let (mut incoming, mut deadline) = self.prepare_fetch(url)?.send().await?;
         if incoming.head.status == 200 {
-            return Ok((incoming, deadline.answered()));
+            return Ok((incoming, deadline.response_started()));
         }
-        let answer = self.read(&mut incoming, &mut deadline, MOST_OF_REFUSAL).await.unwrap_or_default();
-        Err(self.refused(incoming, &answer))
+        let answer = self.read_text(&mut incoming, &mut deadline, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
+        Err(self.upstream_error(incoming, &answer))
     }
 
     /// Asks for it, once that is wanted. Its address is signed: nobody's credential goes there.
-    pub fn fetching(&self, url: &str) -> Result<Fetching> {
-        let wrong = |why: &str| self.lacks(format!("what is in this file is at no address that can be read: {why}"));
-        let blob = Blob::of(url).map_err(|why| wrong(&why))?;
-        if !blob.is_private(&self.gateway.upstream) {
+    pub fn prepare_fetch(&self, url: &str) -> Result<PreparedFetch> {
+        let wrong =
+            |why: &str| self.option_error(format!("what is in this file is at no address that can be read: {why}"));
+        let blob = BlobUrl::parse(url).map_err(|why| wrong(&why))?;
+        if !blob.has_trusted_transport(&self.gateway.upstream) {
             return Err(wrong("it is not https"));
         }
-        let (upstream, grace) = (Arc::clone(&self.gateway.upstream), self.gateway.grace.clone());
-        Ok(Fetching { outgoing: blob.asked(""), origin: blob.base.origin, upstream, grace, limit: self.target.timeout })
+        let (upstream, grace) = (Arc::clone(&self.gateway.upstream), self.gateway.coarse_timer.clone());
+        Ok(PreparedFetch {
+            outgoing: blob.build_request(""),
+            origin: blob.base.origin,
+            upstream,
+            timer: grace,
+            timeout: self.target.timeout,
+        })
     }
 
     /// An answer as text.
-    pub async fn read(&self, incoming: &mut Incoming, deadline: &mut Deadline, most: usize) -> Result<String> {
+    pub async fn read_text(
+        &self,
+        incoming: &mut IncomingResponse,
+        deadline: &mut Deadline,
+        most: usize,
+    ) -> Result<String> {
         let collecting = pin!(upstream::collect(&mut incoming.body, most));
-        let bytes = deadline.bound(collecting).await?;
-        let bytes = bytes.ok_or_else(|| Error::UpstreamBroke { cause: "it is too large".into() })?;
+        let bytes = deadline.enforce(collecting).await?;
+        let bytes = bytes.ok_or_else(|| Error::UpstreamResponseBroken { cause: "it is too large".into() })?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// A good answer, in `OpenAI`'s words.
-    pub fn told(&self, mut incoming: Incoming, json: Vec<u8>) -> Served {
+    pub fn success_response(&self, mut incoming: IncomingResponse, json: Vec<u8>) -> UpstreamResponse {
         // Who deleted something has nothing more to say.
         incoming.head.status = 200;
-        self.served(incoming, json)
+        self.json_response(incoming, json)
     }
 
-    pub fn served(&self, incoming: Incoming, json: Vec<u8>) -> Served {
+    pub fn json_response(&self, incoming: IncomingResponse, json: Vec<u8>) -> UpstreamResponse {
         let mut head = incoming.head;
-        head.headers = retyped(head.headers, b"application/json");
-        let incoming = Incoming { head, body: AnswerBody::whole(json.into()) };
-        let deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.gateway.grace);
-        Served::new(incoming, Dialect::OpenAi, deadline)
+        head.headers = with_content_type(head.headers, b"application/json");
+        let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(json.into()) };
+        let deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.gateway.coarse_timer);
+        UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline)
     }
 
     /// Something is missing, or leads where it must not.
-    pub fn lacks(&self, message: String) -> Error {
-        Error::OptionInvalid { provider: self.target.provider.slug(), message }
+    pub fn option_error(&self, message: String) -> Error {
+        Error::ProviderOptionInvalid { provider: self.target.provider.slug(), message }
     }
 
     /// Something in the request that cannot be.
-    pub fn unsaid(&self, path: impl Into<String>, message: impl Into<String>) -> Error {
+    pub fn untranslatable_error(&self, path: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Untranslatable { provider: self.target.provider.slug(), path: path.into(), message: message.into() }
     }
 }
 
 /// An answer that is none.
-pub fn broken(cause: &str) -> Error {
-    Error::UpstreamBroke { cause: cause.into() }
+pub fn broken_response(cause: &str) -> Error {
+    Error::UpstreamResponseBroken { cause: cause.into() }
 }
 
 /// The bytes of a file as they come.
-pub fn passed_on(incoming: Incoming, deadline: Deadline) -> Served {
-    let Incoming { mut head, body } = incoming;
+pub fn passthrough_response(incoming: IncomingResponse, deadline: Deadline) -> UpstreamResponse {
+    let IncomingResponse { mut head, body } = incoming;
     head.headers.retain(|name| name != b"content-type");
-    head.headers.push(b"content-type", BYTES);
-    Served::new(Incoming { head, body }, Dialect::OpenAi, deadline)
+    head.headers.push(b"content-type", FILE_CONTENT_TYPE);
+    UpstreamResponse::new(IncomingResponse { head, body }, ApiFormat::OpenAi, deadline)
 }

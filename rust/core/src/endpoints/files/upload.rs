@@ -3,18 +3,18 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use penstock_llm::{
-    api_format::Upload,
+    api_format::UploadParser,
     catalog::Stated,
     files,
     translation::{Lost, Refusal, Unsaid},
 };
 
 use crate::endpoints::files::{
-    batch_rows::{ForAll, Rows},
-    store_client::{Answered, Refused, Talk},
+    batch_rows::{BatchInputTranslator, LineOverrides},
+    store_client::{FileStoreClient, FileStoreError, FileStoreResult},
 };
 use crate::{
-    accounting::record::{self, Facts},
+    accounting::record::{self, RequestLog},
     error::{Error, Result},
     ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
@@ -22,144 +22,160 @@ use crate::{
 
 /// Buckets want the length of what they are sent before they are sent it, which is known of a part of this size. They take
 /// ten thousand of them, each but the last of 5 MiB at least. No more than this is held of any file.
-pub const PART: usize = 8 * 1024 * 1024;
+pub const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Pieces up to this size are said in far less than a millisecond for each of their lines.
-const SAID_HERE: usize = 128 * 1024;
+const MAX_INLINE_TRANSLATION_BYTES: usize = 128 * 1024;
 /// The one field of the form that is kept.
-pub const PURPOSE: &str = "purpose";
-const BATCH: &str = "batch";
+pub const PURPOSE_FIELD: &str = "purpose";
+const BATCH_PURPOSE: &str = "batch";
 
 /// What is known of a file before any of it is sent on.
-pub struct Named {
+pub struct FileInfo {
     pub purpose: &'static str,
     pub name: String,
     /// Its type, where it has one.
-    pub kind: Option<String>,
+    pub content_type: Option<String>,
     /// What no other file is called.
-    pub unique: String,
+    pub unique_id: String,
 }
 
 /// Who keeps a file.
-pub trait Sink {
-    async fn begin(&mut self, file: &Named) -> Answered<()>;
-    async fn write(&mut self, bytes: Vec<u8>) -> Answered<()>;
+pub trait UploadSink {
+    async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()>;
+    async fn write(&mut self, bytes: Vec<u8>) -> FileStoreResult<()>;
     /// The file, told to its caller.
-    async fn end(&mut self) -> Answered;
+    async fn finish(&mut self) -> FileStoreResult;
     /// Nothing of it is to be kept.
-    async fn give_up(&mut self);
+    async fn abort(&mut self);
 }
 
 /// Sends on a form's file.
-pub async fn upload<S: Sink>(talk: &Talk<'_>, call: &Call<'_>, body: Body, facts: &mut Facts, mut sink: S) -> Answered {
-    let kind = call.head.headers.text("content-type").unwrap_or_default();
-    let form = Upload::of(kind).ok_or_else(|| Error::HeaderInvalid {
+pub async fn upload_file<S: UploadSink>(
+    talk: &FileStoreClient<'_>,
+    call: &Call<'_>,
+    body: Body,
+    facts: &mut RequestLog,
+    mut sink: S,
+) -> FileStoreResult {
+    let kind = call.head.headers.get_str("content-type").unwrap_or_default();
+    let form = UploadParser::from_content_type(kind).ok_or_else(|| Error::HeaderInvalid {
         name: "content-type",
         message: "uploadFile takes multipart/form-data".into(),
     })?;
-    let mut arriving = Arriving { talk, form, raw: Vec::new(), bytes: 0, is_begun: false, rows: None };
-    let sent = arriving.send(body, &mut sink).await;
+    let mut arriving =
+        FormUpload { client: talk, form, pending: Vec::new(), received_bytes: 0, is_started: false, translator: None };
+    let sent = arriving.forward_form(body, &mut sink).await;
     if sent.is_err() {
-        sink.give_up().await;
+        sink.abort().await;
     }
-    facts.lost = arriving.lost();
-    facts.unsaid = Some(Unsaid::default());
+    facts.dropped_params = arriving.dropped_params();
+    facts.dropped_fields = Some(Unsaid::default());
     sent
 }
 
 /// What has come of a form.
-struct Arriving<'a> {
-    talk: &'a Talk<'a>,
-    form: Upload,
+struct FormUpload<'a> {
+    client: &'a FileStoreClient<'a>,
+    form: UploadParser,
     /// What came of the file before it was known what it is for.
-    raw: Vec<u8>,
+    pending: Vec<u8>,
     /// All of it that came so far.
-    bytes: u64,
-    is_begun: bool,
+    received_bytes: u64,
+    is_started: bool,
     /// Of a file for a batch.
-    rows: Option<Rows>,
+    translator: Option<BatchInputTranslator>,
 }
 
-impl Arriving<'_> {
-    async fn send(&mut self, mut body: Body, sink: &mut impl Sink) -> Answered {
+impl FormUpload<'_> {
+    async fn forward_form(&mut self, mut body: Body, sink: &mut impl UploadSink) -> FileStoreResult {
         while let Some(piece) = body.next().await {
-            self.form.feed(&piece?).map_err(|message| self.talk.unsaid("$", message))?;
-            self.take(sink).await?;
+            self.form.feed(&piece?).map_err(|message| self.client.untranslatable_error("$", message))?;
+            self.forward_received(sink).await?;
         }
-        let wrong = |path: &str, message: &str| Refused::from(self.talk.unsaid(path, message));
-        if !self.form.is_over() {
+        let wrong = |path: &str, message: &str| FileStoreError::from(self.client.untranslatable_error(path, message));
+        if !self.form.is_finished() {
             return Err(wrong("$", "the form ends before it is complete"));
         }
-        if self.form.file().is_none() {
+        if self.form.file_info().is_none() {
             return Err(wrong("file", "must be sent"));
         }
-        if !self.is_begun {
-            return Err(wrong(PURPOSE, "must be sent"));
+        if !self.is_started {
+            return Err(wrong(PURPOSE_FIELD, "must be sent"));
         }
-        self.refuse_other_size()?;
-        sink.end().await
+        self.check_declared_size()?;
+        sink.finish().await
     }
 
     /// Gives on what came of the file.
-    async fn take(&mut self, sink: &mut impl Sink) -> Answered<()> {
-        let came = self.form.take();
-        self.bytes += came.len() as u64;
-        self.raw.extend(came);
-        if !self.is_begun
-            && let Some(file) = self.named()?
+    async fn forward_received(&mut self, sink: &mut impl UploadSink) -> FileStoreResult<()> {
+        let came = self.form.take_content();
+        self.received_bytes += came.len() as u64;
+        self.pending.extend(came);
+        if !self.is_started
+            && let Some(file) = self.file_info()?
         {
-            self.rows = (file.purpose == BATCH).then(|| self.fresh_rows());
+            self.translator = (file.purpose == BATCH_PURPOSE).then(|| self.new_translator());
             // Nothing is begun for lines that are wrong.
-            let said = self.said().await?;
+            let said = self.translate_pending().await?;
             sink.begin(&file).await?;
-            self.is_begun = true;
+            self.is_started = true;
             return sink.write(said).await;
         }
-        if self.is_begun {
-            let said = self.said().await?;
+        if self.is_started {
+            let said = self.translate_pending().await?;
             return sink.write(said).await;
         }
-        if self.raw.len() > PART {
+        if self.pending.len() > PART_BYTES {
             let message = "must stand before the file in the form where that is larger than 8 MiB";
-            return Err(self.talk.unsaid(PURPOSE, message).into());
+            return Err(self.client.untranslatable_error(PURPOSE_FIELD, message).into());
         }
         Ok(())
     }
 
     /// A file that is not as long as was said is not the one that was meant.
-    fn refuse_other_size(&self) -> Result<()> {
-        let Some(said) = self.talk.target.options.get("file_upload_size") else { return Ok(()) };
-        let size: u64 = said.parse().map_err(|_| self.talk.lacks(format!("file_upload_size `{said}` is no number")))?;
-        if size == self.bytes {
+    fn check_declared_size(&self) -> Result<()> {
+        let Some(said) = self.client.target.options.get("file_upload_size") else { return Ok(()) };
+        let size: u64 =
+            said.parse().map_err(|_| self.client.option_error(format!("file_upload_size `{said}` is no number")))?;
+        if size == self.received_bytes {
             return Ok(());
         }
-        Err(self.talk.lacks(format!("file_upload_size is {size}, and {} bytes of the file came", self.bytes)))
+        Err(self
+            .client
+            .option_error(format!("file_upload_size is {size}, and {} bytes of the file came", self.received_bytes)))
     }
 
     /// What the file is, once the form says that.
-    fn named(&self) -> Result<Option<Named>> {
-        let beside = || self.talk.target.options.get("file_purpose");
-        let purpose = self.form.field(PURPOSE).or_else(beside);
-        let (Some(file), Some(purpose)) = (self.form.file(), purpose) else { return Ok(None) };
-        let purpose = files::purpose(purpose).map_err(|message| self.talk.unsaid(PURPOSE, message))?;
-        let unique = record::new_id(now()).simple().to_string();
-        Ok(Some(Named { purpose, name: file.name.clone(), kind: file.kind.clone(), unique }))
+    fn file_info(&self) -> Result<Option<FileInfo>> {
+        let beside = || self.client.target.options.get("file_purpose");
+        let purpose = self.form.field_value(PURPOSE_FIELD).or_else(beside);
+        let (Some(file), Some(purpose)) = (self.form.file_info(), purpose) else { return Ok(None) };
+        let purpose = files::parse_purpose(purpose)
+            .map_err(|message| self.client.untranslatable_error(PURPOSE_FIELD, message))?;
+        let unique = record::new_id(unix_time()).simple().to_string();
+        Ok(Some(FileInfo {
+            purpose,
+            name: file.name.clone(),
+            content_type: file.content_type.clone(),
+            unique_id: unique,
+        }))
     }
 
-    fn fresh_rows(&self) -> Rows {
-        let Target { provider, options, .. } = self.talk.target;
+    fn new_translator(&self) -> BatchInputTranslator {
+        let Target { provider, options, .. } = self.client.target;
         let text = |found: Option<&str>| found.map(ToOwned::to_owned);
-        let for_all = ForAll {
+        let for_all = LineOverrides {
             model: text(provider.pinned(options, Stated::default())),
             endpoint: text(options.get("provider_batch_endpoint")),
         };
-        Rows::new(provider.slug(), self.talk.keeper.words(), for_all)
+        BatchInputTranslator::new(provider.slug(), self.client.file_store.line_format(), for_all)
     }
 
     /// What is sent for what came; a last line may have no end.
-    async fn said(&mut self) -> Result<Vec<u8>> {
-        let content = std::mem::take(&mut self.raw);
-        let Some(mut rows) = self.rows.take() else { return Ok(content) };
-        let (is_large, is_last) = (content.len() > SAID_HERE, self.form.is_over());
+    async fn translate_pending(&mut self) -> Result<Vec<u8>> {
+        let content = std::mem::take(&mut self.pending);
+        let Some(mut rows) = self.translator.take() else { return Ok(content) };
+        let (is_large, is_last) = (content.len() > MAX_INLINE_TRANSLATION_BYTES, self.form.is_finished());
         let work = move || {
             let fed = rows.feed(&content);
             let fed = if is_last { fed.and_then(|()| rows.finish()) } else { fed };
@@ -169,27 +185,31 @@ impl Arriving<'_> {
         let done =
             if is_large { tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)? } else { work() };
         let (rows, fed) = done;
-        self.looked_at(rows, fed)
+        self.check_translated(rows, fed)
     }
 
-    fn looked_at(&mut self, mut rows: Rows, fed: std::result::Result<(), Refusal>) -> Result<Vec<u8>> {
-        if let Some((model, _)) = &rows.first {
-            self.talk.target.admit_line(model)?;
+    fn check_translated(
+        &mut self,
+        mut rows: BatchInputTranslator,
+        fed: std::result::Result<(), Refusal>,
+    ) -> Result<Vec<u8>> {
+        if let Some((model, _)) = &rows.model_and_endpoint {
+            self.client.target.check_line_model(model)?;
         }
-        let out = rows.take();
-        self.rows = Some(rows);
-        fed.map_err(|refusal| self.talk.unsaid(refusal.path, refusal.message))?;
+        let out = rows.take_output();
+        self.translator = Some(rows);
+        fed.map_err(|refusal| self.client.untranslatable_error(refusal.path, refusal.message))?;
         Ok(out)
     }
 
     /// What was said of the file that is kept nowhere, and of its lines that their model cannot be told.
-    fn lost(&self) -> Lost {
-        let mut lost = self.rows.as_ref().map(|rows| rows.lost.clone()).unwrap_or_default();
-        self.form.fields().filter(|(name, _)| *name != PURPOSE).for_each(|(name, _)| lost.add(name));
+    fn dropped_params(&self) -> Lost {
+        let mut lost = self.translator.as_ref().map(|rows| rows.dropped_params.clone()).unwrap_or_default();
+        self.form.fields().filter(|(name, _)| *name != PURPOSE_FIELD).for_each(|(name, _)| lost.add(name));
         lost
     }
 }
 
-pub fn now() -> Duration {
+pub fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -5,76 +5,81 @@ use bytes::Bytes;
 use super::Body;
 use crate::{
     error::{Error, Result},
-    state::shared::memory_budget::{Room, Share, Stored},
+    state::shared::memory_budget::{BudgetedBytes, MemoryBudget, MemoryPermit},
 };
 
 /// Most bodies are smaller, and cost nothing to keep account of. Of a larger one the room is taken as it comes: what a caller
 /// says will come takes none.
-pub const SMALL: usize = 256 * 1024;
+pub const MAX_UNCHARGED_BYTES: usize = 256 * 1024;
 
 impl Body {
     /// The same, where what is held of it counts towards the room that all share: now, or when it is gathered.
-    pub fn in_room(mut self, room: &Room) -> Result<Self> {
+    pub fn with_memory_budget(mut self, room: &MemoryBudget) -> Result<Self> {
         match &mut self {
-            Self::Whole(bytes) if bytes.len() > SMALL => {
-                let mut share = room.share();
-                if !share.grow(bytes.len()) {
-                    return Err(Error::NoRoom);
+            Self::Complete(bytes) if bytes.len() > MAX_UNCHARGED_BYTES => {
+                let mut share = room.new_permit();
+                if !share.try_reserve(bytes.len()) {
+                    return Err(Error::MemoryExhausted);
                 }
-                *bytes = Bytes::from_owner(Stored { bytes: std::mem::take(bytes), share });
+                *bytes = Bytes::from_owner(BudgetedBytes { bytes: std::mem::take(bytes), permit: share });
             }
-            Self::Whole(_) => (),
-            Self::Fed(feed, _) => feed.share = Some(room.share()),
+            Self::Complete(_) => (),
+            Self::Streamed(feed, _) => feed.memory_permit = Some(room.new_permit()),
         }
         Ok(self)
     }
 
     /// Reads it to its end. Its share of the room is given back with the last of its bytes.
     pub async fn collect(self) -> Result<Bytes> {
-        let (bytes, share) = self.collect_apart().await?;
+        let (bytes, share) = self.collect_with_permit().await?;
         Ok(match share {
-            Some(share) => Bytes::from_owner(Stored { bytes, share }),
+            Some(share) => Bytes::from_owner(BudgetedBytes { bytes, permit: share }),
             None => bytes,
         })
     }
 
     /// The same for somebody who gives its share of the room back himself.
-    pub(crate) async fn collect_apart(self) -> Result<(Bytes, Option<Share>)> {
+    pub(crate) async fn collect_with_permit(self) -> Result<(Bytes, Option<MemoryPermit>)> {
         let (mut feed, length) = match self {
-            Self::Whole(bytes) => return Ok((bytes, None)),
-            Self::Fed(feed, length) => (feed, length),
+            Self::Complete(bytes) => return Ok((bytes, None)),
+            Self::Streamed(feed, length) => (feed, length),
         };
         let declared = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
-        let first = if length.is_some() { declared.min(SMALL) } else { SMALL };
-        let mut gathered =
-            Gathered { bytes: Vec::with_capacity(first), declared, charged: SMALL, share: feed.share.take() };
+        let first = if length.is_some() { declared.min(MAX_UNCHARGED_BYTES) } else { MAX_UNCHARGED_BYTES };
+        let mut gathered = BodyCollector {
+            bytes: Vec::with_capacity(first),
+            declared_length: declared,
+            charged_capacity: MAX_UNCHARGED_BYTES,
+            memory_permit: feed.memory_permit.take(),
+        };
         while let Some(piece) = feed.next().await {
-            gathered.add(&piece?)?;
+            gathered.append(&piece?)?;
         }
-        Ok(gathered.done())
+        Ok(gathered.finish())
     }
 }
 
-struct Gathered {
+struct BodyCollector {
     bytes: Vec<u8>,
-    declared: usize,
+    declared_length: usize,
     /// What its capacity may be before more of the room is taken.
-    charged: usize,
-    share: Option<Share>,
+    charged_capacity: usize,
+    memory_permit: Option<MemoryPermit>,
 }
 
-impl Gathered {
-    fn add(&mut self, piece: &[u8]) -> Result<()> {
+impl BodyCollector {
+    fn append(&mut self, piece: &[u8]) -> Result<()> {
         let needed = self.bytes.len() + piece.len();
         if needed > self.bytes.capacity() {
             // Twice what there was, so that it is moved seldom, but no more than is to come.
             let doubled = self.bytes.capacity() * 2;
-            let next = if self.declared >= needed { doubled.min(self.declared) } else { doubled }.max(needed);
-            if next > self.charged {
-                if self.share.as_mut().is_some_and(|share| !share.grow(next - self.charged)) {
-                    return Err(Error::NoRoom);
+            let next =
+                if self.declared_length >= needed { doubled.min(self.declared_length) } else { doubled }.max(needed);
+            if next > self.charged_capacity {
+                if self.memory_permit.as_mut().is_some_and(|share| !share.try_reserve(next - self.charged_capacity)) {
+                    return Err(Error::MemoryExhausted);
                 }
-                self.charged = next;
+                self.charged_capacity = next;
             }
             self.bytes.reserve_exact(next - self.bytes.len());
         }
@@ -82,60 +87,63 @@ impl Gathered {
         Ok(())
     }
 
-    fn done(self) -> (Bytes, Option<Share>) {
-        (self.bytes.into(), self.share.filter(|_| self.charged > SMALL))
+    fn finish(self) -> (Bytes, Option<MemoryPermit>) {
+        (self.bytes.into(), self.memory_permit.filter(|_| self.charged_capacity > MAX_UNCHARGED_BYTES))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ingress::body::{End, feed};
+    use crate::ingress::body::{BodyEnd, feed_channel};
 
-    const PIECE: usize = 100 * 1024;
+    const CHUNK_BYTES: usize = 100 * 1024;
 
     /// What became of a body of so many pieces, of which this was declared, with the room that it leaves used.
-    async fn gathered(room: &Room, pieces: usize, declared: Option<u64>) -> Result<Bytes> {
-        let (feeder, feed) = feed(|| ());
+    async fn collect_chunks(room: &MemoryBudget, pieces: usize, declared: Option<u64>) -> Result<Bytes> {
+        let (feeder, feed) = feed_channel(|| ());
         for _ in 0..pieces {
-            feeder.push(vec![7; PIECE].into());
+            feeder.push(vec![7; CHUNK_BYTES].into());
         }
-        feeder.end(End::Complete);
-        Body::Fed(feed, declared).in_room(room)?.collect().await
+        feeder.finish(BodyEnd::Complete);
+        Body::Streamed(feed, declared).with_memory_budget(room)?.collect().await
     }
 
     #[tokio::test]
-    async fn small_bodies_take_no_room_and_large_ones_give_it_back_with_their_last_byte() {
-        let room = Room::new(3 * SMALL, usize::MAX);
-        assert_eq!((gathered(&room, 2, None).await.unwrap().len(), room.used()), (2 * PIECE, 0));
-        let length = 4 * PIECE;
-        let one = gathered(&room, 4, Some(length as u64)).await.unwrap();
-        assert_eq!((one.len(), room.used()), (length, length - SMALL));
-        let whole = Body::Whole(vec![7; 2 * SMALL].into()).in_room(&room).unwrap();
-        assert_eq!(room.used(), length + SMALL);
-        assert!(matches!(gathered(&room, 20, None).await, Err(Error::NoRoom)));
-        assert!(matches!(Body::Whole(vec![7; 2 * SMALL].into()).in_room(&room), Err(Error::NoRoom)));
+    async fn small_bodies_are_not_charged_and_large_ones_release_memory_with_their_last_byte() {
+        let room = MemoryBudget::new(3 * MAX_UNCHARGED_BYTES, usize::MAX);
+        assert_eq!((collect_chunks(&room, 2, None).await.unwrap().len(), room.used_bytes()), (2 * CHUNK_BYTES, 0));
+        let length = 4 * CHUNK_BYTES;
+        let one = collect_chunks(&room, 4, Some(length as u64)).await.unwrap();
+        assert_eq!((one.len(), room.used_bytes()), (length, length - MAX_UNCHARGED_BYTES));
+        let whole = Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&room).unwrap();
+        assert_eq!(room.used_bytes(), length + MAX_UNCHARGED_BYTES);
+        assert!(matches!(collect_chunks(&room, 20, None).await, Err(Error::MemoryExhausted)));
+        assert!(matches!(
+            Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&room),
+            Err(Error::MemoryExhausted)
+        ));
         let part = one.slice(1..2);
         drop((one, whole));
-        assert_eq!((&part[..], room.used()), (&[7][..], length - SMALL));
+        assert_eq!((&part[..], room.used_bytes()), (&[7][..], length - MAX_UNCHARGED_BYTES));
         drop(part);
-        assert_eq!(room.used(), 0);
+        assert_eq!(room.used_bytes(), 0);
     }
 
     #[tokio::test]
-    async fn what_is_only_said_to_come_takes_no_room() {
-        let room = Room::new(SMALL, usize::MAX);
-        let bytes = gathered(&room, 1, Some(u64::MAX)).await.unwrap();
-        assert_eq!((bytes.len(), room.used()), (PIECE, 0));
-        let (feeder, feed) = feed(|| ());
-        let body = Body::Fed(feed, None).in_room(&room).unwrap();
-        let (lent, home) = body.lend();
+    async fn declared_length_alone_is_not_charged() {
+        let room = MemoryBudget::new(MAX_UNCHARGED_BYTES, usize::MAX);
+        let bytes = collect_chunks(&room, 1, Some(u64::MAX)).await.unwrap();
+        assert_eq!((bytes.len(), room.used_bytes()), (CHUNK_BYTES, 0));
+        let (feeder, feed) = feed_channel(|| ());
+        let body = Body::Streamed(feed, None).with_memory_budget(&room).unwrap();
+        let (lent, home) = body.make_recoverable();
         drop(lent);
         for _ in 0..8 {
-            feeder.push(vec![7; PIECE].into());
+            feeder.push(vec![7; CHUNK_BYTES].into());
         }
-        let back = home.unwrap().back().unwrap();
-        assert!(matches!(back.collect().await, Err(Error::NoRoom)));
-        assert_eq!(room.used(), 0);
+        let back = home.unwrap().recover().unwrap();
+        assert!(matches!(back.collect().await, Err(Error::MemoryExhausted)));
+        assert_eq!(room.used_bytes(), 0);
     }
 }

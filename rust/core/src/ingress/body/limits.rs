@@ -6,49 +6,49 @@ use crate::{error::Error, process::settings::Settings};
 
 /// How large a body may be, and how slow its caller. Only time spent waiting for the caller counts.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    pub bytes: usize,
+pub struct BodyLimits {
+    pub max_bytes: usize,
     /// Longest wait for the next piece.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Longest wait in all.
-    pub total: Duration,
+    pub total_timeout: Duration,
     /// So much waiting is forgiven; each second on top must have brought `rate` bytes.
-    pub grace: Duration,
-    pub rate: u32,
+    pub grace_period: Duration,
+    pub min_bytes_per_second: u32,
 }
 
-impl Limits {
-    pub fn of(settings: &Settings) -> Self {
+impl BodyLimits {
+    pub fn from_settings(settings: &Settings) -> Self {
         Self {
-            bytes: settings.max_body_bytes,
-            idle: Duration::from_millis(settings.body_idle_ms),
-            total: Duration::from_millis(settings.body_total_ms),
-            grace: Duration::from_millis(settings.body_grace_ms),
-            rate: settings.body_rate,
+            max_bytes: settings.max_body_bytes,
+            idle_timeout: Duration::from_millis(settings.body_idle_ms),
+            total_timeout: Duration::from_millis(settings.body_total_ms),
+            grace_period: Duration::from_millis(settings.body_grace_ms),
+            min_bytes_per_second: settings.body_rate,
         }
     }
 
-    pub(crate) fn too_large(&self) -> Error {
-        Error::BodyTooLarge { limit: self.bytes }
+    pub(crate) fn too_large_error(&self) -> Error {
+        Error::BodyTooLarge { limit: self.max_bytes }
     }
 
     /// How much longer the next piece may take after so much waiting for the first `taken` bytes, and what limits it.
-    pub(crate) fn patience(&self, taken: usize, waited: Duration) -> (Duration, &'static str) {
-        let earned = Duration::from_millis(taken as u64 * 1000 / u64::from(self.rate.max(1)));
-        let total = self.total.saturating_sub(waited);
-        let slowest = (self.grace + earned).saturating_sub(waited);
+    pub(crate) fn remaining_wait(&self, taken: usize, waited: Duration) -> (Duration, &'static str) {
+        let earned = Duration::from_millis(taken as u64 * 1000 / u64::from(self.min_bytes_per_second.max(1)));
+        let total = self.total_timeout.saturating_sub(waited);
+        let slowest = (self.grace_period + earned).saturating_sub(waited);
         let limits = [(total, "body_total_ms"), (slowest, "body_rate")];
         limits
             .into_iter()
-            .fold((self.idle, "body_idle_ms"), |least, limit| if limit.0 < least.0 { limit } else { least })
+            .fold((self.idle_timeout, "body_idle_ms"), |least, limit| if limit.0 < least.0 { limit } else { least })
     }
 
-    pub(crate) fn timeout(&self, limit: &'static str) -> Error {
+    pub(crate) fn timeout_error(&self, limit: &'static str) -> Error {
         let value = match limit {
-            "body_rate" => u64::from(self.rate),
-            "body_total_ms" => self.total.as_millis() as u64,
-            _ => self.idle.as_millis() as u64,
+            "body_rate" => u64::from(self.min_bytes_per_second),
+            "body_total_ms" => self.total_timeout.as_millis() as u64,
+            _ => self.idle_timeout.as_millis() as u64,
         };
-        Error::BodyTimeout { limit, value }
+        Error::BodyTimeout { setting: limit, value }
     }
 }

@@ -11,24 +11,24 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Measures how long is waited for a caller.
 #[derive(Default)]
-pub(crate) struct Clock {
+pub(crate) struct WaitClock {
     /// In all, before the piece that is waited for now.
-    pub(crate) waited: Duration,
-    since: Option<Instant>,
+    pub(crate) total_wait: Duration,
+    waiting_since: Option<Instant>,
     /// One for a body, not one for each piece: where pieces came meanwhile it rings too early and is set again.
-    alarm: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Clock {
-    pub(crate) fn stop(&mut self) {
-        if let Some(since) = self.since.take() {
-            self.waited += since.elapsed();
+impl WaitClock {
+    pub(crate) fn stop_waiting(&mut self) {
+        if let Some(since) = self.waiting_since.take() {
+            self.total_wait += since.elapsed();
         }
     }
 
-    pub(crate) fn poll_rings(&mut self, context: &mut Context<'_>, patience: Duration) -> Poll<()> {
-        let deadline = *self.since.get_or_insert_with(Instant::now) + patience;
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+    pub(crate) fn poll_expired(&mut self, context: &mut Context<'_>, patience: Duration) -> Poll<()> {
+        let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + patience;
+        let alarm = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if deadline < alarm.deadline() {
             alarm.as_mut().reset(deadline);
         }

@@ -11,94 +11,96 @@ use std::{
 
 use crate::process::edge::{
     process_sockets,
-    sock_diag::{self, Open},
+    sock_diag::{self, TcpConnection},
 };
 use crate::process::settings::Settings;
 
 /// With so many bytes the server knows which HTTP it is: the length of HTTP/2's preface.
-const SAID_ENOUGH: u64 = 24;
+const HTTP2_PREFACE_BYTES: u64 = 24;
 
 /// The callers whose requests take their time: their connections are not idle.
 #[derive(Default)]
-pub struct Callers(Mutex<HashMap<SocketAddr, Caller>>);
+pub struct ConnectionTracker(Mutex<HashMap<SocketAddr, ConnectionState>>);
 
 #[derive(Default)]
-struct Caller {
-    requests: usize,
+struct ConnectionState {
+    active_requests: usize,
     /// Streams that nobody reads and nothing more is done for.
-    aside: usize,
+    parked_streams: usize,
     is_http2: bool,
 }
 
 /// So many streams of one connection may wait for a reader who may never come: each holds some pieces back.
-const MOST_ASIDE: usize = 8;
+const MAX_PARKED_STREAMS: usize = 8;
 
 /// A request that is under way.
-pub struct UnderWay {
-    callers: Arc<Callers>,
-    caller: SocketAddr,
+pub struct RequestGuard {
+    tracker: Arc<ConnectionTracker>,
+    remote: SocketAddr,
 }
 
-impl Callers {
-    pub fn enter(self: &Arc<Self>, caller: SocketAddr, is_http2: bool) -> UnderWay {
+impl ConnectionTracker {
+    pub fn begin_request(self: &Arc<Self>, caller: SocketAddr, is_http2: bool) -> RequestGuard {
         let mut callers = self.lock();
         let entry = callers.entry(caller).or_default();
-        entry.requests += 1;
+        entry.active_requests += 1;
         entry.is_http2 = is_http2;
-        UnderWay { callers: Arc::clone(self), caller }
+        RequestGuard { tracker: Arc::clone(self), remote: caller }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Caller>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, ConnectionState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl UnderWay {
+impl RequestGuard {
     /// Says that nothing more is done for it, and that those beside it on its connection go on. `None` where nothing could be
     /// beside it, or too many were left like that.
-    pub fn set_aside(self) -> Option<Aside> {
-        let mut callers = self.callers.lock();
-        let entry = callers.get_mut(&self.caller).filter(|entry| entry.is_http2 && entry.aside < MOST_ASIDE)?;
-        entry.aside += 1;
+    pub fn park(self) -> Option<ParkedStream> {
+        let mut callers = self.tracker.lock();
+        let entry = callers
+            .get_mut(&self.remote)
+            .filter(|entry| entry.is_http2 && entry.parked_streams < MAX_PARKED_STREAMS)?;
+        entry.parked_streams += 1;
         drop(callers);
-        Some(Aside { callers: Arc::clone(&self.callers), caller: self.caller })
+        Some(ParkedStream { tracker: Arc::clone(&self.tracker), remote: self.remote })
     }
 }
 
 /// A stream that waits for its reader, and holds its connection no more.
-pub struct Aside {
-    callers: Arc<Callers>,
-    caller: SocketAddr,
+pub struct ParkedStream {
+    tracker: Arc<ConnectionTracker>,
+    remote: SocketAddr,
 }
 
 /// How often is looked whether those beside a stream have come to their end.
-const LOOK: Duration = Duration::from_millis(50);
+const PARKED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-impl Aside {
+impl ParkedStream {
     /// Resolves when nothing is under way beside it on its connection.
-    pub async fn alone(&self) {
-        while self.callers.lock().get(&self.caller).is_some_and(|entry| entry.requests > 0) {
-            tokio::time::sleep(LOOK).await;
+    pub async fn wait_for_other_requests(&self) {
+        while self.tracker.lock().get(&self.remote).is_some_and(|entry| entry.active_requests > 0) {
+            tokio::time::sleep(PARKED_POLL_INTERVAL).await;
         }
     }
 }
 
-impl Drop for Aside {
+impl Drop for ParkedStream {
     fn drop(&mut self) {
-        if let Some(entry) = self.callers.lock().get_mut(&self.caller) {
-            entry.aside = entry.aside.saturating_sub(1);
+        if let Some(entry) = self.tracker.lock().get_mut(&self.remote) {
+            entry.parked_streams = entry.parked_streams.saturating_sub(1);
         }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let mut callers = self.callers.lock();
-        if let Some(entry) = callers.get_mut(&self.caller) {
-            entry.requests -= 1;
+        let mut callers = self.tracker.lock();
+        if let Some(entry) = callers.get_mut(&self.remote) {
+            entry.active_requests -= 1;
             // What speaks HTTP/2 goes on doing so: it is forgotten with its connection.
-            if entry.requests == 0 && !entry.is_http2 {
-                callers.remove(&self.caller);
+            if entry.active_requests == 0 && !entry.is_http2 {
+                callers.remove(&self.remote);
             }
         }
     }
@@ -106,13 +108,13 @@ impl Drop for UnderWay {
 
 /// How long a connection may be without a request, and a request without its whole head.
 #[derive(Clone, Copy)]
-pub struct Patience {
+pub struct IdleTimeouts {
     pub idle: Duration,
     pub head: Duration,
 }
 
-impl Patience {
-    pub fn of(settings: &Settings) -> Self {
+impl IdleTimeouts {
+    pub fn from_settings(settings: &Settings) -> Self {
         Self {
             idle: Duration::from_millis(settings.keep_alive_ms),
             head: Duration::from_millis(settings.header_timeout_ms),
@@ -122,74 +124,80 @@ impl Patience {
 
 /// What was seen of a connection when it last had nothing to say.
 #[derive(Default)]
-struct Seen {
-    received: u64,
-    sent: u64,
+struct LastActivity {
+    received_bytes: u64,
+    acked_bytes: u64,
     /// When a request was under way, or an answer was, last.
-    used: Option<Instant>,
+    last_active: Option<Instant>,
     /// Since when more has come, and no answer left.
-    begun: Option<Instant>,
+    head_started: Option<Instant>,
 }
 
 /// Looks at the connections of a port again and again.
-pub struct Watch {
+pub struct IdleConnectionReaper {
     port: u16,
-    patience: Patience,
-    callers: Arc<Callers>,
-    seen: HashMap<u32, Seen>,
+    timeouts: IdleTimeouts,
+    tracker: Arc<ConnectionTracker>,
+    activity_by_inode: HashMap<u32, LastActivity>,
 }
 
-impl Watch {
-    pub fn new(port: u16, patience: Patience, callers: Arc<Callers>) -> Self {
-        Self { port, patience, callers, seen: HashMap::new() }
+impl IdleConnectionReaper {
+    pub fn new(port: u16, timeouts: IdleTimeouts, tracker: Arc<ConnectionTracker>) -> Self {
+        Self { port, timeouts, tracker, activity_by_inode: HashMap::new() }
     }
 
     /// How often to look: nobody stays for much longer than he may.
-    pub fn every(&self) -> Duration {
-        self.patience.head.min(self.patience.idle) / 4
+    pub fn poll_interval(&self) -> Duration {
+        self.timeouts.head.min(self.timeouts.idle) / 4
     }
 
     /// Ends those connections of ours whose time is over; says how many.
-    pub fn look(&mut self, now: Instant) -> io::Result<usize> {
+    pub fn close_expired(&mut self, now: Instant) -> io::Result<usize> {
         if self.port == 0 {
             return Ok(0);
         }
-        let open = sock_diag::open_at(self.port)?;
-        let over = self.over(&open, now);
-        if over.is_empty() { Ok(0) } else { end(&over) }
+        let open = sock_diag::list_open_connections(self.port)?;
+        let over = self.find_expired_inodes(&open, now);
+        if over.is_empty() { Ok(0) } else { shut_down_by_inode(&over) }
     }
 
-    fn over(&mut self, open: &[Open], now: Instant) -> HashSet<u32> {
-        let callers = Arc::clone(&self.callers);
+    fn find_expired_inodes(&mut self, open: &[TcpConnection], now: Instant) -> HashSet<u32> {
+        let callers = Arc::clone(&self.tracker);
         let mut callers = callers.lock();
         let (known, there): (HashSet<_>, HashSet<_>) = open.iter().map(|one| (one.inode, one.remote)).unzip();
-        self.seen.retain(|inode, _| known.contains(inode));
-        callers.retain(|caller, entry| entry.requests > 0 || there.contains(caller));
-        open.iter().filter(|one| self.is_over(one, callers.get(&one.remote), now)).map(|one| one.inode).collect()
+        self.activity_by_inode.retain(|inode, _| known.contains(inode));
+        callers.retain(|caller, entry| entry.active_requests > 0 || there.contains(caller));
+        open.iter().filter(|one| self.is_expired(one, callers.get(&one.remote), now)).map(|one| one.inode).collect()
     }
 
-    fn is_over(&mut self, open: &Open, caller: Option<&Caller>, now: Instant) -> bool {
-        let seen = self.seen.entry(open.inode).or_default();
-        if caller.is_some_and(|caller| caller.requests > 0) || open.sent != seen.sent {
-            *seen = Seen { received: open.received, sent: open.sent, used: Some(now), begun: None };
+    fn is_expired(&mut self, open: &TcpConnection, caller: Option<&ConnectionState>, now: Instant) -> bool {
+        let seen = self.activity_by_inode.entry(open.inode).or_default();
+        if caller.is_some_and(|caller| caller.active_requests > 0) || open.acked_bytes != seen.acked_bytes {
+            *seen = LastActivity {
+                received_bytes: open.received_bytes,
+                acked_bytes: open.acked_bytes,
+                last_active: Some(now),
+                head_started: None,
+            };
             return false;
         }
-        if open.received < SAID_ENOUGH {
-            return open.quiet > self.patience.head;
+        if open.received_bytes < HTTP2_PREFACE_BYTES {
+            return open.since_last_received > self.timeouts.head;
         }
         // Over HTTP/2 much comes that is no request.
-        if open.received > seen.received && !caller.is_some_and(|caller| caller.is_http2) {
-            let begun = *seen.begun.get_or_insert(now);
-            return now - begun > self.patience.head;
+        if open.received_bytes > seen.received_bytes && !caller.is_some_and(|caller| caller.is_http2) {
+            let begun = *seen.head_started.get_or_insert(now);
+            return now - begun > self.timeouts.head;
         }
-        open.quiet > self.patience.idle && seen.used.is_none_or(|used| now - used > self.patience.idle)
+        open.since_last_received > self.timeouts.idle
+            && seen.last_active.is_none_or(|used| now - used > self.timeouts.idle)
     }
 }
 
-fn end(over: &HashSet<u32>) -> io::Result<usize> {
+fn shut_down_by_inode(over: &HashSet<u32>) -> io::Result<usize> {
     let over: HashSet<_> = over.iter().map(|inode| format!("socket:[{inode}]")).collect();
     // Other workers' connections at the same port are in the list too, but no files of ours.
-    process_sockets::end(|link| over.contains(link), |_| true)
+    process_sockets::shut_down_matching(|link| over.contains(link), |_| true)
 }
 
 #[cfg(test)]
@@ -201,94 +209,111 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Patience = Patience { idle: Duration::from_secs(75), head: Duration::from_secs(10) };
+    const TIMEOUTS: IdleTimeouts = IdleTimeouts { idle: Duration::from_secs(75), head: Duration::from_secs(10) };
 
-    fn watch(port: u16, patience: Patience) -> Watch {
-        Watch::new(port, patience, Arc::default())
+    fn new_reaper(port: u16, patience: IdleTimeouts) -> IdleConnectionReaper {
+        IdleConnectionReaper::new(port, patience, Arc::default())
     }
 
     #[test]
-    fn who_says_nothing_is_sent_away_and_who_says_something_stays() {
+    fn closes_silent_connection_and_keeps_sending_one() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut silent = TcpStream::connect(address).unwrap();
         let mut talking = TcpStream::connect(address).unwrap();
-        talking.write_all(&[b'x'; SAID_ENOUGH as usize]).unwrap();
+        talking.write_all(&[b'x'; HTTP2_PREFACE_BYTES as usize]).unwrap();
         let mut accepted: Vec<_> = (0..2).map(|_| listener.accept().unwrap().0).collect();
         std::thread::sleep(Duration::from_millis(150));
-        assert_eq!(watch(address.port(), PATIENCE).look(Instant::now()).unwrap(), 0);
-        let short = Patience { head: Duration::from_millis(50), ..PATIENCE };
-        assert_eq!(watch(address.port(), short).look(Instant::now()).unwrap(), 1);
+        assert_eq!(new_reaper(address.port(), TIMEOUTS).close_expired(Instant::now()).unwrap(), 0);
+        let short = IdleTimeouts { head: Duration::from_millis(50), ..TIMEOUTS };
+        assert_eq!(new_reaper(address.port(), short).close_expired(Instant::now()).unwrap(), 1);
         assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
         accepted[1].write_all(b"y").unwrap();
         assert_eq!(talking.read(&mut [0; 8]).unwrap(), 1);
     }
 
-    fn open(received: u64, sent: u64, quiet: u64) -> Open {
+    fn tcp_connection(received: u64, sent: u64, quiet: u64) -> TcpConnection {
         let remote = SocketAddr::from(([127, 0, 0, 1], 4000));
-        Open { inode: 7, remote, received, sent, quiet: Duration::from_secs(quiet) }
+        TcpConnection {
+            inode: 7,
+            remote,
+            received_bytes: received,
+            acked_bytes: sent,
+            since_last_received: Duration::from_secs(quiet),
+        }
     }
 
     #[test]
-    fn a_head_must_be_whole_in_time_however_it_drips() {
-        let (mut watch, start) = (watch(1, PATIENCE), Instant::now());
-        let mut look = |seconds, one: Open| !watch.over(&[one], start + Duration::from_secs(seconds)).is_empty();
-        assert!(!look(0, open(100, 0, 0)));
-        assert!(!look(9, open(109, 0, 0)));
-        assert!(look(11, open(111, 0, 0)));
+    fn closes_connection_whose_head_arrives_too_slowly() {
+        let (mut watch, start) = (new_reaper(1, TIMEOUTS), Instant::now());
+        let mut look = |seconds, one: TcpConnection| {
+            !watch.find_expired_inodes(&[one], start + Duration::from_secs(seconds)).is_empty()
+        };
+        assert!(!look(0, tcp_connection(100, 0, 0)));
+        assert!(!look(9, tcp_connection(109, 0, 0)));
+        assert!(look(11, tcp_connection(111, 0, 0)));
     }
 
     #[test]
-    fn an_answered_request_is_followed_by_idle_time_or_the_next_head() {
-        let (mut watch, start) = (watch(1, PATIENCE), Instant::now());
-        let mut look = |seconds, one: Open| !watch.over(&[one], start + Duration::from_secs(seconds)).is_empty();
-        assert!(!look(0, open(100, 0, 0)) && !look(5, open(100, 500, 5)));
-        assert!(!look(79, open(100, 500, 79)));
-        assert!(look(81, open(100, 500, 81)));
-        assert!(!look(82, open(110, 500, 0)));
-        assert!(look(93, open(120, 500, 1)));
+    fn applies_idle_or_head_timeout_after_a_response() {
+        let (mut watch, start) = (new_reaper(1, TIMEOUTS), Instant::now());
+        let mut look = |seconds, one: TcpConnection| {
+            !watch.find_expired_inodes(&[one], start + Duration::from_secs(seconds)).is_empty()
+        };
+        assert!(!look(0, tcp_connection(100, 0, 0)) && !look(5, tcp_connection(100, 500, 5)));
+        assert!(!look(79, tcp_connection(100, 500, 79)));
+        assert!(look(81, tcp_connection(100, 500, 81)));
+        assert!(!look(82, tcp_connection(110, 500, 0)));
+        assert!(look(93, tcp_connection(120, 500, 1)));
     }
 
     #[test]
-    fn streams_that_nobody_reads_are_set_aside_up_to_a_number_and_hold_nothing() {
-        let (callers, caller) = (Arc::<Callers>::default(), open(0, 0, 0).remote);
-        assert!(callers.enter(caller, false).set_aside().is_none());
-        let mut aside: Vec<_> = (0..MOST_ASIDE).map(|_| callers.enter(caller, true).set_aside().unwrap()).collect();
-        assert!(callers.enter(caller, true).set_aside().is_none());
+    fn parks_a_limited_number_of_streams_per_http2_connection() {
+        let (callers, caller) = (Arc::<ConnectionTracker>::default(), tcp_connection(0, 0, 0).remote);
+        assert!(callers.begin_request(caller, false).park().is_none());
+        let mut aside: Vec<_> =
+            (0..MAX_PARKED_STREAMS).map(|_| callers.begin_request(caller, true).park().unwrap()).collect();
+        assert!(callers.begin_request(caller, true).park().is_none());
         aside.pop();
-        aside.push(callers.enter(caller, true).set_aside().unwrap());
-        assert_eq!(callers.lock()[&caller].requests, 0);
+        aside.push(callers.begin_request(caller, true).park().unwrap());
+        assert_eq!(callers.lock()[&caller].active_requests, 0);
         drop(aside);
-        assert_eq!(callers.lock()[&caller].aside, 0);
+        assert_eq!(callers.lock()[&caller].parked_streams, 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_was_set_aside_is_alone_when_those_beside_have_come_to_their_end() {
-        let (callers, caller) = (Arc::<Callers>::default(), open(0, 0, 0).remote);
-        let aside = callers.enter(caller, true).set_aside().unwrap();
-        let _another = callers.enter(caller, true).set_aside().unwrap();
-        aside.alone().await;
-        let beside = callers.enter(caller, true);
-        assert!(tokio::time::timeout(LOOK * 9, aside.alone()).await.is_err());
+    async fn parked_stream_waits_until_other_requests_end() {
+        let (callers, caller) = (Arc::<ConnectionTracker>::default(), tcp_connection(0, 0, 0).remote);
+        let aside = callers.begin_request(caller, true).park().unwrap();
+        let _another = callers.begin_request(caller, true).park().unwrap();
+        aside.wait_for_other_requests().await;
+        let beside = callers.begin_request(caller, true);
+        assert!(tokio::time::timeout(PARKED_POLL_INTERVAL * 9, aside.wait_for_other_requests()).await.is_err());
         drop(beside);
-        tokio::time::timeout(LOOK * 2, aside.alone()).await.unwrap();
+        tokio::time::timeout(PARKED_POLL_INTERVAL * 2, aside.wait_for_other_requests()).await.unwrap();
     }
 
     #[test]
-    fn a_request_that_is_under_way_holds_its_connection() {
-        let (mut watch, start) = (watch(1, PATIENCE), Instant::now());
-        let callers = Arc::clone(&watch.callers);
+    fn active_request_keeps_its_connection_open() {
+        let (mut watch, start) = (new_reaper(1, TIMEOUTS), Instant::now());
+        let callers = Arc::clone(&watch.tracker);
         for is_http2 in [false, true] {
-            let under_way = callers.enter(open(0, 0, 0).remote, is_http2);
-            assert!(watch.over(&[open(100, 0, 0)], start).is_empty());
-            assert!(watch.over(&[open(100, 0, 200)], start + Duration::from_secs(200)).is_empty());
+            let under_way = callers.begin_request(tcp_connection(0, 0, 0).remote, is_http2);
+            assert!(watch.find_expired_inodes(&[tcp_connection(100, 0, 0)], start).is_empty());
+            assert!(
+                watch.find_expired_inodes(&[tcp_connection(100, 0, 200)], start + Duration::from_secs(200)).is_empty()
+            );
             drop(under_way);
-            assert!(watch.over(&[open(100, 0, 270)], start + Duration::from_secs(270)).is_empty());
-            assert!(!watch.over(&[open(100, 0, 276)], start + Duration::from_secs(276)).is_empty());
+            assert!(
+                watch.find_expired_inodes(&[tcp_connection(100, 0, 270)], start + Duration::from_secs(270)).is_empty()
+            );
+            assert!(
+                !watch.find_expired_inodes(&[tcp_connection(100, 0, 276)], start + Duration::from_secs(276)).is_empty()
+            );
         }
         // What comes over HTTP/2 beside requests begins none.
-        assert!(watch.over(&[open(200, 0, 0)], start + Duration::from_secs(277)).is_empty());
-        assert!(watch.over(&[open(200, 0, 11)], start + Duration::from_secs(288)).is_empty());
-        assert!(watch.over(&[], start).is_empty() && callers.lock().is_empty());
+        assert!(watch.find_expired_inodes(&[tcp_connection(200, 0, 0)], start + Duration::from_secs(277)).is_empty());
+        assert!(watch.find_expired_inodes(&[tcp_connection(200, 0, 11)], start + Duration::from_secs(288)).is_empty());
+        assert!(watch.find_expired_inodes(&[], start).is_empty() && callers.lock().is_empty());
     }
 }

@@ -7,7 +7,7 @@ use socket2::Socket;
 
 /// Ends those of its sockets that are meant, and says how many. All its open files are looked at: first at what their links say
 /// (`socket:[inode]`), and where that may be one of them `look` is shown the socket, and says whether it is.
-pub fn end(may_be: impl Fn(&str) -> bool, look: impl Fn(&Socket) -> bool) -> io::Result<usize> {
+pub fn shut_down_matching(may_be: impl Fn(&str) -> bool, look: impl Fn(&Socket) -> bool) -> io::Result<usize> {
     let myself = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut ended = 0;
     for file in fs::read_dir("/proc/self/fd")?.filter_map(Result::ok) {

@@ -8,70 +8,70 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-const NETLINK: i32 = 16;
-const SOCK_DIAG: i32 = 4;
+const AF_NETLINK: i32 = 16;
+const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const REQUEST: u16 = 1;
-const DUMP: u16 = 0x300;
-const INET: u8 = 2;
-const INET6: u8 = 10;
-const TCP: u8 = 6;
-const ESTABLISHED: u8 = 1;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const IPPROTO_TCP: u8 = 6;
+const TCP_ESTABLISHED: u8 = 1;
 /// The bit and the number of `tcp_info` among a connection's attributes.
-const WANT_INFO: u8 = 1 << 1;
-const INFO: u16 = 2;
+const INET_DIAG_INFO_BIT: u8 = 1 << 1;
+const INET_DIAG_INFO: u16 = 2;
 // Lengths of the heads of a message and of a connection's description, and where fields stand in the latter and in `tcp_info`.
-const HEAD: usize = 16;
-const DESCRIPTION: usize = 72;
-const STATE_AT: usize = 1;
-const REMOTE_PORT_AT: usize = 6;
-const REMOTE_AT: usize = 24;
-const INODE_AT: usize = 68;
-const LAST_RECEIVED_AT: usize = 52;
-const BYTES_SENT_AT: usize = 120;
-const BYTES_RECEIVED_AT: usize = 128;
+const NETLINK_HEADER_BYTES: usize = 16;
+const INET_DIAG_MSG_BYTES: usize = 72;
+const STATE_OFFSET: usize = 1;
+const REMOTE_PORT_OFFSET: usize = 6;
+const REMOTE_ADDR_OFFSET: usize = 24;
+const INODE_OFFSET: usize = 68;
+const LAST_RECEIVED_OFFSET: usize = 52;
+const BYTES_ACKED_OFFSET: usize = 120;
+const BYTES_RECEIVED_OFFSET: usize = 128;
 
 /// A connection that is open in both directions.
 #[derive(Debug, Clone, Copy)]
-pub struct Open {
+pub struct TcpConnection {
     pub inode: u32,
     pub remote: SocketAddr,
     /// What has come from the other side, and how long ago the last of it.
-    pub received: u64,
-    pub quiet: Duration,
+    pub received_bytes: u64,
+    pub since_last_received: Duration,
     /// What the other side has taken.
-    pub sent: u64,
+    pub acked_bytes: u64,
 }
 
 /// Whether one connection is open in both directions.
-pub fn is_open(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
-    let family = if local.is_ipv4() { INET } else { INET6 };
-    let question = Question { flags: REQUEST, family, extensions: 0, states: u32::MAX, local, remote };
-    let mut asking = ask(&question)?;
+pub fn is_connection_open(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+    let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
+    let question = SockDiagRequest { flags: NLM_F_REQUEST, family, extensions: 0, states: u32::MAX, local, remote };
+    let mut asking = send_diag_request(&question)?;
     let mut answer = [0; 1024];
     let length = asking.read(&mut answer)?;
-    let message = answer.get(..length).filter(|message| kind(message) == Some(SOCK_DIAG_BY_FAMILY));
-    Ok(message.and_then(|message| message.get(HEAD + STATE_AT)) == Some(&ESTABLISHED))
+    let message = answer.get(..length).filter(|message| message_type(message) == Some(SOCK_DIAG_BY_FAMILY));
+    Ok(message.and_then(|message| message.get(NETLINK_HEADER_BYTES + STATE_OFFSET)) == Some(&TCP_ESTABLISHED))
 }
 
 /// The open connections that came in at a port.
-pub fn open_at(port: u16) -> io::Result<Vec<Open>> {
+pub fn list_open_connections(port: u16) -> io::Result<Vec<TcpConnection>> {
     let mut found = Vec::new();
-    for family in [INET, INET6] {
+    for family in [AF_INET, AF_INET6] {
         let any = |port| SocketAddr::new([0, 0, 0, 0].into(), port);
-        let question = Question {
-            flags: REQUEST | DUMP,
+        let question = SockDiagRequest {
+            flags: NLM_F_REQUEST | NLM_F_DUMP,
             family,
-            extensions: WANT_INFO,
-            states: 1 << ESTABLISHED,
+            extensions: INET_DIAG_INFO_BIT,
+            states: 1 << TCP_ESTABLISHED,
             local: any(port),
             remote: any(0),
         };
-        let mut asking = ask(&question)?;
+        let mut asking = send_diag_request(&question)?;
         let mut answer = vec![0; 64 * 1024];
         loop {
             let length = asking.read(&mut answer)?;
-            if !take(&answer[..length], &mut found) {
+            if !parse_datagram(&answer[..length], &mut found) {
                 break;
             }
         }
@@ -80,7 +80,7 @@ pub fn open_at(port: u16) -> io::Result<Vec<Open>> {
 }
 
 /// Our address as somebody sees it, by the routes of this machine; nothing is sent.
-pub fn way_to(remote: SocketAddr) -> io::Result<IpAddr> {
+pub fn local_address_for(remote: SocketAddr) -> io::Result<IpAddr> {
     let any = if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     socket.connect(remote)?;
@@ -88,37 +88,43 @@ pub fn way_to(remote: SocketAddr) -> io::Result<IpAddr> {
 }
 
 /// Takes the connections of one datagram; false where it holds the last or an error.
-fn take(mut messages: &[u8], found: &mut Vec<Open>) -> bool {
-    while let (Some(length), Some(SOCK_DIAG_BY_FAMILY)) = (number(messages, 0), kind(messages)) {
+fn parse_datagram(mut messages: &[u8], found: &mut Vec<TcpConnection>) -> bool {
+    while let (Some(length), Some(SOCK_DIAG_BY_FAMILY)) = (read_u32(messages, 0), message_type(messages)) {
         let Some(message) = messages.get(..length as usize) else { return false };
-        found.extend(described(message));
+        found.extend(parse_connection(message));
         let Some(rest) = messages.get((length as usize).next_multiple_of(4)..) else { return true };
         messages = rest;
     }
     messages.is_empty()
 }
 
-fn described(message: &[u8]) -> Option<Open> {
-    let inode = number(message, HEAD + INODE_AT)?;
-    let remote = remote(message.get(HEAD..)?)?;
-    let mut attributes = message.get(HEAD + DESCRIPTION..)?;
+fn parse_connection(message: &[u8]) -> Option<TcpConnection> {
+    let inode = read_u32(message, NETLINK_HEADER_BYTES + INODE_OFFSET)?;
+    let remote = parse_remote_addr(message.get(NETLINK_HEADER_BYTES..)?)?;
+    let mut attributes = message.get(NETLINK_HEADER_BYTES + INET_DIAG_MSG_BYTES..)?;
     loop {
         let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
-        if u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?) == INFO {
+        if u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?) == INET_DIAG_INFO {
             let info = attributes.get(4..length)?;
             let counted = |at: usize| Some(u64::from_ne_bytes(*info.get(at..)?.first_chunk()?));
-            let (received, sent) = (counted(BYTES_RECEIVED_AT)?, counted(BYTES_SENT_AT)?);
-            let quiet = Duration::from_millis(number(info, LAST_RECEIVED_AT)?.into());
-            return Some(Open { inode, remote, received, quiet, sent });
+            let (received, sent) = (counted(BYTES_RECEIVED_OFFSET)?, counted(BYTES_ACKED_OFFSET)?);
+            let quiet = Duration::from_millis(read_u32(info, LAST_RECEIVED_OFFSET)?.into());
+            return Some(TcpConnection {
+                inode,
+                remote,
+                received_bytes: received,
+                since_last_received: quiet,
+                acked_bytes: sent,
+            });
         }
         attributes = attributes.get(length.next_multiple_of(4).max(4)..)?;
     }
 }
 
-fn remote(description: &[u8]) -> Option<SocketAddr> {
-    let port = u16::from_be_bytes(*description.get(REMOTE_PORT_AT..)?.first_chunk()?);
-    let address = description.get(REMOTE_AT..)?;
-    let ip = if description.first() == Some(&INET) {
+fn parse_remote_addr(description: &[u8]) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(*description.get(REMOTE_PORT_OFFSET..)?.first_chunk()?);
+    let address = description.get(REMOTE_ADDR_OFFSET..)?;
+    let ip = if description.first() == Some(&AF_INET) {
         IpAddr::from(*address.first_chunk::<4>()?)
     } else {
         IpAddr::from(*address.first_chunk::<16>()?).to_canonical()
@@ -126,15 +132,15 @@ fn remote(description: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn kind(message: &[u8]) -> Option<u16> {
+fn message_type(message: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(*message.get(4..)?.first_chunk()?))
 }
 
-struct Question {
+struct SockDiagRequest {
     flags: u16,
     family: u8,
     extensions: u8,
@@ -143,9 +149,9 @@ struct Question {
     remote: SocketAddr,
 }
 
-fn ask(question: &Question) -> io::Result<Socket> {
-    let Question { flags, family, extensions, states, local, remote } = *question;
-    let mut body = vec![family, TCP, extensions, 0];
+fn send_diag_request(question: &SockDiagRequest) -> io::Result<Socket> {
+    let SockDiagRequest { flags, family, extensions, states, local, remote } = *question;
+    let mut body = vec![family, IPPROTO_TCP, extensions, 0];
     body.extend(states.to_ne_bytes());
     body.extend(local.port().to_be_bytes());
     body.extend(remote.port().to_be_bytes());
@@ -160,12 +166,12 @@ fn ask(question: &Question) -> io::Result<Socket> {
     // Interface: any. Cookie: none.
     body.extend(0_u32.to_ne_bytes());
     body.extend([0xff; 8]);
-    let mut message = ((HEAD + body.len()) as u32).to_ne_bytes().to_vec();
+    let mut message = ((NETLINK_HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
     message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
     message.extend([0; 8]);
     message.extend(body);
-    let asking = Socket::new(Domain::from(NETLINK), Type::DGRAM, Some(Protocol::from(SOCK_DIAG)))?;
+    let asking = Socket::new(Domain::from(AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
     asking.send(&message)?;
     Ok(asking)
 }
@@ -180,36 +186,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_open_until_its_other_side_ends_it() {
+    fn connection_is_open_until_peer_shuts_down() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (here, remote) = listener.accept().unwrap();
         let local = here.local_addr().unwrap();
-        assert!(is_open(local, remote).unwrap());
-        assert!(!is_open(local, SocketAddr::new(remote.ip(), 1)).unwrap_or_default());
+        assert!(is_connection_open(local, remote).unwrap());
+        assert!(!is_connection_open(local, SocketAddr::new(remote.ip(), 1)).unwrap_or_default());
         caller.shutdown(Shutdown::Write).unwrap();
-        assert!(!is_open(local, remote).unwrap());
+        assert!(!is_connection_open(local, remote).unwrap());
     }
 
     #[test]
-    fn what_came_in_at_a_port_is_listed_with_what_it_said() {
+    fn lists_connections_of_a_port_with_received_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let pair = |_| (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
         let (mut callers, accepted): (Vec<_>, Vec<_>) = (0..300).map(pair).unzip();
         callers[7].write_all(b"PRI").unwrap();
         std::thread::sleep(Duration::from_millis(50));
-        let open = open_at(address.port()).unwrap();
+        let open = list_open_connections(address.port()).unwrap();
         assert_eq!(open.len(), accepted.len());
-        let said: Vec<_> = open.iter().map(|one| one.received).filter(|bytes| *bytes > 0).collect();
+        let said: Vec<_> = open.iter().map(|one| one.received_bytes).filter(|bytes| *bytes > 0).collect();
         assert_eq!(said, [3]);
         let remotes: Vec<_> = callers.iter().map(|caller| caller.local_addr().unwrap()).collect();
         assert!(open.iter().all(|one| remotes.contains(&one.remote)));
-        assert!(open.iter().all(|one| one.quiet >= Duration::from_millis(20) && one.quiet < Duration::from_secs(5)));
+        assert!(open.iter().all(|one| one.since_last_received >= Duration::from_millis(20)
+            && one.since_last_received < Duration::from_secs(5)));
     }
 
     #[test]
-    fn the_way_to_a_neighbour_begins_here() {
-        assert_eq!(way_to(([127, 0, 0, 1], 9).into()).unwrap(), IpAddr::from([127, 0, 0, 1]));
+    fn local_address_for_loopback_is_loopback() {
+        assert_eq!(local_address_for(([127, 0, 0, 1], 9).into()).unwrap(), IpAddr::from([127, 0, 0, 1]));
     }
 }

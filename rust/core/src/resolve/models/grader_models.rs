@@ -9,35 +9,35 @@ use serde::{
 
 /// As far as a job says how it is done. Graders stand within that, and within each other.
 #[derive(Deserialize)]
-struct Job {
+struct FineTuningJob {
     #[serde(default)]
-    method: Named,
+    method: ModelNames,
 }
 
 /// Every text that stands as `model` somewhere, however often in one object.
 #[derive(Default)]
-struct Named(Vec<String>);
+struct ModelNames(Vec<String>);
 
 /// Those that a job names; `None` where it cannot be read.
-pub fn models(job: &[u8]) -> Option<Vec<String>> {
-    serde_json::from_slice::<Job>(job).ok().map(|job| job.method.0)
+pub fn parse_grader_models(job: &[u8]) -> Option<Vec<String>> {
+    serde_json::from_slice::<FineTuningJob>(job).ok().map(|job| job.method.0)
 }
 
-impl<'de> Deserialize<'de> for Named {
+impl<'de> Deserialize<'de> for ModelNames {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut found = Vec::new();
-        Search { found: &mut found, is_model: false }.deserialize(deserializer)?;
+        ModelNameSearch { names: &mut found, is_model: false }.deserialize(deserializer)?;
         Ok(Self(found))
     }
 }
 
 /// Looks through a value, which stands as `model` or as something else.
-struct Search<'f> {
-    found: &'f mut Vec<String>,
+struct ModelNameSearch<'f> {
+    names: &'f mut Vec<String>,
     is_model: bool,
 }
 
-impl<'de> DeserializeSeed<'de> for Search<'_> {
+impl<'de> DeserializeSeed<'de> for ModelNameSearch<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -45,7 +45,7 @@ impl<'de> DeserializeSeed<'de> for Search<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Search<'_> {
+impl<'de> Visitor<'de> for ModelNameSearch<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,20 +54,20 @@ impl<'de> Visitor<'de> for Search<'_> {
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
         if self.is_model {
-            self.found.push(text.to_owned());
+            self.names.push(text.to_owned());
         }
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
-            map.next_value_seed(Search { found: &mut *self.found, is_model: key == "model" })?;
+            map.next_value_seed(ModelNameSearch { names: &mut *self.names, is_model: key == "model" })?;
         }
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(Search { found: &mut *self.found, is_model: false })?.is_some() {}
+        while items.next_element_seed(ModelNameSearch { names: &mut *self.names, is_model: false })?.is_some() {}
         Ok(())
     }
 
@@ -97,8 +97,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_grades_is_found_wherever_it_stands() {
-        let of = |job: &str| models(job.as_bytes()).map(|found| found.join(" "));
+    fn finds_grader_models_at_any_depth() {
+        let of = |job: &str| parse_grader_models(job.as_bytes()).map(|found| found.join(" "));
         let grader =
             r#"{"type":"score_model","model":"a","mod\u0065l":"b","input":[{"model":"c"},1,1.5,-1,true,null]}"#;
         let multi = format!(r#"{{"type":"multi","graders":{{"one":{grader}}}}}"#);

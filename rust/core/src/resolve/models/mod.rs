@@ -17,42 +17,42 @@ use serde::Deserialize;
 
 use crate::{
     accounting::{
-        prices::{self, Adjustment, Priced, PublishedAdjustment, PublishedPrice},
+        prices::{self, Adjustment, ModelPrices, PublishedAdjustment, PublishedPrice},
         record::masking::is_slug,
     },
     auth::caller::{self, Caller},
-    config::{Config, Unknown},
+    config::{Config, Strictness},
     error::{Error, Problem, Result},
-    ingress::headers::{Control, Head, Headers, control_name, is_field},
+    ingress::headers::{ControlHeaders, Headers, RequestHead, is_allowed_field, split_control_name},
     resolve::{target::Target, target_resolver::Call},
     state::snapshot::{SavedProvider, Snapshot},
-    upstream::Base,
+    upstream::BaseUrl,
 };
 
 /// Header fields that go with every request to a saved provider, or to one of its models.
-pub type Fields = Vec<(String, String)>;
+pub type HeaderFields = Vec<(String, String)>;
 
 /// What a saved provider says of its models.
 #[derive(Debug, Default)]
-pub struct Models {
+pub struct SavedModels {
     /// Whether models may be used of which nothing is said.
     allow_all: bool,
     /// Whether it is said of one that it may not.
-    forbids_some: bool,
-    said: HashMap<String, SavedModel>,
+    has_disabled: bool,
+    by_slug: HashMap<String, SavedModel>,
     /// By what its prices differ from the usual ones.
-    adjustment: Option<Arc<Adjustment>>,
+    price_adjustment: Option<Arc<Adjustment>>,
     /// Whether header fields or credentials are stored with one of them.
-    pub keep_fields: bool,
+    pub has_stored_fields: bool,
 }
 
 #[derive(Debug)]
 struct SavedModel {
-    enabled: bool,
-    custom_host: Option<Base>,
-    fields: Fields,
+    is_enabled: bool,
+    custom_host: Option<BaseUrl>,
+    header_fields: HeaderFields,
     options: Vec<(Known, String)>,
-    priced: Option<Priced>,
+    prices: Option<ModelPrices>,
 }
 
 #[derive(Deserialize)]
@@ -80,88 +80,98 @@ struct PublishedModel {
     prices: Vec<PublishedPrice>,
 }
 
-impl Models {
+impl SavedModels {
     /// Whether there is a model that may not be used.
-    pub fn are_restricted(&self) -> bool {
-        !self.allow_all || self.forbids_some
+    pub fn is_restricted(&self) -> bool {
+        !self.allow_all || self.has_disabled
     }
 
     /// Whether a model may be used.
-    pub fn admits(&self, model: &str) -> bool {
-        self.said.get(model).map_or(self.allow_all, |said| said.enabled)
+    pub fn is_allowed(&self, model: &str) -> bool {
+        self.by_slug.get(model).map_or(self.allow_all, |said| said.is_enabled)
     }
 
     /// What was saved of a model's prices.
-    pub fn priced(&self, model: &str) -> Option<Priced> {
-        self.said.get(model).and_then(|said| said.priced.clone())
+    pub fn model_prices(&self, model: &str) -> Option<ModelPrices> {
+        self.by_slug.get(model).and_then(|said| said.prices.clone())
     }
 
     /// Refuses a request that asks a model which may not be used besides the one that it names.
-    pub fn admit_beside(&self, request: &[u8]) -> Result<()> {
-        if !self.are_restricted() {
+    pub fn check_secondary_models(&self, request: &[u8]) -> Result<()> {
+        if !self.is_restricted() {
             return Ok(());
         }
-        let refused = api_format::beside(request).into_iter().find(|model| !self.admits(model));
-        refused.map_or(Ok(()), |model| Err(Error::ModelRefused { model }))
+        let refused = api_format::secondary_models(request).into_iter().find(|model| !self.is_allowed(model));
+        refused.map_or(Ok(()), |model| Err(Error::ModelNotAllowed { model }))
     }
 
     /// Refuses a job for a model that may not be used. It names its model as its provider does, for which callers may say this.
-    fn admit_job(&self, names: &[String]) -> Result<()> {
-        let mut said = names.iter().filter_map(|name| self.said.get(name)).peekable();
+    fn check_job_model(&self, names: &[String]) -> Result<()> {
+        let mut said = names.iter().filter_map(|name| self.by_slug.get(name)).peekable();
         let is_fine = match said.peek() {
-            Some(_) => said.all(|model| model.enabled),
-            None if names.is_empty() => !self.are_restricted(),
+            Some(_) => said.all(|model| model.is_enabled),
+            None if names.is_empty() => !self.is_restricted(),
             None => self.allow_all,
         };
-        if is_fine { Ok(()) } else { Err(Error::ModelRefused { model: names.first().cloned().unwrap_or_default() }) }
+        if is_fine { Ok(()) } else { Err(Error::ModelNotAllowed { model: names.first().cloned().unwrap_or_default() }) }
     }
 
     /// Compiles what was published of one integration's models.
     pub fn compile(published: PublishedModels, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let mut said = HashMap::with_capacity(published.models.len());
+        let mut by_slug = HashMap::with_capacity(published.models.len());
         for (index, row) in published.models.into_iter().enumerate() {
             let path = format!("{path}.models[{index}]");
             let model = SavedModel {
-                enabled: row.enabled,
-                custom_host: host(row.custom_host.as_deref(), &path, problems),
-                fields: fields(row.headers, &path, problems),
-                options: options(row.options, &path, problems),
-                priced: (!row.prices.is_empty()).then(|| prices::compile(row.prices, &path, problems)),
+                is_enabled: row.enabled,
+                custom_host: parse_custom_host(row.custom_host.as_deref(), &path, problems),
+                header_fields: compile_header_fields(row.headers, &path, problems),
+                options: compile_options(row.options, &path, problems),
+                prices: (!row.prices.is_empty()).then(|| prices::compile_prices(row.prices, &path, problems)),
             };
-            said.insert(row.slug, model);
+            by_slug.insert(row.slug, model);
         }
         let path = format!("{path}.adjustment");
         let adjusted = |adjustment| Arc::new(Adjustment::compile(adjustment, &path, problems));
-        let keep_fields = said.values().any(SavedModel::keeps_fields);
-        let (allow_all, forbids_some) = (published.allow_all, said.values().any(|model| !model.enabled));
-        Self { allow_all, forbids_some, said, adjustment: published.adjustment.map(adjusted), keep_fields }
+        let has_stored_fields = by_slug.values().any(SavedModel::has_stored_fields);
+        let (allow_all, has_disabled) = (published.allow_all, by_slug.values().any(|model| !model.is_enabled));
+        Self {
+            allow_all,
+            has_disabled,
+            by_slug,
+            price_adjustment: published.adjustment.map(adjusted),
+            has_stored_fields,
+        }
     }
 }
 
 impl SavedModel {
-    fn keeps_fields(&self) -> bool {
-        !self.fields.is_empty() || self.options.iter().any(|(option, _)| option.is_secret())
+    fn has_stored_fields(&self) -> bool {
+        !self.header_fields.is_empty() || self.options.iter().any(|(option, _)| option.is_secret())
     }
 }
 
 /// The base of a saved host, if it is one.
-pub fn host(url: Option<&str>, path: &str, problems: &mut Vec<Problem>) -> Option<Base> {
-    url.map(Base::parse)?.map_err(|message| problems.push(Problem::new(format!("{path}.custom_host"), message))).ok()
+pub fn parse_custom_host(url: Option<&str>, path: &str, problems: &mut Vec<Problem>) -> Option<BaseUrl> {
+    url.map(BaseUrl::parse)?.map_err(|message| problems.push(Problem::new(format!("{path}.custom_host"), message))).ok()
 }
 
 /// Saved header fields, in the order of their names.
-pub fn fields(given: impl IntoIterator<Item = (String, String)>, path: &str, problems: &mut Vec<Problem>) -> Fields {
-    let mut fields: Fields = given.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+pub fn compile_header_fields(
+    given: impl IntoIterator<Item = (String, String)>,
+    path: &str,
+    problems: &mut Vec<Problem>,
+) -> HeaderFields {
+    let mut fields: HeaderFields = given.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
     fields.sort();
     for (name, value) in &fields {
-        if !is_field(name, value) {
+        if !is_allowed_field(name, value) {
             problems.push(Problem::new(format!("{path}.headers.{name}"), "cannot be a header field"));
         }
     }
     fields
 }
 
-pub(crate) fn options(
+pub(crate) fn compile_options(
     given: BTreeMap<String, String>,
     path: &str,
     problems: &mut Vec<Problem>,
@@ -181,80 +191,87 @@ pub(crate) fn options(
 
 impl<'s> Target<'s> {
     /// Takes over what is said of the model that is asked for, and where it is asked; refuses one that may not be used here.
-    pub fn adopt(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
-        self.admit(call, model, body)?;
-        if let Some(prefix) = self.provider.prefix(call.route.operation, model, &self.base.prefix) {
-            self.base.prefix = prefix.into();
+    pub fn apply_model(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
+        self.check_and_apply_model(call, model, body)?;
+        if let Some(prefix) = self.provider.prefix(call.route.operation, model, &self.base_url.prefix) {
+            self.base_url.prefix = prefix.into();
         }
         Ok(())
     }
 
-    fn admit(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
-        let Some(saved) = self.saved else { return Ok(()) };
-        self.fields = saved.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    fn check_and_apply_model(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
+        let Some(saved) = self.saved_provider else { return Ok(()) };
+        self.header_fields = saved.header_fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
-        self.priced.adjustment.clone_from(&models.adjustment);
-        let said = models.said.get(model);
+        self.price_overrides.adjustment.clone_from(&models.price_adjustment);
+        let said = models.by_slug.get(model);
         if call.route.operation == Operation::CreateBatchJob {
-            models.admit_job(&self.provider.job_models(body))?;
+            models.check_job_model(&self.provider.job_models(body))?;
         } else if let Some(said) = said {
-            self.take(call, said).ok_or_else(|| Error::ModelRefused { model: model.to_owned() })?;
-        } else if !self.may_ask(call, models, model) {
-            return Err(Error::ModelRefused { model: model.to_owned() });
+            self.apply_saved_model(call, said).ok_or_else(|| Error::ModelNotAllowed { model: model.to_owned() })?;
+        } else if !self.may_use_unlisted_model(call, models, model) {
+            return Err(Error::ModelNotAllowed { model: model.to_owned() });
         }
-        if call.route.operation == Operation::CreateFinetune && models.are_restricted() {
-            for grader in grader_models::models(body).ok_or_else(|| Error::ModelRefused { model: String::new() })? {
-                models.admit_job(&[grader])?;
+        if call.route.operation == Operation::CreateFinetune && models.is_restricted() {
+            for grader in grader_models::parse_grader_models(body)
+                .ok_or_else(|| Error::ModelNotAllowed { model: String::new() })?
+            {
+                models.check_job_model(&[grader])?;
             }
         }
-        models.admit_beside(body)?;
-        self.admit_pinned(call, saved, said)
+        models.check_secondary_models(body)?;
+        self.check_model_override(call, saved, said)
     }
 
     /// Whether a model may be asked of which nothing is said.
-    fn may_ask(&self, call: &Call<'_>, models: &Models, model: &str) -> bool {
+    fn may_use_unlisted_model(&self, call: &Call<'_>, models: &SavedModels, model: &str) -> bool {
         if !model.is_empty() {
             return models.allow_all;
         }
         // Who names it elsewhere is looked at before anything is sent.
-        let is_looked_at = self.reads_lines(call).is_some() || self.ends_messages(call);
-        !models.are_restricted() || is_looked_at || self.is_pinned(call) || !may_name_one(call)
+        let is_looked_at = self.batch_line_allowlist(call).is_some() || self.is_message_batch_cancel(call);
+        !models.is_restricted() || is_looked_at || self.has_model_override(call) || !may_select_hidden_model(call)
     }
 
     /// Whether something else than its body says which model a request asks. That is looked at by itself.
-    fn is_pinned(&self, call: &Call<'_>) -> bool {
+    fn has_model_override(&self, call: &Call<'_>) -> bool {
         let operation = call.route.operation;
         let is_of_body = operation == Operation::Proxy || operation.tunes();
-        !is_of_body && self.provider.pinned(&self.options, call.route.stated).is_some()
+        !is_of_body && self.provider.pinned(&self.options, call.route.path_params).is_some()
     }
 
     /// Whatever a body names, another model may be asked: by an option, or by the path. What was saved says is meant.
-    fn admit_pinned(&mut self, call: &Call<'_>, saved: &SavedProvider, said: Option<&SavedModel>) -> Result<()> {
-        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.takes_body())
+    fn check_model_override(
+        &mut self,
+        call: &Call<'_>,
+        saved: &SavedProvider,
+        said: Option<&SavedModel>,
+    ) -> Result<()> {
+        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.expects_body())
             && let Some(segment) = self.provider.named_in(call.route.path)
         {
-            models.admit_job(&names(segment))?;
+            models.check_job_model(&candidate_model_names(segment))?;
         }
-        let Some(pinned) = self.provider.pinned(&self.options, call.route.stated) else { return Ok(()) };
+        let Some(pinned) = self.provider.pinned(&self.options, call.route.path_params) else { return Ok(()) };
         let is_own = |said: &SavedModel| said.options.iter().any(|(_, value)| value == pinned);
         if saved.options.holds(pinned) || said.is_some_and(is_own) {
             return Ok(());
         }
-        self.admit_line(pinned)?;
+        self.check_line_model(pinned)?;
         if let (Some(models), true) = (&saved.models, self.provider.model(&self.options) == Some(pinned)) {
-            self.priced.priced = models.priced(pinned);
+            self.price_overrides.model_prices = models.model_prices(pinned);
         }
         Ok(())
     }
 
     /// Takes over what is said of a model; `None` where it may not be used.
-    fn take(&mut self, call: &Call<'_>, said: &'s SavedModel) -> Option<()> {
-        if !said.enabled {
+    fn apply_saved_model(&mut self, call: &Call<'_>, said: &'s SavedModel) -> Option<()> {
+        if !said.is_enabled {
             return None;
         }
-        self.fields.retain(|(name, _)| said.fields.iter().all(|(own, _)| own != name));
-        self.fields.extend(said.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        self.priced.priced.clone_from(&said.priced);
+        self.header_fields.retain(|(name, _)| said.header_fields.iter().all(|(own, _)| own != name));
+        self.header_fields.extend(said.header_fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        self.price_overrides.model_prices.clone_from(&said.prices);
         for (option, value) in &said.options {
             // Of one name some providers take an option as a header, and others do not.
             let own = self.provider.options().iter().find(|own| own.key == option.key);
@@ -263,23 +280,23 @@ impl<'s> Target<'s> {
             }
         }
         if let (Some(base), None) = (&said.custom_host, call.control.custom_host) {
-            self.base = base.clone();
+            self.base_url = base.clone();
         }
         Some(())
     }
 
     /// Refuses a line of a file that is for a model which may not be used here.
-    pub fn admit_line(&self, model: &str) -> Result<()> {
-        let models = self.saved.and_then(|saved| saved.models.as_ref());
-        models.map_or(Ok(()), |models| models.admit_job(&[model.to_owned()]))
+    pub fn check_line_model(&self, model: &str) -> Result<()> {
+        let models = self.saved_provider.and_then(|saved| saved.models.as_ref());
+        models.map_or(Ok(()), |models| models.check_job_model(&[model.to_owned()]))
     }
 }
 
 /// Whether a request of which no model is known yet may ask one all the same: in a form, in what passes through unread, or where its
 /// provider takes one that nobody named, such as that of a prompt that it keeps.
-fn may_name_one(call: &Call<'_>) -> bool {
+fn may_select_hidden_model(call: &Call<'_>) -> bool {
     match call.route.operation {
-        Operation::Proxy => call.head.takes_body(),
+        Operation::Proxy => call.head.expects_body(),
         // What becomes of these a job says; and a batch whose lines are not looked at is none without its model.
         Operation::UploadFile
         | Operation::PutBatchObject
@@ -287,50 +304,50 @@ fn may_name_one(call: &Call<'_>) -> bool {
         | Operation::UploadBatchDataset
         | Operation::CreateBatch => false,
         // Each message on a socket is looked at when it comes.
-        operation => operation.takes() == Some(Takes::Form) || (operation.takes_json() && call.head.takes_body()),
+        operation => operation.takes() == Some(Takes::Form) || (operation.takes_json() && call.head.expects_body()),
     }
 }
 
 /// What a segment of a raw path may call a model: all of it, and what is before its verb.
-fn names(segment: &str) -> Vec<String> {
+fn candidate_model_names(segment: &str) -> Vec<String> {
     let segment = percent_decode_str(segment).decode_utf8_lossy().into_owned();
     let bare = segment.rsplit_once(':').map(|(bare, _)| bare.to_owned());
     [segment].into_iter().chain(bare).collect()
 }
 
 /// Whether a request for models is about the catalogue: it names no provider, or says so.
-pub fn asks_for_catalogue(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> bool {
+pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> bool {
     let below = head.path.strip_prefix("/v1/models");
-    if !snapshot.has_catalogue
+    if !snapshot.has_model_catalogue
         || head.method != "GET"
         || !below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     {
         return false;
     }
-    let control = Control::read(&head.headers, aliases);
-    let is_said = |name: &[u8]| said(&head.headers, aliases, name).is_some_and(|value| value != b"false");
+    let control = ControlHeaders::parse(&head.headers, aliases);
+    let is_said = |name: &[u8]| control_value(&head.headers, aliases, name).is_some_and(|value| value != b"false");
     let names_nobody = control.provider.is_none() && control.virtual_key.is_none() && control.config.is_none();
     names_nobody
         || is_said(b"fetch-integrated-models")
         || is_said(b"models-endpoint")
-        || control.config.is_some_and(|config| config_asks(snapshot, head, &control, config))
+        || control.config.is_some_and(|config| config_fetches_catalogue(snapshot, head, &control, config))
 }
 
 /// What the catalogue is asked in the place of a provider that has no list of its own, for a caller with a key of ours: those of
 /// its models that may be used.
-pub fn of_listless(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> Option<String> {
-    if !snapshot.has_catalogue || head.method != "GET" || head.path != "/v1/models" {
+pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> Option<String> {
+    if !snapshot.has_model_catalogue || head.method != "GET" || head.path != "/v1/models" {
         return None;
     }
-    let control = Control::read(&head.headers, aliases);
-    let passport = caller::passport(snapshot, &head.headers, &control).ok().flatten();
+    let control = ControlHeaders::parse(&head.headers, aliases);
+    let passport = caller::authenticate_token(snapshot, &head.headers, &control).ok().flatten();
     let caller = caller::admit(passport.as_ref(), snapshot, true, &head.headers, &control).ok()?;
     let by_config = || {
         let config = control.config?;
-        let config = snapshot.config(caller.workspace(), config).filter(|_| is_slug(config.as_bytes()))?;
+        let config = snapshot.find_config(caller.workspace(), config).filter(|_| is_slug(config.as_bytes()))?;
         config.root.provider.as_deref().filter(|name| name.starts_with('@'))
     };
-    let saved = |slug: &str| snapshot.provider(caller.workspace(), slug).map(|saved| saved.provider.clone());
+    let saved = |slug: &str| snapshot.find_provider(caller.workspace(), slug).map(|saved| saved.provider.clone());
     let (kind, asked) = match (control.provider.or_else(by_config), control.virtual_key) {
         (Some(name), _) => match name.strip_prefix('@') {
             Some(slug) => (saved(slug)?, format!("provider={slug}")),
@@ -345,23 +362,28 @@ pub fn of_listless(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> Opti
 }
 
 /// The value of one of the gateway's fields, under the name that it has without its prefix.
-fn said<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) -> Option<&'h [u8]> {
+fn control_value<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) -> Option<&'h [u8]> {
     headers
         .iter()
-        .find(|(name, _)| control_name(name, aliases).is_some_and(|(_, rest)| rest == wanted))
+        .find(|(name, _)| split_control_name(name, aliases).is_some_and(|(_, rest)| rest == wanted))
         .map(|(_, value)| value)
 }
 
-fn config_asks(snapshot: &Snapshot, head: &Head, control: &Control<'_>, config: &str) -> bool {
+fn config_fetches_catalogue(
+    snapshot: &Snapshot,
+    head: &RequestHead,
+    control: &ControlHeaders<'_>,
+    config: &str,
+) -> bool {
     if !is_slug(config.as_bytes()) {
-        return Config::parse(config.as_bytes(), Unknown::Ignored)
+        return Config::parse(config.as_bytes(), Strictness::Lenient)
             .is_ok_and(|config| config.root.fetch_integrated_models);
     }
     // Who shows a token in the place of a key has a workspace too.
-    let passport = caller::passport(snapshot, &head.headers, control).ok().flatten();
+    let passport = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
     let caller = caller::admit(passport.as_ref(), snapshot, true, &head.headers, control).ok();
     let workspace = caller.as_ref().and_then(Caller::workspace);
-    snapshot.config(workspace, config).is_some_and(|config| config.root.fetch_integrated_models)
+    snapshot.find_config(workspace, config).is_some_and(|config| config.root.fetch_integrated_models)
 }
 
 #[cfg(test)]
@@ -369,32 +391,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_names_a_model_with_its_verb_and_without() {
-        let named = |segment: &str| names(segment).join(" ");
+    fn yields_model_name_with_and_without_verb() {
+        let named = |segment: &str| candidate_model_names(segment).join(" ");
         assert_eq!(named("d%201"), "d 1");
         assert_eq!(named("amazon.nova-lite-v1%3A0"), "amazon.nova-lite-v1:0 amazon.nova-lite-v1");
         assert_eq!(named("gemini:generateContent"), "gemini:generateContent gemini");
     }
 
-    const SAVED: &str = r#"{"epoch":"1","catalogue":true,
+    const SNAPSHOT_JSON: &str = r#"{"epoch":"1","catalogue":true,
         "models":[{"id":"i","allow_all":false,"models":[{"slug":"gpt","enabled":true},{"slug":"old","enabled":false}]}],
         "providers":[{"slug":"mine","provider":"openai","models":"i"},{"slug":"theirs","provider":"openai","workspace":"b"}],
         "configs":[{"slug":"pc-1","id":"c-1","config":{"provider":"openai","fetch_integrated_models":true}}]}"#;
 
-    fn snapshot() -> Snapshot {
-        Snapshot::compile(SAVED.as_bytes()).unwrap()
+    fn sample_snapshot() -> Snapshot {
+        Snapshot::compile(SNAPSHOT_JSON.as_bytes()).unwrap()
     }
 
     #[test]
-    fn a_job_may_be_for_a_model_by_any_of_its_names_but_for_none_that_is_off() {
+    fn allows_job_by_any_listed_name_unless_one_is_disabled() {
         let models = |allow_all: bool| {
             let rows = r#"[{"slug":"gpt","enabled":true},{"slug":"old","enabled":false}]"#;
             let published = format!(r#"{{"id":"i","allow_all":{allow_all},"models":{rows}}}"#);
-            Models::compile(serde_json::from_str(&published).unwrap(), "$", &mut Vec::new())
+            SavedModels::compile(serde_json::from_str(&published).unwrap(), "$", &mut Vec::new())
         };
         let admits = |allow_all, names: &[&str]| {
             let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-            models(allow_all).admit_job(&names).is_ok()
+            models(allow_all).check_job_model(&names).is_ok()
         };
         assert!(
             admits(false, &["publishers/x/models/gpt", "gpt"]) && !admits(false, &["else"]) && admits(true, &["else"])
@@ -402,13 +424,13 @@ mod tests {
         for allow_all in [false, true] {
             assert!(!admits(allow_all, &["old"]) && !admits(allow_all, &["gpt", "old"]) && !admits(allow_all, &[]));
         }
-        let free = Models { allow_all: true, ..Models::default() };
-        assert!(free.admit_job(&[]).is_ok());
+        let free = SavedModels { allow_all: true, ..SavedModels::default() };
+        assert!(free.check_job_model(&[]).is_ok());
     }
 
     #[test]
-    fn the_catalogue_speaks_for_who_has_no_list_to_those_who_have_a_key() {
-        let saved = SAVED
+    fn queries_catalogue_for_provider_without_model_list() {
+        let saved = SNAPSHOT_JSON
             .replace(
                 r#""providers":["#,
                 r#""keys":[{"id":"k","name":"n","sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad","workspace":"a"}],
@@ -418,7 +440,7 @@ mod tests {
         let asked = |fields: &[(&str, &str)], query: &str| {
             let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             let (method, path, query) = ("GET".into(), "/v1/models".into(), query.into());
-            of_listless(&snapshot, &Head { method, path, query, headers, ..Head::default() }, &[])
+            catalogue_query(&snapshot, &RequestHead { method, path, query, headers, ..RequestHead::default() }, &[])
         };
         let key = ("x-gateway-api-key", "abc");
         assert_eq!(asked(&[key, ("x-gateway-provider", "@px")], "limit=5").as_deref(), Some("limit=5&provider=px"));
@@ -436,12 +458,12 @@ mod tests {
     }
 
     #[test]
-    fn the_catalogue_is_asked_for_where_nobody_else_is() {
-        let snapshot = snapshot();
+    fn detects_catalogue_requests() {
+        let snapshot = sample_snapshot();
         let asks = |path: &str, fields: &[(&str, &str)]| {
             let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-            let head = Head { method: "GET".into(), path: path.into(), headers, ..Head::default() };
-            asks_for_catalogue(&snapshot, &head, &["x-portkey-".into()])
+            let head = RequestHead { method: "GET".into(), path: path.into(), headers, ..RequestHead::default() };
+            is_catalogue_request(&snapshot, &head, &["x-portkey-".into()])
         };
         let provider = ("x-gateway-provider", "openai");
         assert!(asks("/v1/models", &[]) && asks("/v1/models/@mine/gpt", &[]));

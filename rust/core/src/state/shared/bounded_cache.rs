@@ -4,52 +4,52 @@ use std::{collections::HashMap, hash::Hash, mem};
 
 /// Two generations: what is new and what was asked for since the last change of generations, and what was there before.
 #[derive(Debug)]
-pub struct Generations<K, V> {
-    young: HashMap<K, (V, usize)>,
-    old: HashMap<K, (V, usize)>,
-    bytes: usize,
+pub struct BoundedCache<K, V> {
+    recent: HashMap<K, (V, usize)>,
+    previous: HashMap<K, (V, usize)>,
+    recent_bytes: usize,
     /// Of each generation.
-    most: usize,
+    max_generation_bytes: usize,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Generations<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> BoundedCache<K, V> {
     /// For about so many bytes in all.
     pub fn new(most: usize) -> Self {
-        Self { young: HashMap::new(), old: HashMap::new(), bytes: 0, most: most / 2 }
+        Self { recent: HashMap::new(), previous: HashMap::new(), recent_bytes: 0, max_generation_bytes: most / 2 }
     }
 
     pub fn get(&mut self, key: &K) -> Option<V> {
-        if let Some((value, _)) = self.young.get(key) {
+        if let Some((value, _)) = self.recent.get(key) {
             return Some(value.clone());
         }
-        let (value, bytes) = self.old.remove(key)?;
+        let (value, bytes) = self.previous.remove(key)?;
         self.put(key.clone(), value.clone(), bytes);
         Some(value)
     }
 
     /// What is larger than a generation is not kept.
     pub fn put(&mut self, key: K, value: V, bytes: usize) {
-        if bytes > self.most {
+        if bytes > self.max_generation_bytes {
             return;
         }
         self.remove(&key);
-        if self.bytes + bytes > self.most {
-            self.old = mem::take(&mut self.young);
-            self.bytes = 0;
+        if self.recent_bytes + bytes > self.max_generation_bytes {
+            self.previous = mem::take(&mut self.recent);
+            self.recent_bytes = 0;
         }
-        self.bytes += bytes;
-        self.young.insert(key, (value, bytes));
+        self.recent_bytes += bytes;
+        self.recent.insert(key, (value, bytes));
     }
 
     pub fn remove(&mut self, key: &K) {
-        if let Some((_, bytes)) = self.young.remove(key) {
-            self.bytes -= bytes;
+        if let Some((_, bytes)) = self.recent.remove(key) {
+            self.recent_bytes -= bytes;
         }
-        self.old.remove(key);
+        self.previous.remove(key);
     }
 
     pub fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.recent.len() + self.previous.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -62,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_stays_and_all_else_goes_in_time() {
-        let mut map = Generations::new(100);
+    fn retains_used_entries_and_evicts_others() {
+        let mut map = BoundedCache::new(100);
         map.put(0, "kept", 10);
         for key in 1..1000 {
             map.put(key, "new", 10);
@@ -74,15 +74,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_kept_and_what_is_replaced_is_counted_once() {
-        let mut map = Generations::new(100);
+    fn rejects_oversized_entries_and_counts_replaced_ones_once() {
+        let mut map = BoundedCache::new(100);
         map.put(1, "large", 51);
         assert!(map.is_empty());
         for _ in 0..100 {
             map.put(1, "same", 40);
         }
-        assert_eq!((map.len(), map.bytes), (1, 40));
+        assert_eq!((map.len(), map.recent_bytes), (1, 40));
         map.remove(&1);
-        assert_eq!((map.len(), map.bytes), (0, 0));
+        assert_eq!((map.len(), map.recent_bytes), (0, 0));
     }
 }

@@ -7,231 +7,236 @@ use std::{
 };
 
 use super::{
-    Ledger,
-    redis::{Order, Redis},
+    TargetStates,
+    redis::{RedisClient, RedisCommand},
 };
 use crate::features::circuit_breaker::{Breaker, Policy, Verdict};
-use crate::state::shared::pubsub::Seen;
+use crate::state::shared::pubsub::BreakerDelta;
 
 /// The right to try a target is asked for again after this.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const CLAIM_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Of all workers one sends the request that tries a target: the one that Redis gave the right to.
 #[derive(Debug, Clone, Copy, Default)]
-enum Claim {
+enum ProbeClaim {
     #[default]
     None,
-    Asked(Duration),
-    Held(Duration),
+    Requested(Duration),
+    Granted(Duration),
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BreakerState {
     breaker: Breaker,
-    claim: Claim,
-    untold: Seen,
+    probe_claim: ProbeClaim,
+    unsent_delta: BreakerDelta,
 }
 
-impl State {
+impl BreakerState {
     fn verdict(&self, policy: &Policy, now: Duration, is_shared: bool) -> Verdict {
         let verdict = self.breaker.verdict(policy, now);
-        if is_shared && verdict == Verdict::HalfOpen && !self.holds_claim(policy, now) {
+        if is_shared && verdict == Verdict::HalfOpen && !self.holds_probe_claim(policy, now) {
             return Verdict::Open;
         }
         verdict
     }
 
-    fn holds_claim(&self, policy: &Policy, now: Duration) -> bool {
-        matches!(self.claim, Claim::Held(at) if now.saturating_sub(at) < policy.cooldown())
+    fn holds_probe_claim(&self, policy: &Policy, now: Duration) -> bool {
+        matches!(self.probe_claim, ProbeClaim::Granted(at) if now.saturating_sub(at) < policy.cooldown())
     }
 
     /// Whether it is time to ask for the right to try.
-    fn asks(&mut self, policy: &Policy, now: Duration) -> bool {
-        let is_asked = matches!(self.claim, Claim::Asked(at) if now.saturating_sub(at) < ASK_AGAIN);
+    fn start_claim_if_due(&mut self, policy: &Policy, now: Duration) -> bool {
+        let is_asked =
+            matches!(self.probe_claim, ProbeClaim::Requested(at) if now.saturating_sub(at) < CLAIM_RETRY_INTERVAL);
         let is_due = self.breaker.verdict(policy, now) == Verdict::HalfOpen;
-        let asks = is_due && !is_asked && !self.holds_claim(policy, now);
+        let asks = is_due && !is_asked && !self.holds_probe_claim(policy, now);
         if asks {
-            self.claim = Claim::Asked(now);
+            self.probe_claim = ProbeClaim::Requested(now);
         }
         asks
     }
 
     /// Says whether there was nothing to be told before.
-    fn remember(&mut self, target: u64, policy: &Policy, failed: bool) -> bool {
-        let is_first = self.untold.requests == 0;
-        self.untold.target = target;
-        self.untold.cooldown_ms = policy.cooldown().as_millis() as u64;
-        self.untold.requests += 1;
-        self.untold.failures += u64::from(failed);
+    fn add_to_delta(&mut self, target: u64, policy: &Policy, failed: bool) -> bool {
+        let is_first = self.unsent_delta.requests == 0;
+        self.unsent_delta.target = target;
+        self.unsent_delta.cooldown_ms = policy.cooldown().as_millis() as u64;
+        self.unsent_delta.requests += 1;
+        self.unsent_delta.failures += u64::from(failed);
         is_first
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Breakers {
-    ledger: Ledger<State>,
-    redis: Option<Arc<Redis>>,
+pub struct CircuitBreakers {
+    states: TargetStates<BreakerState>,
+    redis: Option<Arc<RedisClient>>,
     /// Targets of which something is to be told.
-    untold: Mutex<Vec<u64>>,
+    unsent_targets: Mutex<Vec<u64>>,
 }
 
-fn is_closed(state: &State) -> bool {
-    state.breaker.opened().is_none()
+fn is_breaker_closed(state: &BreakerState) -> bool {
+    state.breaker.opened_at().is_none()
 }
 
-impl Breakers {
-    pub fn new(redis: Option<Arc<Redis>>) -> Self {
+impl CircuitBreakers {
+    pub fn new(redis: Option<Arc<RedisClient>>) -> Self {
         Self { redis, ..Self::default() }
     }
 
-    fn redis(&self) -> Option<&Redis> {
-        self.redis.as_deref().filter(|redis| redis.is_there())
+    fn connected_redis(&self) -> Option<&RedisClient> {
+        self.redis.as_deref().filter(|redis| redis.is_available())
     }
 
     /// What a request would be told. It changes nothing.
-    pub fn look(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
-        let is_shared = self.redis().is_some();
-        self.ledger.look(target, |state| state.verdict(policy, now, is_shared)).unwrap_or(Verdict::Closed)
+    pub fn peek_verdict(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
+        let is_shared = self.connected_redis().is_some();
+        self.states.with_existing(target, |state| state.verdict(policy, now, is_shared)).unwrap_or(Verdict::Closed)
     }
 
     /// The same for a request that may go there: where it is time to try, the right to is asked for.
-    pub fn verdict(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
-        let redis = self.redis();
-        let look = |state: &mut State| (state.verdict(policy, now, redis.is_some()), state.asks(policy, now));
-        let (verdict, asks) = self.ledger.look(target, look).unwrap_or((Verdict::Closed, false));
-        self.claim(asks, target, policy);
+    pub fn verdict_and_claim(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
+        let redis = self.connected_redis();
+        let look = |state: &mut BreakerState| {
+            (state.verdict(policy, now, redis.is_some()), state.start_claim_if_due(policy, now))
+        };
+        let (verdict, asks) = self.states.with_existing(target, look).unwrap_or((Verdict::Closed, false));
+        self.request_claim(asks, target, policy);
         verdict
     }
 
     /// A request goes to a target, unless that is closed off; of a half-open one it is the request that tries. It says how it
     /// ended, or is forgotten. `always`: where it is closed off too.
-    pub fn begin(self: &Arc<Self>, target: u64, policy: &Policy, now: Duration, always: bool) -> Option<Passage> {
-        let is_shared = self.redis().is_some();
-        let is_idle = |state: &State| state.breaker.verdict(policy, now) == Verdict::Closed;
-        let (verdict, asks) = self.ledger.with(target, is_idle, |state| {
+    pub fn admit(self: &Arc<Self>, target: u64, policy: &Policy, now: Duration, always: bool) -> Option<BreakerPermit> {
+        let is_shared = self.connected_redis().is_some();
+        let is_idle = |state: &BreakerState| state.breaker.verdict(policy, now) == Verdict::Closed;
+        let (verdict, asks) = self.states.with_entry(target, is_idle, |state| {
             let verdict = state.verdict(policy, now, is_shared);
             if verdict == Verdict::HalfOpen {
-                state.breaker.begin(policy, now);
+                state.breaker.start_request(policy, now);
             }
-            (verdict, state.asks(policy, now))
+            (verdict, state.start_claim_if_due(policy, now))
         });
-        self.claim(asks, target, policy);
+        self.request_claim(asks, target, policy);
         let (is_probe, is_desperate) = (verdict == Verdict::HalfOpen, verdict == Verdict::Open);
-        let passage = Passage { breakers: Arc::clone(self), target, is_probe, is_desperate };
+        let passage =
+            BreakerPermit { breakers: Arc::clone(self), target_key: target, is_probe, is_forced: is_desperate };
         Some(passage).filter(|_| always || verdict != Verdict::Open)
     }
 
-    fn claim(&self, asks: bool, target: u64, policy: &Policy) {
-        if let (Some(redis), true) = (self.redis(), asks) {
-            redis.order(Order::Claim { target, cooldown: policy.cooldown() });
+    fn request_claim(&self, asks: bool, target: u64, policy: &Policy) {
+        if let (Some(redis), true) = (self.connected_redis(), asks) {
+            redis.enqueue(RedisCommand::ClaimProbe { target, cooldown: policy.cooldown() });
         }
     }
 
     /// So many targets are closed off now.
-    pub fn open_now(&self) -> usize {
-        self.ledger.count(|state| !is_closed(state))
+    pub fn open_count(&self) -> usize {
+        self.states.count_matching(|state| !is_breaker_closed(state))
     }
 
-    fn end(&self, (target, is_probe): (u64, bool), policy: &Policy, now: Duration, failed: bool) -> bool {
+    fn record_outcome(&self, (target, is_probe): (u64, bool), policy: &Policy, now: Duration, failed: bool) -> bool {
         let is_told = self.redis.is_some();
-        let (opened, is_first) = self.ledger.with(
+        let (opened, is_first) = self.states.with_entry(
             target,
             |_| false,
             |state| {
-                let opened = state.breaker.end(policy, now, is_probe, failed);
+                let opened = state.breaker.record_result(policy, now, is_probe, failed);
                 if is_probe {
-                    state.claim = Claim::None;
+                    state.probe_claim = ProbeClaim::None;
                 }
-                let counts = is_told && !is_probe && is_closed(state);
-                (opened, counts && state.remember(target, policy, failed))
+                let counts = is_told && !is_probe && is_breaker_closed(state);
+                (opened, counts && state.add_to_delta(target, policy, failed))
             },
         );
         if is_first {
-            self.untold.lock().unwrap_or_else(PoisonError::into_inner).push(target);
+            self.unsent_targets.lock().unwrap_or_else(PoisonError::into_inner).push(target);
         }
         if let Some(redis) = &self.redis {
             let order = match (opened, is_probe) {
-                (true, _) => Some(Order::Opened { target, at: now }),
-                (false, true) => Some(Order::Closed { target }),
-                (false, false) => failed.then_some(Order::Tell),
+                (true, _) => Some(RedisCommand::BreakerOpened { target, opened_at: now }),
+                (false, true) => Some(RedisCommand::BreakerClosed { target }),
+                (false, false) => failed.then_some(RedisCommand::Flush),
             };
             if let Some(order) = order {
-                redis.order(order);
+                redis.enqueue(order);
             }
         }
         opened
     }
 
     /// What this worker saw and others do not know.
-    pub fn untold(&self) -> Vec<Seen> {
-        let targets = mem::take(&mut *self.untold.lock().unwrap_or_else(PoisonError::into_inner));
-        let take = |target: u64| self.ledger.look(target, |state| mem::take(&mut state.untold));
+    pub fn drain_deltas(&self) -> Vec<BreakerDelta> {
+        let targets = mem::take(&mut *self.unsent_targets.lock().unwrap_or_else(PoisonError::into_inner));
+        let take = |target: u64| self.states.with_existing(target, |state| mem::take(&mut state.unsent_delta));
         targets.into_iter().filter_map(take).filter(|seen| seen.requests > 0).collect()
     }
 
     /// What another worker saw.
-    pub fn add(&self, seen: &Seen, now: Duration) {
+    pub fn apply_delta(&self, seen: &BreakerDelta, now: Duration) {
         let cooldown = Duration::from_millis(seen.cooldown_ms);
-        let add = |state: &mut State| state.breaker.add(cooldown, now, seen.requests, seen.failures);
-        self.ledger.with(seen.target, is_closed, add);
+        let add =
+            |state: &mut BreakerState| state.breaker.add_remote_counts(cooldown, now, seen.requests, seen.failures);
+        self.states.with_entry(seen.target, is_breaker_closed, add);
     }
 
     /// Another worker closed a target off.
     pub fn open(&self, target: u64, at: Duration) {
-        self.ledger.with(target, is_closed, |state| {
+        self.states.with_entry(target, is_breaker_closed, |state| {
             state.breaker.open(at);
-            (state.claim, state.untold) = (Claim::None, Seen::default());
+            (state.probe_claim, state.unsent_delta) = (ProbeClaim::None, BreakerDelta::default());
         });
     }
 
     /// Another worker's request succeeded there.
     pub fn close(&self, target: u64, now: Duration) {
-        self.ledger.look(target, |state| {
+        self.states.with_existing(target, |state| {
             state.breaker.close(now);
-            (state.claim, state.untold) = (Claim::None, Seen::default());
+            (state.probe_claim, state.unsent_delta) = (ProbeClaim::None, BreakerDelta::default());
         });
     }
 
     /// Redis said who tries.
-    pub fn claimed(&self, target: u64, now: Duration, is_ours: bool) {
+    pub fn apply_claim_reply(&self, target: u64, now: Duration, is_ours: bool) {
         if is_ours {
-            self.ledger.look(target, |state| state.claim = Claim::Held(now));
+            self.states.with_existing(target, |state| state.probe_claim = ProbeClaim::Granted(now));
         }
     }
 }
 
 /// One request on its way through a breaker.
 #[derive(Debug)]
-pub struct Passage {
-    breakers: Arc<Breakers>,
-    target: u64,
+pub struct BreakerPermit {
+    breakers: Arc<CircuitBreakers>,
+    target_key: u64,
     is_probe: bool,
     /// It goes although the target is closed off: there is no other.
-    is_desperate: bool,
+    is_forced: bool,
 }
 
-impl Passage {
+impl BreakerPermit {
     /// Whether it tries a target that was closed off, for all others.
     pub fn is_probe(&self) -> bool {
         self.is_probe
     }
 
     /// How an attempt ended; says whether the breaker opened with it.
-    pub fn count(&mut self, policy: &Policy, now: Duration, failed: bool) -> bool {
+    pub fn record_outcome(&mut self, policy: &Policy, now: Duration, failed: bool) -> bool {
         let is_probe = mem::take(&mut self.is_probe);
-        self.breakers.end((self.target, is_probe), policy, now, failed)
+        self.breakers.record_outcome((self.target_key, is_probe), policy, now, failed)
     }
 
     /// Whether the target was closed off since.
-    pub fn is_closed_off(&self, policy: &Policy, now: Duration) -> bool {
-        !self.is_desperate && self.breakers.look(self.target, policy, now) != Verdict::Closed
+    pub fn has_breaker_opened(&self, policy: &Policy, now: Duration) -> bool {
+        !self.is_forced && self.breakers.peek_verdict(self.target_key, policy, now) != Verdict::Closed
     }
 }
 
-impl Drop for Passage {
+impl Drop for BreakerPermit {
     fn drop(&mut self) {
         if self.is_probe {
-            self.breakers.ledger.look(self.target, |state| state.breaker.forget());
+            self.breakers.states.with_existing(self.target_key, |state| state.breaker.discard_probe());
         }
     }
 }

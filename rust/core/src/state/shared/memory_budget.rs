@@ -6,61 +6,61 @@ use std::sync::{
 };
 
 #[derive(Debug, Clone)]
-pub struct Room {
-    used: Arc<AtomicUsize>,
-    most: usize,
+pub struct MemoryBudget {
+    used_bytes: Arc<AtomicUsize>,
+    max_bytes: usize,
     /// Of one share.
-    most_each: usize,
+    max_permit_bytes: usize,
 }
 
-impl Room {
-    pub fn new(most: usize, most_each: usize) -> Self {
-        Self { used: Arc::default(), most, most_each }
+impl MemoryBudget {
+    pub fn new(max_bytes: usize, max_permit_bytes: usize) -> Self {
+        Self { used_bytes: Arc::default(), max_bytes, max_permit_bytes }
     }
 
-    pub fn share(&self) -> Share {
-        Share { room: self.clone(), taken: 0 }
+    pub fn new_permit(&self) -> MemoryPermit {
+        MemoryPermit { budget: self.clone(), reserved_bytes: 0 }
     }
 
-    pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
     }
 }
 
 /// What one request has of it.
 #[derive(Debug)]
-pub struct Share {
-    room: Room,
-    taken: usize,
+pub struct MemoryPermit {
+    budget: MemoryBudget,
+    reserved_bytes: usize,
 }
 
-impl Share {
+impl MemoryPermit {
     /// Takes so many bytes more, unless that is too much for one, or for all.
-    pub fn grow(&mut self, bytes: usize) -> bool {
-        let used = self.room.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if used > self.room.most || self.taken + bytes > self.room.most_each {
-            self.room.used.fetch_sub(bytes, Ordering::Relaxed);
+    pub fn try_reserve(&mut self, bytes: usize) -> bool {
+        let used = self.budget.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if used > self.budget.max_bytes || self.reserved_bytes + bytes > self.budget.max_permit_bytes {
+            self.budget.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
-        self.taken += bytes;
+        self.reserved_bytes += bytes;
         true
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        self.room.used.fetch_sub(self.taken, Ordering::Relaxed);
+        self.budget.used_bytes.fetch_sub(self.reserved_bytes, Ordering::Relaxed);
     }
 }
 
 /// Bytes with the share that they stand on.
 #[derive(Debug)]
-pub struct Stored<B = Vec<u8>> {
+pub struct BudgetedBytes<B = Vec<u8>> {
     pub bytes: B,
-    pub share: Share,
+    pub permit: MemoryPermit,
 }
 
-impl<B: AsRef<[u8]>> AsRef<[u8]> for Stored<B> {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for BudgetedBytes<B> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
@@ -73,17 +73,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_too_much_and_all_is_given_back() {
-        let room = Room::new(10, 6);
-        let (mut one, mut other) = (room.share(), room.share());
-        assert!(one.grow(6) && !one.grow(1) && other.grow(4) && !other.grow(1));
+    fn enforces_both_limits_and_releases_bytes_on_drop() {
+        let room = MemoryBudget::new(10, 6);
+        let (mut one, mut other) = (room.new_permit(), room.new_permit());
+        assert!(one.try_reserve(6) && !one.try_reserve(1) && other.try_reserve(4) && !other.try_reserve(1));
         drop(one);
-        assert!(other.grow(2) && room.used() == 6);
-        let bytes = Bytes::from_owner(Stored { bytes: b"abc".to_vec(), share: other });
+        assert!(other.try_reserve(2) && room.used_bytes() == 6);
+        let bytes = Bytes::from_owner(BudgetedBytes { bytes: b"abc".to_vec(), permit: other });
         let slice = bytes.slice(1..);
         drop(bytes);
-        assert_eq!((&slice[..], room.used()), (&b"bc"[..], 6));
+        assert_eq!((&slice[..], room.used_bytes()), (&b"bc"[..], 6));
         drop(slice);
-        assert_eq!(room.used(), 0);
+        assert_eq!(room.used_bytes(), 0);
     }
 }

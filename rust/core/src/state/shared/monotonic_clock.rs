@@ -7,25 +7,25 @@ use std::{
 
 /// Counts from the start of a worker.
 #[derive(Debug)]
-pub struct Clock {
-    started: Instant,
+pub struct MonotonicClock {
+    started_at: Instant,
     /// Milliseconds.
-    ahead: AtomicU64,
+    offset_ms: AtomicU64,
 }
 
-impl Default for Clock {
+impl Default for MonotonicClock {
     fn default() -> Self {
-        Self { started: Instant::now(), ahead: AtomicU64::new(0) }
+        Self { started_at: Instant::now(), offset_ms: AtomicU64::new(0) }
     }
 }
 
-impl Clock {
+impl MonotonicClock {
     pub fn now(&self) -> Duration {
-        self.started.elapsed() + Duration::from_millis(self.ahead.load(Ordering::Relaxed))
+        self.started_at.elapsed() + Duration::from_millis(self.offset_ms.load(Ordering::Relaxed))
     }
 
     /// Lets it run ahead, as after a machine that slept; tests do.
-    pub fn jump(&self, by: Duration) {
-        self.ahead.fetch_add(by.as_millis() as u64, Ordering::Relaxed);
+    pub fn advance(&self, by: Duration) {
+        self.offset_ms.fetch_add(by.as_millis() as u64, Ordering::Relaxed);
     }
 }

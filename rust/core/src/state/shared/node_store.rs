@@ -14,78 +14,81 @@ use tokio::{
 };
 
 /// What finds no room is dropped, and counted.
-const MOST_ERRANDS: usize = 1024;
+const MAX_QUEUED_COMMANDS: usize = 1024;
 /// Longest wait for a note. Who is not told goes on as if there were none.
-const PATIENCE: Duration = Duration::from_millis(250);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// What is to be done at the control process, one after the other: who looks behind a note of its own finds it.
 #[derive(Debug)]
-pub enum Errand {
+pub enum NodeStoreCommand {
     /// Whoever wants to know is told what it takes the place of.
-    Note {
-        name: String,
-        said: String,
-        told: Option<oneshot::Sender<Option<String>>>,
+    Put {
+        key: String,
+        value: String,
+        reply: Option<oneshot::Sender<Option<String>>>,
     },
-    Look {
-        name: String,
-        told: oneshot::Sender<Option<String>>,
+    Get {
+        key: String,
+        reply: oneshot::Sender<Option<String>>,
     },
 }
 
 #[derive(Debug)]
-pub struct Neighbours {
-    errands: mpsc::Sender<Errand>,
-    taken: Mutex<Option<mpsc::Receiver<Errand>>>,
-    dropped: AtomicU64,
+pub struct NodeStoreClient {
+    commands: mpsc::Sender<NodeStoreCommand>,
+    receiver: Mutex<Option<mpsc::Receiver<NodeStoreCommand>>>,
+    dropped_count: AtomicU64,
 }
 
-impl Default for Neighbours {
+impl Default for NodeStoreClient {
     fn default() -> Self {
-        let (errands, taken) = mpsc::channel(MOST_ERRANDS);
-        Self { errands, taken: Mutex::new(Some(taken)), dropped: AtomicU64::new(0) }
+        let (errands, taken) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        Self { commands: errands, receiver: Mutex::new(Some(taken)), dropped_count: AtomicU64::new(0) }
     }
 }
 
-impl Neighbours {
+impl NodeStoreClient {
     /// Leaves a note for others.
-    pub fn note(&self, name: String, said: String) {
-        self.send(Errand::Note { name, said, told: None });
+    pub fn put(&self, name: String, said: String) {
+        self.try_send(NodeStoreCommand::Put { key: name, value: said, reply: None });
     }
 
     /// Likewise, and says what was noted there before; nothing where that is not said in time. A request waits for this.
     pub async fn swap(&self, name: String, said: String) -> Option<String> {
-        self.ask(|told| Errand::Note { name, said, told: Some(told) }).await
+        self.send_and_wait(|told| NodeStoreCommand::Put { key: name, value: said, reply: Some(told) }).await
     }
 
     /// What others noted; nothing where that is not said in time. A request waits for this.
-    pub async fn noted(&self, name: String) -> Option<String> {
-        self.ask(|told| Errand::Look { name, told }).await
+    pub async fn get(&self, name: String) -> Option<String> {
+        self.send_and_wait(|told| NodeStoreCommand::Get { key: name, reply: told }).await
     }
 
-    async fn ask(&self, errand: impl FnOnce(oneshot::Sender<Option<String>>) -> Errand) -> Option<String> {
+    async fn send_and_wait(
+        &self,
+        errand: impl FnOnce(oneshot::Sender<Option<String>>) -> NodeStoreCommand,
+    ) -> Option<String> {
         let (told, hears) = oneshot::channel();
-        if !self.send(errand(told)) {
+        if !self.try_send(errand(told)) {
             return None;
         }
-        timeout(PATIENCE, hears).await.ok()?.ok()?
+        timeout(REPLY_TIMEOUT, hears).await.ok()?.ok()?
     }
 
-    fn send(&self, errand: Errand) -> bool {
-        let is_taken = self.errands.try_send(errand).is_ok();
+    fn try_send(&self, errand: NodeStoreCommand) -> bool {
+        let is_taken = self.commands.try_send(errand).is_ok();
         if !is_taken {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.dropped_count.fetch_add(1, Ordering::Relaxed);
         }
         is_taken
     }
 
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+    pub fn dropped_count(&self) -> u64 {
+        self.dropped_count.load(Ordering::Relaxed)
     }
 
     /// What is to be done, for who does it.
-    pub fn errands(&self) -> Option<mpsc::Receiver<Errand>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub fn take_command_receiver(&self) -> Option<mpsc::Receiver<NodeStoreCommand>> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -94,21 +97,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_finds_no_room_is_dropped_and_counted_and_nobody_waits_for_it() {
-        let neighbours = Neighbours::default();
-        for number in 0..MOST_ERRANDS + 2 {
-            neighbours.note(number.to_string(), String::new());
+    async fn counts_dropped_commands_when_the_queue_is_full() {
+        let neighbours = NodeStoreClient::default();
+        for number in 0..MAX_QUEUED_COMMANDS + 2 {
+            neighbours.put(number.to_string(), String::new());
         }
-        assert_eq!((neighbours.noted("7".into()).await, neighbours.dropped()), (None, 3));
-        let mut errands = neighbours.errands().unwrap();
-        assert!(matches!(errands.recv().await, Some(Errand::Note { name, .. }) if name == "0"));
-        assert!(neighbours.errands().is_none());
+        assert_eq!((neighbours.get("7".into()).await, neighbours.dropped_count()), (None, 3));
+        let mut errands = neighbours.take_command_receiver().unwrap();
+        assert!(matches!(errands.recv().await, Some(NodeStoreCommand::Put { key, .. }) if key == "0"));
+        assert!(neighbours.take_command_receiver().is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_told_nothing_in_time_goes_on() {
-        let neighbours = Neighbours::default();
-        assert_eq!(neighbours.noted("a".into()).await, None);
-        assert_eq!(neighbours.dropped(), 0);
+    async fn returns_none_when_no_reply_comes_in_time() {
+        let neighbours = NodeStoreClient::default();
+        assert_eq!(neighbours.get("a".into()).await, None);
+        assert_eq!(neighbours.dropped_count(), 0);
     }
 }

@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::features::cache::Key;
-use crate::state::shared::{circuit_breakers::Breakers, monotonic_clock::Clock, response_cache::Answers};
+use crate::features::cache::CacheKey;
+use crate::state::shared::{
+    circuit_breakers::CircuitBreakers, monotonic_clock::MonotonicClock, response_cache::ResponseCache,
+};
 
 /// What one worker saw of a target since it last told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct BreakerDelta {
     pub target: u64,
     pub cooldown_ms: u64,
     pub requests: u64,
@@ -19,17 +21,17 @@ pub struct Seen {
 /// One message. What a newer version says besides is passed over.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct News {
+pub struct PubSubMessage {
     /// Who says it: everybody hears their own words too.
     pub from: u64,
-    pub seen: Vec<Seen>,
+    pub seen: Vec<BreakerDelta>,
     pub opened: Vec<u64>,
     pub closed: Vec<u64>,
     /// Answers in whose place there are new ones.
-    pub refreshed: Vec<Key>,
+    pub refreshed: Vec<CacheKey>,
 }
 
-impl News {
+impl PubSubMessage {
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty() && self.opened.is_empty() && self.closed.is_empty() && self.refreshed.is_empty()
     }
@@ -37,23 +39,23 @@ impl News {
 
 /// Where it goes.
 #[derive(Clone)]
-pub struct Ears {
-    pub answers: Arc<Answers>,
-    pub breakers: Arc<Breakers>,
-    pub clock: Arc<Clock>,
+pub struct PubSubHandler {
+    pub response_cache: Arc<ResponseCache>,
+    pub breakers: Arc<CircuitBreakers>,
+    pub clock: Arc<MonotonicClock>,
 }
 
-impl Ears {
-    pub fn hear(&self, news: &News) {
+impl PubSubHandler {
+    pub fn apply(&self, news: &PubSubMessage) {
         let now = self.clock.now();
-        news.seen.iter().for_each(|seen| self.breakers.add(seen, now));
+        news.seen.iter().for_each(|seen| self.breakers.apply_delta(seen, now));
         news.opened.iter().for_each(|target| self.breakers.open(*target, now));
         news.closed.iter().for_each(|target| self.breakers.close(*target, now));
-        news.refreshed.iter().for_each(|key| self.answers.forget(key));
+        news.refreshed.iter().for_each(|key| self.response_cache.invalidate(key));
     }
 
     /// What was opened before this worker was there, and how long ago.
-    pub fn learn(&self, opened: impl Iterator<Item = (u64, Duration)>) {
+    pub fn restore_open_breakers(&self, opened: impl Iterator<Item = (u64, Duration)>) {
         let now = self.clock.now();
         opened.for_each(|(target, age)| self.breakers.open(target, now.saturating_sub(age)));
     }

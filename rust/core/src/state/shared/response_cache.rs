@@ -7,105 +7,110 @@ use std::{
 
 use bytes::Bytes;
 
-use super::redis::{Found, Order, Redis};
-use crate::features::cache::Key;
-use crate::state::shared::{bounded_cache::Generations, monotonic_clock::Clock};
+use super::redis::{CachedLookup, RedisClient, RedisCommand};
+use crate::features::cache::CacheKey;
+use crate::state::shared::{bounded_cache::BoundedCache, monotonic_clock::MonotonicClock};
 
 /// Beside its bytes an entry needs about this.
-const ROOM: usize = 256;
+const ENTRY_OVERHEAD_BYTES: usize = 256;
 /// For so long Redis is not asked whether it still has what is here too.
-const AGREED: Duration = Duration::from_mins(1);
+const REDIS_RECHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A whole answer.
 #[derive(Debug, Clone)]
-pub struct Kept {
-    pub kind: Arc<str>,
+pub struct CachedResponse {
+    pub content_type: Arc<str>,
     pub body: Bytes,
-    until: Duration,
+    expires_at: Duration,
     /// When Redis is asked again; `Duration::MAX` where it does not have it.
-    agreed: Duration,
+    recheck_at: Duration,
 }
 
 #[derive(Debug)]
-pub struct Answers {
-    kept: Mutex<Generations<Key, Kept>>,
+pub struct ResponseCache {
+    entries: Mutex<BoundedCache<CacheKey, CachedResponse>>,
     /// Of one answer.
-    most: usize,
-    clock: Arc<Clock>,
-    redis: Option<Arc<Redis>>,
+    max_response_bytes: usize,
+    clock: Arc<MonotonicClock>,
+    redis: Option<Arc<RedisClient>>,
 }
 
-impl Answers {
+impl ResponseCache {
     /// For about so many bytes in all.
-    pub fn new(bytes: usize, clock: Arc<Clock>, redis: Option<Arc<Redis>>) -> Self {
-        Self { kept: Mutex::new(Generations::new(bytes)), most: bytes / 8, clock, redis }
+    pub fn new(bytes: usize, clock: Arc<MonotonicClock>, redis: Option<Arc<RedisClient>>) -> Self {
+        Self { entries: Mutex::new(BoundedCache::new(bytes)), max_response_bytes: bytes / 8, clock, redis }
     }
 
     /// The answer to this question: from here, else from Redis where that is quick.
-    pub async fn find(&self, key: &Key) -> Option<Kept> {
-        let here = self.look(key);
-        let Some(redis) = self.redis.as_ref().filter(|redis| redis.is_there()) else { return here };
+    pub async fn find(&self, key: &CacheKey) -> Option<CachedResponse> {
+        let here = self.find_local(key);
+        let Some(redis) = self.redis.as_ref().filter(|redis| redis.is_available()) else { return here };
         let now = self.clock.now();
-        if here.as_ref().is_some_and(|kept| kept.agreed > now) {
+        if here.as_ref().is_some_and(|kept| kept.recheck_at > now) {
             return here;
         }
         // In a box: few wait there, and all walks would be larger.
-        match Box::pin(redis.find(key)).await {
-            Found::Answer { kind, body, left } => {
-                let kept = Kept { kind, body, until: now.saturating_add(left), agreed: now + AGREED };
-                self.put(*key, kept.clone());
+        match Box::pin(redis.find_response(key)).await {
+            CachedLookup::Hit { content_type: kind, body, remaining_ttl: left } => {
+                let kept = CachedResponse {
+                    content_type: kind,
+                    body,
+                    expires_at: now.saturating_add(left),
+                    recheck_at: now + REDIS_RECHECK_INTERVAL,
+                };
+                self.put_local(*key, kept.clone());
                 Some(kept)
             }
-            Found::Nothing => {
-                self.forget(key);
+            CachedLookup::Miss => {
+                self.invalidate(key);
                 None
             }
-            Found::Unknown => here,
+            CachedLookup::Unavailable => here,
         }
     }
 
-    fn look(&self, key: &Key) -> Option<Kept> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    fn find_local(&self, key: &CacheKey) -> Option<CachedResponse> {
+        let mut kept = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.get(key)?;
-        if found.until <= self.clock.now() {
+        if found.expires_at <= self.clock.now() {
             kept.remove(key);
             return None;
         }
         Some(found)
     }
 
-    fn put(&self, key: Key, kept: Kept) {
-        let bytes = kept.body.len() + kept.kind.len() + ROOM;
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).put(key, kept, bytes);
+    fn put_local(&self, key: CacheKey, kept: CachedResponse) {
+        let bytes = kept.body.len() + kept.content_type.len() + ENTRY_OVERHEAD_BYTES;
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).put(key, kept, bytes);
     }
 
     /// Another worker has a newer one.
-    pub fn forget(&self, key: &Key) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    pub fn invalidate(&self, key: &CacheKey) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
 /// An answer that is on its way to the caller and will be kept when it is complete.
 #[derive(Debug)]
-pub struct Filling {
-    answers: Arc<Answers>,
-    key: Key,
-    age: Duration,
-    kind: Arc<str>,
+pub struct PendingCacheEntry {
+    cache: Arc<ResponseCache>,
+    key: CacheKey,
+    max_age: Duration,
+    content_type: Arc<str>,
     body: Vec<u8>,
     is_too_large: bool,
     /// It takes the place of an older one.
-    refreshes: bool,
+    is_refresh: bool,
 }
 
-impl Filling {
-    pub fn new(answers: Arc<Answers>, (key, refreshes): (Key, bool), age: Duration, kind: &str) -> Self {
-        Self { answers, key, age, kind: kind.into(), body: Vec::new(), is_too_large: false, refreshes }
+impl PendingCacheEntry {
+    pub fn new(cache: Arc<ResponseCache>, (key, is_refresh): (CacheKey, bool), max_age: Duration, kind: &str) -> Self {
+        Self { cache, key, max_age, content_type: kind.into(), body: Vec::new(), is_too_large: false, is_refresh }
     }
 
     /// A part of it.
-    pub fn add(&mut self, piece: &[u8]) {
-        self.is_too_large |= self.body.len() + piece.len() > self.answers.most;
+    pub fn append(&mut self, piece: &[u8]) {
+        self.is_too_large |= self.body.len() + piece.len() > self.cache.max_response_bytes;
         if self.is_too_large {
             self.body = Vec::new();
         } else {
@@ -114,16 +119,26 @@ impl Filling {
     }
 
     /// It is complete.
-    pub fn keep(self) {
-        let Self { answers, key, age, kind, body, is_too_large, refreshes } = self;
+    pub fn store(self) {
+        let Self { cache: answers, key, max_age: age, content_type: kind, body, is_too_large, is_refresh: refreshes } =
+            self;
         if is_too_large {
             return;
         }
         let (now, body) = (answers.clock.now(), Bytes::from(body));
-        let order = || Order::Keep { key, kind: Arc::clone(&kind), body: body.clone(), age, refreshes };
-        let is_shared = answers.redis.as_ref().is_some_and(|redis| redis.order(order()));
-        let agreed = if is_shared { now + AGREED } else { Duration::MAX };
-        answers.put(key, Kept { kind, body, until: now.saturating_add(age), agreed });
+        let order = || RedisCommand::StoreResponse {
+            key,
+            content_type: Arc::clone(&kind),
+            body: body.clone(),
+            ttl: age,
+            is_refresh: refreshes,
+        };
+        let is_shared = answers.redis.as_ref().is_some_and(|redis| redis.enqueue(order()));
+        let agreed = if is_shared { now + REDIS_RECHECK_INTERVAL } else { Duration::MAX };
+        answers.put_local(
+            key,
+            CachedResponse { content_type: kind, body, expires_at: now.saturating_add(age), recheck_at: agreed },
+        );
     }
 }
 
@@ -132,27 +147,27 @@ mod tests {
     use super::*;
     use crate::features::cache::Partition;
 
-    fn fill(answers: &Arc<Answers>, key: Key, age: Duration, body: &[u8]) {
-        let mut filling = Filling::new(Arc::clone(answers), (key, false), age, "text/plain");
-        body.chunks(3).for_each(|piece| filling.add(piece));
-        filling.keep();
+    fn store_response(answers: &Arc<ResponseCache>, key: CacheKey, age: Duration, body: &[u8]) {
+        let mut filling = PendingCacheEntry::new(Arc::clone(answers), (key, false), age, "text/plain");
+        body.chunks(3).for_each(|piece| filling.append(piece));
+        filling.store();
     }
 
     #[test]
-    fn what_is_complete_is_kept_as_long_as_it_may() {
-        let clock = Arc::<Clock>::default();
-        let answers = Arc::new(Answers::new(64 * 1024, Arc::clone(&clock), None));
-        let key = |name: &str| Key::of(Partition::Namespace(name), &[]);
-        fill(&answers, key("a"), Duration::from_mins(1), b"answer");
-        fill(&answers, key("long"), Duration::from_mins(2), b"answer");
-        fill(&answers, key("ever"), Duration::MAX, b"answer");
-        fill(&answers, key("large"), Duration::from_mins(1), &[0; 9000]);
-        let kept = answers.look(&key("a")).unwrap();
-        assert_eq!((&*kept.kind, &kept.body[..]), ("text/plain", &b"answer"[..]));
-        assert!(answers.look(&key("large")).is_none());
-        clock.jump(Duration::from_mins(1));
-        assert!(answers.look(&key("a")).is_none() && answers.look(&key("long")).is_some());
-        clock.jump(Duration::from_hours(24 * 365));
-        assert!(answers.look(&key("long")).is_none() && answers.look(&key("ever")).is_some());
+    fn stores_complete_responses_until_they_expire() {
+        let clock = Arc::<MonotonicClock>::default();
+        let answers = Arc::new(ResponseCache::new(64 * 1024, Arc::clone(&clock), None));
+        let key = |name: &str| CacheKey::compute(Partition::Namespace(name), &[]);
+        store_response(&answers, key("a"), Duration::from_mins(1), b"answer");
+        store_response(&answers, key("long"), Duration::from_mins(2), b"answer");
+        store_response(&answers, key("ever"), Duration::MAX, b"answer");
+        store_response(&answers, key("large"), Duration::from_mins(1), &[0; 9000]);
+        let kept = answers.find_local(&key("a")).unwrap();
+        assert_eq!((&*kept.content_type, &kept.body[..]), ("text/plain", &b"answer"[..]));
+        assert!(answers.find_local(&key("large")).is_none());
+        clock.advance(Duration::from_mins(1));
+        assert!(answers.find_local(&key("a")).is_none() && answers.find_local(&key("long")).is_some());
+        clock.advance(Duration::from_hours(24 * 365));
+        assert!(answers.find_local(&key("long")).is_none() && answers.find_local(&key("ever")).is_some());
     }
 }

@@ -2,81 +2,81 @@
 
 use std::time::Duration;
 
-use super::Ledger;
+use super::TargetStates;
 
 /// What retries a worker may add.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowance {
+pub struct RetryAllowance {
     /// Of the requests of a target, in percent.
-    pub percent: u32,
+    pub percent_of_requests: u32,
     /// Each second, whatever the requests.
-    pub floor: u32,
+    pub min_per_second: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Count {
+struct WindowCounts {
     requests: f64,
     retries: f64,
 }
 
 /// What happened to one target in this second and in the one before.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Budget {
-    second: u64,
-    now: Count,
-    before: Count,
+pub struct RetryBudget {
+    current_second: u64,
+    current: WindowCounts,
+    previous: WindowCounts,
 }
 
-impl Budget {
-    fn turn(&mut self, now: Duration) {
+impl RetryBudget {
+    fn advance_window(&mut self, now: Duration) {
         let second = now.as_secs();
-        if second != self.second {
-            self.before = if second == self.second + 1 { self.now } else { Count::default() };
-            self.now = Count::default();
-            self.second = second;
+        if second != self.current_second {
+            self.previous = if second == self.current_second + 1 { self.current } else { WindowCounts::default() };
+            self.current = WindowCounts::default();
+            self.current_second = second;
         }
     }
 
     /// A request came that may be retried.
-    fn request(&mut self, now: Duration) {
-        self.turn(now);
-        self.now.requests += 1.0;
+    fn count_request(&mut self, now: Duration) {
+        self.advance_window(now);
+        self.current.requests += 1.0;
     }
 
     /// Whether one retry more is within the allowance of the last second; if so it is counted.
-    fn admit(&mut self, now: Duration, allowance: Allowance) -> bool {
-        self.turn(now);
+    fn admit_retry(&mut self, now: Duration, allowance: RetryAllowance) -> bool {
+        self.advance_window(now);
         let share = 1.0 - f64::from(now.subsec_nanos()) / 1e9;
-        let requests = self.now.requests + self.before.requests * share;
-        let retries = self.now.retries + self.before.retries * share;
-        let most = f64::from(allowance.floor) + requests * f64::from(allowance.percent) / 100.0;
+        let requests = self.current.requests + self.previous.requests * share;
+        let retries = self.current.retries + self.previous.retries * share;
+        let most = f64::from(allowance.min_per_second) + requests * f64::from(allowance.percent_of_requests) / 100.0;
         let is_within = retries + 1.0 <= most;
-        self.now.retries += f64::from(u8::from(is_within));
+        self.current.retries += f64::from(u8::from(is_within));
         is_within
     }
 
     fn is_idle(&self, now: Duration) -> bool {
-        now.as_secs() > self.second + 1
+        now.as_secs() > self.current_second + 1
     }
 }
 
 /// The budgets of all targets of this worker, by what stands for an account at a provider.
-pub struct Budgets {
-    ledger: Ledger<Budget>,
-    allowance: Allowance,
+pub struct RetryBudgets {
+    states: TargetStates<RetryBudget>,
+    allowance: RetryAllowance,
 }
 
-impl Budgets {
-    pub fn new(allowance: Allowance) -> Self {
-        Self { ledger: Ledger::default(), allowance }
+impl RetryBudgets {
+    pub fn new(allowance: RetryAllowance) -> Self {
+        Self { states: TargetStates::default(), allowance }
     }
 
-    pub fn request(&self, target: u64, now: Duration) {
-        self.ledger.with(target, |budget| budget.is_idle(now), |budget| budget.request(now));
+    pub fn count_request(&self, target: u64, now: Duration) {
+        self.states.with_entry(target, |budget| budget.is_idle(now), |budget| budget.count_request(now));
     }
 
-    pub fn admit(&self, target: u64, now: Duration) -> bool {
-        self.ledger.with(target, |budget| budget.is_idle(now), |budget| budget.admit(now, self.allowance))
+    pub fn admit_retry(&self, target: u64, now: Duration) -> bool {
+        self.states.with_entry(target, |budget| budget.is_idle(now), |budget| budget.admit_retry(now, self.allowance))
     }
 }
 
@@ -84,29 +84,29 @@ impl Budgets {
 mod tests {
     use super::*;
 
-    const ALLOWANCE: Allowance = Allowance { percent: 20, floor: 10 };
+    const ALLOWANCE: RetryAllowance = RetryAllowance { percent_of_requests: 20, min_per_second: 10 };
 
     #[test]
-    fn below_the_floor_every_retry_is_made() {
-        let mut budget = Budget::default();
+    fn allows_every_retry_below_the_minimum() {
+        let mut budget = RetryBudget::default();
         for second in 0..20 {
             for attempt in 0..10 {
-                assert!(budget.admit(Duration::from_millis(second * 2000 + attempt), ALLOWANCE));
+                assert!(budget.admit_retry(Duration::from_millis(second * 2000 + attempt), ALLOWANCE));
             }
         }
     }
 
     #[test]
-    fn when_all_fails_there_is_a_share_of_retries_and_the_floor_in_every_second() {
-        let mut budget = Budget::default();
+    fn limits_retries_to_percentage_plus_minimum_when_everything_fails() {
+        let mut budget = RetryBudget::default();
         let mut retries = [0; 10];
         for millisecond in 0..10_000 {
             let now = Duration::from_millis(millisecond);
             if millisecond % 10 < 3 {
-                budget.request(now);
+                budget.count_request(now);
             }
             // Each request wants three.
-            retries[now.as_secs() as usize] += i32::from(budget.admit(now, ALLOWANCE));
+            retries[now.as_secs() as usize] += i32::from(budget.admit_retry(now, ALLOWANCE));
         }
         for (second, retries) in retries.into_iter().enumerate().skip(1) {
             assert!((60..=72).contains(&retries), "{second}: {retries}");
@@ -114,10 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn targets_do_not_share() {
-        let budgets = Budgets::new(Allowance { percent: 0, floor: 1 });
+    fn targets_have_separate_budgets() {
+        let budgets = RetryBudgets::new(RetryAllowance { percent_of_requests: 0, min_per_second: 1 });
         assert!(
-            budgets.admit(1, Duration::ZERO) && !budgets.admit(1, Duration::ZERO) && budgets.admit(2, Duration::ZERO)
+            budgets.admit_retry(1, Duration::ZERO)
+                && !budgets.admit_retry(1, Duration::ZERO)
+                && budgets.admit_retry(2, Duration::ZERO)
         );
     }
 }

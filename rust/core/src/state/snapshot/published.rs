@@ -15,21 +15,21 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::{
-    Key, KeyDefaults, Lack, SavedProvider, Snapshot, Workspace,
-    tables::{Named, Saved, Tables},
+    GatewayKey, KeyDefaults, KeyDenial, SavedProvider, Snapshot, Workspace,
+    tables::{ConfigNames, LookupTables, WorkspaceScoped},
 };
 use crate::{
     accounting::prices::{self, Prices},
-    auth::jwt::{self, Tokens},
-    config::{Config, Unknown},
+    auth::jwt::{self, TokenAuthenticator},
+    config::{Config, Strictness},
     error::Problem,
     process::secret::Secret,
-    resolve::models::{self, Models, PublishedModels},
+    resolve::models::{self, PublishedModels, SavedModels},
 };
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Published<'a> {
+struct PublishedSnapshot<'a> {
     epoch: String,
     /// The epoch of the snapshot that it is a change of; what may be left out is as it was there.
     #[serde(default, borrow)]
@@ -43,12 +43,12 @@ struct Published<'a> {
     #[serde(default)]
     workspaces: Vec<PublishedWorkspace>,
     #[serde(default)]
-    departed: Vec<jwt::Departed>,
+    departed: Vec<jwt::RemovedMembers>,
     #[serde(default)]
-    jwt: Option<jwt::Published>,
+    jwt: Option<jwt::PublishedSettings>,
     /// May be left out.
     #[serde(default)]
-    prices: Option<prices::Published>,
+    prices: Option<prices::PublishedPrices>,
     #[serde(default)]
     catalogue: bool,
     #[serde(default, borrow)]
@@ -57,13 +57,13 @@ struct Published<'a> {
     management: Vec<String>,
     /// Those that did not change may be left out.
     #[serde(default, borrow)]
-    parts: Vec<Part<'a>>,
+    parts: Vec<PublishedPart<'a>>,
 }
 
 /// A part of the store's large tables; of those that it names, it says all that was and is in it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Part<'a> {
+struct PublishedPart<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(default, borrow)]
@@ -88,7 +88,7 @@ struct PublishedKey<'a> {
     defaults: Option<PublishedDefaults<'a>>,
     /// Why it may do nothing here; of such a key nothing else is kept.
     #[serde(default)]
-    lacks: Option<Lack>,
+    lacks: Option<KeyDenial>,
 }
 
 /// What a key says of its requests, or a token in `defaults`.
@@ -99,36 +99,36 @@ struct PublishedDefaults<'a> {
     #[serde(default)]
     allow_config_override: Option<bool>,
     #[serde(default)]
-    metadata: Option<Texts>,
+    metadata: Option<StringMap>,
 }
 
 /// A table whose values are told as texts. What is no text stays as it is written, however deep it goes: a row from before
 /// that was bounded must not end publishing for all.
 #[derive(Default)]
-struct Texts(Vec<(String, String)>);
+struct StringMap(Vec<(String, String)>);
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for StringMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
+        struct StringMapVisitor;
 
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = Texts;
+        impl<'de> Visitor<'de> for StringMapVisitor {
+            type Value = StringMap;
 
             fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
                 to.write_str("a table")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Texts, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<StringMap, A::Error> {
                 let mut texts = Vec::new();
                 while let Some((key, value)) = table.next_entry::<String, &RawValue>()? {
                     let text = serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned());
                     texts.push((key, text));
                 }
-                Ok(Texts(texts))
+                Ok(StringMap(texts))
             }
         }
 
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_map(StringMapVisitor)
     }
 }
 
@@ -145,7 +145,7 @@ struct PublishedWorkspace {
     #[serde(default)]
     figures_alone: bool,
     #[serde(default)]
-    metadata: Texts,
+    metadata: StringMap,
 }
 
 #[derive(Deserialize)]
@@ -185,30 +185,30 @@ struct PublishedConfig<'a> {
 }
 
 impl PublishedWorkspace {
-    fn named(&self) -> Workspace {
+    fn to_workspace(&self) -> Workspace {
         Workspace { id: Arc::from(&*self.id), slug: self.slug.clone(), organisation_id: self.organisation_id.clone() }
     }
 }
 
 /// Compiles what was published after this snapshot, or after whichever.
 pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Result<Snapshot, Vec<Problem>> {
-    let published: Published =
+    let published: PublishedSnapshot =
         serde_json::from_slice(json).map_err(|error| vec![Problem::new("$", error.to_string())])?;
-    let (mut stored, mut prices) = (Tables::default(), Arc::default());
+    let (mut stored, mut prices) = (LookupTables::default(), Arc::default());
     match &published.since {
         Some(since) if *since == before.epoch || is_after_any => {
-            (stored, prices) = (before.stored.clone(), Arc::clone(&before.prices));
+            (stored, prices) = (before.stored_tables.clone(), Arc::clone(&before.prices));
         }
         Some(_) => return Err(vec![Problem::new("$.since", "is not the epoch of what is here")]),
         None => {}
     }
     let mut problems = Vec::new();
-    let mut own = Tables::default();
-    add_keys(&mut own, &Place::whole(), published.keys, &mut problems);
+    let mut own = LookupTables::default();
+    add_keys(&mut own, &RowLocation::root(), published.keys, &mut problems);
     let models = compile_models(published.models, &mut problems);
     let providers = compile_providers(published.providers, &models, &mut problems);
-    add_configs(&mut own, &Place::whole(), published.configs, &mut problems);
-    replace(&mut stored, published.parts, &mut problems);
+    add_configs(&mut own, &RowLocation::root(), published.configs, &mut problems);
+    replace_parts(&mut stored, published.parts, &mut problems);
     if let Some(published) = published.prices {
         prices = Arc::new(Prices::compile(published, &mut problems));
     }
@@ -217,70 +217,76 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
     };
     let snapshot = Snapshot {
         epoch: published.epoch,
-        own,
-        stored,
+        settings_tables: own,
+        stored_tables: stored,
         prices,
         providers,
-        blocking: those(|row| row.block_inline_config),
-        discreet: those(|row| row.figures_alone),
-        workspaces: published.workspaces.iter().map(PublishedWorkspace::named).collect(),
-        tokens: published.jwt.map(|jwt| Tokens::compile(jwt, published.departed, &mut problems)),
-        metadata: published.workspaces.into_iter().map(|row| (row.id, row.metadata.0)).collect(),
-        has_catalogue: published.catalogue,
-        management: compile_management(published.management, &mut problems),
+        inline_blocking_workspaces: those(|row| row.block_inline_config),
+        metrics_only_workspaces: those(|row| row.figures_alone),
+        workspaces: published.workspaces.iter().map(PublishedWorkspace::to_workspace).collect(),
+        token_verifier: published.jwt.map(|jwt| TokenAuthenticator::compile(jwt, published.departed, &mut problems)),
+        workspace_metadata: published.workspaces.into_iter().map(|row| (row.id, row.metadata.0)).collect(),
+        has_model_catalogue: published.catalogue,
+        management_prefixes: compile_management(published.management, &mut problems),
     };
     if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
 }
 
 /// Puts what parts say in the place of what they said.
-fn replace(tables: &mut Tables, parts: Vec<Part<'_>>, problems: &mut Vec<Problem>) {
-    let names = |has: fn(&Part<'_>) -> bool| parts.iter().filter(|part| has(part)).map(|part| &*part.name).collect();
-    tables.forget_keys(&names(|part| part.keys.is_some()));
-    tables.forget_configs(&names(|part| part.configs.is_some()));
+fn replace_parts(tables: &mut LookupTables, parts: Vec<PublishedPart<'_>>, problems: &mut Vec<Problem>) {
+    let names =
+        |has: fn(&PublishedPart<'_>) -> bool| parts.iter().filter(|part| has(part)).map(|part| &*part.name).collect();
+    tables.remove_keys(&names(|part| part.keys.is_some()));
+    tables.remove_configs(&names(|part| part.configs.is_some()));
     tables.reserve_keys(parts.iter().map(|part| part.keys.as_ref().map_or(0, Vec::len)).sum());
     for (index, part) in parts.into_iter().enumerate() {
-        let place = Place { part: part.name.into(), path: format!("$.parts[{index}]") };
+        let place = RowLocation { part: part.name.into(), path: format!("$.parts[{index}]") };
         add_keys(tables, &place, part.keys.unwrap_or_default(), problems);
         add_configs(tables, &place, part.configs.unwrap_or_default(), problems);
     }
 }
 
 /// Where rows stand in what was published.
-struct Place {
+struct RowLocation {
     part: Arc<str>,
     path: String,
 }
 
-impl Place {
-    fn whole() -> Self {
+impl RowLocation {
+    fn root() -> Self {
         Self { part: "".into(), path: "$".into() }
     }
 }
 
-fn add_keys(tables: &mut Tables, place: &Place, keys: Vec<PublishedKey<'_>>, problems: &mut Vec<Problem>) {
+fn add_keys(tables: &mut LookupTables, place: &RowLocation, keys: Vec<PublishedKey<'_>>, problems: &mut Vec<Problem>) {
     // Many keys are of one workspace: its id is kept once.
     let mut workspaces: HashSet<Arc<str>> = HashSet::new();
     for (index, row) in keys.into_iter().enumerate() {
-        let Some(digest) = digest(&row.sha256) else {
+        let Some(digest) = parse_digest(&row.sha256) else {
             let path = format!("{}.keys[{index}].sha256", place.path);
             problems.push(Problem::new(path, "must be 64 hexadecimal digits"));
             continue;
         };
         if let Some(lack) = row.lacks {
-            tables.add_refused(&place.part, digest, lack);
+            tables.add_denied_key(&place.part, digest, lack);
             continue;
         }
-        let workspace = row.workspace.map(|id| shared(&mut workspaces, &id));
+        let workspace = row.workspace.map(|id| intern(&mut workspaces, &id));
         let defaults = row.defaults.and_then(compile_defaults);
-        let key = Key { id: row.id, name: row.name, expires_at: row.expires_at, workspace, defaults };
+        let key = GatewayKey { id: row.id, name: row.name, expires_at: row.expires_at, workspace, defaults };
         tables.add_key(&place.part, digest, key);
     }
 }
 
-fn add_configs(tables: &mut Tables, place: &Place, saved: Vec<PublishedConfig<'_>>, problems: &mut Vec<Problem>) {
+fn add_configs(
+    tables: &mut LookupTables,
+    place: &RowLocation,
+    saved: Vec<PublishedConfig<'_>>,
+    problems: &mut Vec<Problem>,
+) {
     for (index, row) in saved.into_iter().enumerate() {
-        let named = Named { id: row.id, slug: row.slug, workspace: row.workspace };
-        match Config::parse(row.config.get().as_bytes(), Unknown::Refused) {
+        let named = ConfigNames { id: row.id, slug: row.slug, workspace: row.workspace };
+        match Config::parse(row.config.get().as_bytes(), Strictness::Strict) {
             Ok(config) => tables.add_config(&place.part, named, config),
             Err(found) => problems.extend(found.into_iter().map(|problem| {
                 let rest = problem.path.trim_start_matches('$');
@@ -294,16 +300,17 @@ fn compile_defaults(said: PublishedDefaults) -> Option<Box<KeyDefaults>> {
     let config = said.config_id.map(Into::into);
     let is_bound = config.is_some() && said.allow_config_override == Some(false);
     let metadata = said.metadata.unwrap_or_default().0;
-    (config.is_some() || !metadata.is_empty()).then(|| Box::new(KeyDefaults { config, is_bound, metadata }))
+    (config.is_some() || !metadata.is_empty())
+        .then(|| Box::new(KeyDefaults { config, is_config_locked: is_bound, metadata }))
 }
 
 /// What a token says in `defaults`, if it can be read.
-pub(crate) fn read_defaults(json: &str) -> serde_json::Result<Option<Box<KeyDefaults>>> {
+pub(crate) fn parse_defaults(json: &str) -> serde_json::Result<Option<Box<KeyDefaults>>> {
     serde_json::from_str(json).map(compile_defaults)
 }
 
 /// The one copy of a text.
-fn shared(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
+fn intern(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
     if let Some(found) = known.get(text) {
         return Arc::clone(found);
     }
@@ -312,13 +319,15 @@ fn shared(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
     text
 }
 
-fn compile_models(published: Vec<PublishedModels>, problems: &mut Vec<Problem>) -> HashMap<String, Arc<Models>> {
+fn compile_models(published: Vec<PublishedModels>, problems: &mut Vec<Problem>) -> HashMap<String, Arc<SavedModels>> {
     let rows = published.into_iter().enumerate();
-    rows.map(|(index, row)| (row.id.clone(), Arc::new(Models::compile(row, &format!("$.models[{index}]"), problems))))
-        .collect()
+    rows.map(|(index, row)| {
+        (row.id.clone(), Arc::new(SavedModels::compile(row, &format!("$.models[{index}]"), problems)))
+    })
+    .collect()
 }
 
-fn digest(hex: &str) -> Option<[u8; 32]> {
+fn parse_digest(hex: &str) -> Option<[u8; 32]> {
     if hex.len() != 64 || !hex.is_ascii() {
         return None;
     }
@@ -331,10 +340,10 @@ fn digest(hex: &str) -> Option<[u8; 32]> {
 
 fn compile_providers(
     saved: Vec<PublishedProvider>,
-    models: &HashMap<String, Arc<Models>>,
+    models: &HashMap<String, Arc<SavedModels>>,
     problems: &mut Vec<Problem>,
-) -> Saved<SavedProvider> {
-    let mut compiled = Saved::default();
+) -> WorkspaceScoped<SavedProvider> {
+    let mut compiled = WorkspaceScoped::default();
     for (index, row) in saved.into_iter().enumerate() {
         let path = |field: &str| format!("$.providers[{index}].{field}");
         if catalog::find(&row.provider).is_none() {
@@ -344,15 +353,15 @@ fn compile_providers(
             problems.push(Problem::new(path("api_key"), "must not hold control characters"));
         }
         let own = format!("$.providers[{index}]");
-        let custom_host = models::host(row.custom_host.as_deref(), &own, problems);
-        let fields = models::fields(row.headers, &own, problems);
+        let custom_host = models::parse_custom_host(row.custom_host.as_deref(), &own, problems);
+        let fields = models::compile_header_fields(row.headers, &own, problems);
         let said = row.models.as_ref().and_then(|id| models.get(id)).map(Arc::clone);
         if row.models.is_some() && said.is_none() {
             problems.push(Problem::new(path("models"), "is not there"));
         }
         let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
         let mut options = Options::default();
-        for (option, value) in models::options(row.options, &own, problems) {
+        for (option, value) in models::compile_options(row.options, &own, problems) {
             options.put(option, value);
         }
         let provider = SavedProvider {
@@ -361,7 +370,7 @@ fn compile_providers(
             custom_host,
             inspect_stream,
             options,
-            fields,
+            header_fields: fields,
             models: said,
             expires_at: row.expires_at,
         };

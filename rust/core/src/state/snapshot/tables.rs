@@ -6,40 +6,40 @@ use std::{
     sync::Arc,
 };
 
-use super::{Key, Lack};
+use super::{GatewayKey, KeyDenial};
 use crate::config::Config;
 
 /// What was saved under slugs: of everybody, and of one workspace each.
 #[derive(Debug, Clone)]
-pub(super) struct Saved<T> {
-    everybodys: HashMap<String, T>,
-    workspaces: HashMap<String, HashMap<String, T>>,
+pub(super) struct WorkspaceScoped<T> {
+    global: HashMap<String, T>,
+    by_workspace: HashMap<String, HashMap<String, T>>,
 }
 
-impl<T> Default for Saved<T> {
+impl<T> Default for WorkspaceScoped<T> {
     fn default() -> Self {
-        Self { everybodys: HashMap::new(), workspaces: HashMap::new() }
+        Self { global: HashMap::new(), by_workspace: HashMap::new() }
     }
 }
 
-impl<T> Saved<T> {
+impl<T> WorkspaceScoped<T> {
     /// What stood there before, as with a map.
     pub fn insert(&mut self, workspace: Option<String>, slug: String, value: T) -> Option<T> {
         match workspace {
-            Some(workspace) => self.workspaces.entry(workspace).or_default().insert(slug, value),
-            None => self.everybodys.insert(slug, value),
+            Some(workspace) => self.by_workspace.entry(workspace).or_default().insert(slug, value),
+            None => self.global.insert(slug, value),
         }
     }
 
     /// A workspace's own goes before everybody's; another's is not there.
     pub fn get(&self, workspace: Option<&str>, slug: &str) -> Option<&T> {
-        let own = workspace.and_then(|workspace| self.workspaces.get(workspace)?.get(slug));
-        own.or_else(|| self.everybodys.get(slug))
+        let own = workspace.and_then(|workspace| self.by_workspace.get(workspace)?.get(slug));
+        own.or_else(|| self.global.get(slug))
     }
 
     fn retain(&mut self, is_kept: impl Fn(&T) -> bool) {
-        self.everybodys.retain(|_, value| is_kept(value));
-        self.workspaces.retain(|_, saved| {
+        self.global.retain(|_, value| is_kept(value));
+        self.by_workspace.retain(|_, saved| {
             saved.retain(|_, value| is_kept(value));
             !saved.is_empty()
         });
@@ -50,33 +50,33 @@ impl<T> Saved<T> {
 #[derive(Debug)]
 pub(super) struct Row<T> {
     part: Arc<str>,
-    what: Arc<T>,
+    value: Arc<T>,
 }
 
 impl<T> Row<T> {
     pub fn new(part: &Arc<str>, what: T) -> Self {
-        Self { part: Arc::clone(part), what: Arc::new(what) }
+        Self { part: Arc::clone(part), value: Arc::new(what) }
     }
 }
 
 // Not derived: what it holds needs no copy.
 impl<T> Clone for Row<T> {
     fn clone(&self) -> Self {
-        Self { part: Arc::clone(&self.part), what: Arc::clone(&self.what) }
+        Self { part: Arc::clone(&self.part), value: Arc::clone(&self.value) }
     }
 }
 
 /// Found by the digests of what callers send.
-type ByDigest<T> = HashMap<[u8; 32], T, BuildHasherDefault<OfDigest>>;
-type Keys = ByDigest<Row<Key>>;
+type DigestMap<T> = HashMap<[u8; 32], T, BuildHasherDefault<DigestHasher>>;
+type KeyTable = DigestMap<Row<GatewayKey>>;
 /// Keys that may do nothing here, and the parts that say so.
-type Refused = ByDigest<(Arc<str>, Lack)>;
+type DeniedKeyTable = DigestMap<(Arc<str>, KeyDenial)>;
 
 /// A digest is as good a hash as any that would be made of it.
 #[derive(Default)]
-struct OfDigest(u64);
+struct DigestHasher(u64);
 
-impl Hasher for OfDigest {
+impl Hasher for DigestHasher {
     fn write(&mut self, bytes: &[u8]) {
         if let (Some(first), 32) = (bytes.first_chunk(), bytes.len()) {
             self.0 = u64::from_le_bytes(*first);
@@ -89,67 +89,67 @@ impl Hasher for OfDigest {
 }
 
 #[derive(Debug, Default, Clone)]
-struct Configs {
-    saved: Saved<Row<Config>>,
+struct ConfigTable {
+    by_slug: WorkspaceScoped<Row<Config>>,
     /// Slugs by ids.
-    slugs: HashMap<Box<str>, Row<Box<str>>>,
+    slug_by_id: HashMap<Box<str>, Row<Box<str>>>,
 }
 
 /// Copied as a whole where some of it changes: of a hundred thousand keys in three milliseconds.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Tables {
-    keys: Arc<Keys>,
-    refused: Arc<Refused>,
-    configs: Arc<Configs>,
+pub(super) struct LookupTables {
+    keys: Arc<KeyTable>,
+    denied: Arc<DeniedKeyTable>,
+    configs: Arc<ConfigTable>,
 }
 
-impl Tables {
+impl LookupTables {
     pub fn has_keys(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    pub fn count(&self) -> usize {
-        self.keys.len() + self.refused.len() + self.configs.slugs.len()
+    pub fn entry_count(&self) -> usize {
+        self.keys.len() + self.denied.len() + self.configs.slug_by_id.len()
     }
 
-    pub fn key(&self, digest: &[u8; 32]) -> Option<&Key> {
-        self.keys.get(digest).map(|row| &*row.what)
+    pub fn find_key(&self, digest: &[u8; 32]) -> Option<&GatewayKey> {
+        self.keys.get(digest).map(|row| &*row.value)
     }
 
-    pub fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
+    pub fn has_denied_keys(&self) -> bool {
+        !self.denied.is_empty()
     }
 
-    pub fn lack(&self, digest: &[u8; 32]) -> Option<Lack> {
-        self.refused.get(digest).map(|(_, lack)| *lack)
+    pub fn key_denial(&self, digest: &[u8; 32]) -> Option<KeyDenial> {
+        self.denied.get(digest).map(|(_, lack)| *lack)
     }
 
-    pub fn config(&self, workspace: Option<&str>, named: &str) -> Option<&Config> {
-        let saved = &self.configs.saved;
-        let by_id = || saved.get(workspace, self.config_slug(named)?);
-        saved.get(workspace, named).or_else(by_id).map(|row| &*row.what)
+    pub fn find_config(&self, workspace: Option<&str>, named: &str) -> Option<&Config> {
+        let saved = &self.configs.by_slug;
+        let by_id = || saved.get(workspace, self.find_config_slug(named)?);
+        saved.get(workspace, named).or_else(by_id).map(|row| &*row.value)
     }
 
-    pub fn config_slug(&self, id: &str) -> Option<&str> {
-        self.configs.slugs.get(id).map(|row| &**row.what)
+    pub fn find_config_slug(&self, id: &str) -> Option<&str> {
+        self.configs.slug_by_id.get(id).map(|row| &**row.value)
     }
 
     /// Forgets the keys of these parts.
-    pub fn forget_keys(&mut self, parts: &HashSet<&str>) {
+    pub fn remove_keys(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() {
             Arc::make_mut(&mut self.keys).retain(|_, row| !parts.contains(&*row.part));
-            if self.has_refused() {
-                Arc::make_mut(&mut self.refused).retain(|_, (part, _)| !parts.contains(&**part));
+            if self.has_denied_keys() {
+                Arc::make_mut(&mut self.denied).retain(|_, (part, _)| !parts.contains(&**part));
             }
         }
     }
 
     /// Forgets the configs of these parts.
-    pub fn forget_configs(&mut self, parts: &HashSet<&str>) {
+    pub fn remove_configs(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() {
             let configs = Arc::make_mut(&mut self.configs);
-            configs.saved.retain(|row| !parts.contains(&*row.part));
-            configs.slugs.retain(|_, row| !parts.contains(&*row.part));
+            configs.by_slug.retain(|row| !parts.contains(&*row.part));
+            configs.slug_by_id.retain(|_, row| !parts.contains(&*row.part));
         }
     }
 
@@ -160,25 +160,25 @@ impl Tables {
         }
     }
 
-    pub fn add_key(&mut self, part: &Arc<str>, digest: [u8; 32], key: Key) {
+    pub fn add_key(&mut self, part: &Arc<str>, digest: [u8; 32], key: GatewayKey) {
         Arc::make_mut(&mut self.keys).insert(digest, Row::new(part, key));
     }
 
-    pub fn add_refused(&mut self, part: &Arc<str>, digest: [u8; 32], lack: Lack) {
-        Arc::make_mut(&mut self.refused).insert(digest, (Arc::clone(part), lack));
+    pub fn add_denied_key(&mut self, part: &Arc<str>, digest: [u8; 32], lack: KeyDenial) {
+        Arc::make_mut(&mut self.denied).insert(digest, (Arc::clone(part), lack));
     }
 
-    pub fn add_config(&mut self, part: &Arc<str>, named: Named, config: Config) {
+    pub fn add_config(&mut self, part: &Arc<str>, named: ConfigNames, config: Config) {
         let configs = Arc::make_mut(&mut self.configs);
         if let Some(id) = named.id {
-            configs.slugs.insert(id, Row::new(part, named.slug.as_str().into()));
+            configs.slug_by_id.insert(id, Row::new(part, named.slug.as_str().into()));
         }
-        configs.saved.insert(named.workspace, named.slug, Row::new(part, config));
+        configs.by_slug.insert(named.workspace, named.slug, Row::new(part, config));
     }
 }
 
 /// How a saved config is found.
-pub(super) struct Named {
+pub(super) struct ConfigNames {
     pub id: Option<Box<str>>,
     pub slug: String,
     pub workspace: Option<String>,

@@ -23,11 +23,11 @@ use penstock_core::{
     gateway::{Gateway, Request},
     ingress::{
         body::Body,
-        headers::{Head, Headers},
+        headers::{Headers, RequestHead},
     },
     process::settings::Settings,
-    response::outgoing::{Answer, Contents, Stream},
-    upstream::{LookUp, Upstream},
+    response::outgoing::{ClientResponse, ClientResponseBody, ResponseStream},
+    upstream::{LookupFn, Upstream},
 };
 use penstock_mock::{Entry, Server};
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ impl Rig {
     }
 
     /// A gateway that knows no pretend provider and looks up names in this way.
-    pub fn looking_up(look_up: LookUp, change: impl FnOnce(&mut Settings)) -> Self {
+    pub fn looking_up(look_up: LookupFn, change: impl FnOnce(&mut Settings)) -> Self {
         Self::built(Self::settings("", change), Some(look_up))
     }
 
@@ -93,8 +93,8 @@ impl Rig {
         settings
     }
 
-    fn built(settings: Settings, look_up: Option<LookUp>) -> Self {
-        let upstream = look_up.map(|look_up| Upstream::with_look_up(&settings, look_up).expect("good settings"));
+    fn built(settings: Settings, look_up: Option<LookupFn>) -> Self {
+        let upstream = look_up.map(|look_up| Upstream::with_resolver(&settings, look_up).expect("good settings"));
         let mut gateway = Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
         if let Some(upstream) = upstream {
             gateway.upstream = upstream.into();
@@ -105,11 +105,11 @@ impl Rig {
     }
 
     pub fn apply(&self, snapshot: &Value) {
-        self.gateway.apply(snapshot.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
+        self.gateway.apply_snapshot(snapshot.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
     }
 
     /// The answer as the server's side gets it, its stream not read.
-    pub async fn open(&self, ask: Ask) -> Answer {
+    pub async fn open(&self, ask: Ask) -> ClientResponse {
         in_time(self.gateway.handle(ask.request())).await
     }
 
@@ -121,13 +121,13 @@ impl Rig {
     /// The records since the last look.
     pub fn records(&self) -> Vec<Value> {
         let deadline = Instant::now() + PATIENCE;
-        while self.gateway.sink.counting.waiting() > 0 {
+        while self.gateway.record_sink.token_counter.pending_jobs() > 0 {
             assert!(Instant::now() < deadline, "counting never ends");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Some(taken) = self.gateway.sink.outbox.take() else { return Vec::new() };
+        let Some(taken) = self.gateway.record_sink.outbox.take_pending() else { return Vec::new() };
         let records = lines(&taken);
-        self.gateway.sink.outbox.acknowledge(taken);
+        self.gateway.record_sink.outbox.acknowledge(taken);
         records
     }
 
@@ -153,7 +153,7 @@ pub fn lines(bytes: &[u8]) -> Vec<Value> {
 
 /// A request in the making.
 pub struct Ask {
-    head: Head,
+    head: RequestHead,
     body: Body,
 }
 
@@ -162,7 +162,7 @@ impl Ask {
     pub fn new(method: &str, target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (path, query) = (path.to_owned(), query.to_owned());
-        Self { head: Head { method: method.into(), path, query, ..Head::default() }, body: Body::empty() }
+        Self { head: RequestHead { method: method.into(), path, query, ..RequestHead::default() }, body: Body::empty() }
     }
 
     pub fn method(mut self, method: &str) -> Self {
@@ -176,7 +176,7 @@ impl Ask {
     }
 
     pub fn body(self, bytes: impl Into<Bytes>) -> Self {
-        self.with(Body::Whole(bytes.into()))
+        self.with(Body::Complete(bytes.into()))
     }
 
     pub fn with(mut self, body: Body) -> Self {
@@ -258,11 +258,11 @@ pub struct Told {
 }
 
 impl Told {
-    pub async fn read(answer: Answer) -> Self {
-        let Answer { reply, body } = answer;
+    pub async fn read(answer: ClientResponse) -> Self {
+        let ClientResponse { head: reply, body } = answer;
         let (pieces, streamed, cut) = match body {
-            Contents::Whole(bytes) => (vec![bytes], false, false),
-            Contents::Stream(stream) => {
+            ClientResponseBody::Complete(bytes) => (vec![bytes], false, false),
+            ClientResponseBody::Stream(stream) => {
                 let (pieces, cut) = drain(*stream).await;
                 (pieces, true, cut)
             }
@@ -271,7 +271,7 @@ impl Told {
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.text(name)
+        self.headers.get_str(name)
     }
 
     pub fn text(&self) -> String {
@@ -297,7 +297,7 @@ impl Told {
 }
 
 /// Every piece of a stream, and whether it was cut.
-pub async fn drain(mut stream: Stream) -> (Vec<Bytes>, bool) {
+pub async fn drain(mut stream: ResponseStream) -> (Vec<Bytes>, bool) {
     let mut pieces = Vec::new();
     loop {
         match in_time(stream.next()).await {
@@ -309,10 +309,10 @@ pub async fn drain(mut stream: Stream) -> (Vec<Bytes>, bool) {
 }
 
 /// The stream of an answer that must be one.
-pub fn stream_of(answer: Answer) -> Stream {
+pub fn stream_of(answer: ClientResponse) -> ResponseStream {
     match answer.body {
-        Contents::Stream(stream) => *stream,
-        Contents::Whole(bytes) => panic!("whole: {}", String::from_utf8_lossy(&bytes)),
+        ClientResponseBody::Stream(stream) => *stream,
+        ClientResponseBody::Complete(bytes) => panic!("whole: {}", String::from_utf8_lossy(&bytes)),
     }
 }
 

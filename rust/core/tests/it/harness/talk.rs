@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use penstock_core::{
-    endpoints::realtime::{self, CloseCode, CloseFrame, Connected, Message},
-    response::outgoing::{Answer, Contents},
+    endpoints::realtime::{self, CloseCode, CloseFrame, Message, UpgradeOutcome},
+    response::outgoing::{ClientResponse, ClientResponseBody},
 };
 use serde_json::Value;
 use tokio::{
@@ -28,38 +28,38 @@ pub fn ask(target: &str) -> Ask {
     Ask::new("GET", target).header("x-gateway-provider", "mock")
 }
 
-pub async fn connect(rig: &Rig, ask: Ask) -> Connected {
-    Box::pin(in_time(realtime::connect(&rig.gateway, ask.request().head))).await
+pub async fn connect(rig: &Rig, ask: Ask) -> UpgradeOutcome {
+    Box::pin(in_time(realtime::handle_upgrade(&rig.gateway, ask.request().head))).await
 }
 
 pub async fn open(rig: &Rig, ask: Ask) -> Talk {
     match connect(rig, ask).await {
-        Connected::Open(session) => {
+        UpgradeOutcome::Accepted(session) => {
             let (says, from_caller) = mpsc::channel(2);
             let (to_caller, hears) = mpsc::channel(2);
             let (gateway, protocol) = (Arc::clone(&rig.gateway), session.protocol.clone());
             let relay = tokio::spawn(async move { session.relay(&gateway, from_caller, to_caller).await });
             Talk { protocol, says: Some(says), hears, relay }
         }
-        Connected::Refused(answer) => match answer.body {
-            Contents::Whole(body) => panic!("{}", String::from_utf8_lossy(&body)),
-            Contents::Stream(_) => panic!("a stream"),
+        UpgradeOutcome::Rejected(answer) => match answer.body {
+            ClientResponseBody::Complete(body) => panic!("{}", String::from_utf8_lossy(&body)),
+            ClientResponseBody::Stream(_) => panic!("a stream"),
         },
     }
 }
 
 pub async fn refused(rig: &Rig, ask: Ask) -> (u16, Value) {
     match connect(rig, ask).await {
-        Connected::Refused(answer) => {
-            let Contents::Whole(body) = &answer.body else { panic!("a stream") };
+        UpgradeOutcome::Rejected(answer) => {
+            let ClientResponseBody::Complete(body) = &answer.body else { panic!("a stream") };
             (status(&answer), serde_json::from_slice(body).unwrap_or_default())
         }
-        Connected::Open(_) => panic!("it was opened"),
+        UpgradeOutcome::Accepted(_) => panic!("it was opened"),
     }
 }
 
-pub fn status(answer: &Answer) -> u16 {
-    answer.reply.status
+pub fn status(answer: &ClientResponse) -> u16 {
+    answer.head.status
 }
 
 impl Talk {

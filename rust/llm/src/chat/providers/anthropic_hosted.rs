@@ -10,7 +10,7 @@ use crate::{
         event::Taker,
         request::{Asked, Refusal},
     },
-    json::edit::{self, Path, field},
+    json::edit::{self, FieldPath, json_field},
     operation::Operation,
     translation::Question,
 };
@@ -38,28 +38,28 @@ impl Hosted {
     }
 
     fn changed(&self, question: &Question<'_>) -> Result<Vec<u8>, Refusal> {
-        let wrong = |error: crate::api_format::PeekError| Refusal::new("$", error.message);
-        let paths: Vec<Path> = self.refused.iter().filter_map(|name| Path::parse(name).ok()).collect();
-        let body = edit::remove(question.body, &paths).map_err(wrong)?;
+        let wrong = |error: crate::api_format::ScanError| Refusal::new("$", error.message);
+        let paths: Vec<FieldPath> = self.refused.iter().filter_map(|name| FieldPath::parse(name).ok()).collect();
+        let body = edit::remove_paths(question.body, &paths).map_err(wrong)?;
         let version = question.beside.version.unwrap_or(self.version);
-        let mut missing = vec![field("anthropic_version", &version.into())];
+        let mut missing = vec![json_field("anthropic_version", &version.into())];
         if let Some(betas) = question.beside.betas.filter(|_| self.is_bedrock()) {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
-            missing.push(field("anthropic_beta", &betas.into()));
+            missing.push(json_field("anthropic_beta", &betas.into()));
         }
-        edit::set(body.as_deref().unwrap_or(question.body), &missing, &[]).map_err(wrong)
+        edit::set_fields(body.as_deref().unwrap_or(question.body), &missing, &[]).map_err(wrong)
     }
 
     /// Only what would be asked is said, and that in full.
     fn counted(&self, question: &Question<'_>) -> Result<Vec<u8>, Refusal> {
-        let wrong = |error: crate::api_format::PeekError| Refusal::new("$", error.message);
+        let wrong = |error: crate::api_format::ScanError| Refusal::new("$", error.message);
         if !self.is_bedrock() {
             // The model stands in the body here, without who made it.
             let model = question.model.trim_start_matches("anthropic.");
-            return edit::set(question.body, &[], &[field("model", &model.into())]).map_err(wrong);
+            return edit::set_fields(question.body, &[], &[json_field("model", &model.into())]).map_err(wrong);
         }
         let body = self.changed(question)?;
-        let body = edit::set(&body, &[field("max_tokens", &FEW.into())], &[]).map_err(wrong)?;
+        let body = edit::set_fields(&body, &[json_field("max_tokens", &FEW.into())], &[]).map_err(wrong)?;
         Ok(json!({"input": {"invokeModel": {"body": STANDARD.encode(body)}}}).to_string().into_bytes())
     }
 }

@@ -92,7 +92,7 @@ fn output(run: &mut Run<'_>, scheme: &str, option: &str) -> Result<Result<Value,
             let beside = run.input.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
             let bucket = run.option(option).or(beside).unwrap_or_default();
             // Where files may be read with a stored credential.
-            Ok(Err(format!("{scheme}{bucket}/{}batches/{}/", crate::files::FOLDER, run.unique)))
+            Ok(Err(format!("{scheme}{bucket}/{}batches/{}/", crate::files::GATEWAY_PREFIX, run.unique)))
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::sse::Splitter;
 pub use crate::stream::transcript::response_output::{Open, Output};
-use crate::{api_format::Dialect, json::edit, operation::Operation};
+use crate::{api_format::ApiFormat, json::edit, operation::Operation};
 
 /// A stream with a longer event is not continued.
 const MOST_HELD: usize = 1024 * 1024;
@@ -22,12 +22,12 @@ pub enum Form {
 }
 
 impl Form {
-    pub fn of(operation: Operation, dialect: Dialect) -> Option<Self> {
+    pub fn of(operation: Operation, dialect: ApiFormat) -> Option<Self> {
         match (operation, dialect) {
-            (Operation::ChatComplete, Dialect::OpenAi) => Some(Self::Chat),
-            (Operation::Complete, Dialect::OpenAi) => Some(Self::Completions),
-            (Operation::Messages, Dialect::Anthropic) => Some(Self::Messages),
-            (Operation::CreateModelResponse, Dialect::OpenAi) => Some(Self::Responses),
+            (Operation::ChatComplete, ApiFormat::OpenAi) => Some(Self::Chat),
+            (Operation::Complete, ApiFormat::OpenAi) => Some(Self::Completions),
+            (Operation::Messages, ApiFormat::Anthropic) => Some(Self::Messages),
+            (Operation::CreateModelResponse, ApiFormat::OpenAi) => Some(Self::Responses),
             _ => None,
         }
     }
@@ -264,11 +264,11 @@ impl Said {
             return Some(Again { body: body.to_vec(), beginning: String::new() });
         }
         let key = self.form.conversation();
-        let mut picked = edit::pick(body, &[key.to_owned(), "echo".to_owned()]).into_iter();
+        let mut picked = edit::pick_values(body, &[key.to_owned(), "echo".to_owned()]).into_iter();
         let mut messages = match (picked.next()??, picked.next()?) {
             // An echo was part of what was said.
             (Value::String(prompt), None | Some(Value::Bool(false))) if self.form == Form::Completions => {
-                let body = edit::set(body, &[], &[edit::field(key, &json!(prompt + &self.text))]).ok()?;
+                let body = edit::set_fields(body, &[], &[edit::json_field(key, &json!(prompt + &self.text))]).ok()?;
                 return Some(Again { body, beginning: String::new() });
             }
             (Value::Array(messages), _) if self.form != Form::Completions => messages,
@@ -289,7 +289,7 @@ impl Said {
                 said.to_owned()
             }
         };
-        let body = edit::set(body, &[], &[edit::field(key, &Value::Array(messages))]).ok()?;
+        let body = edit::set_fields(body, &[], &[edit::json_field(key, &Value::Array(messages))]).ok()?;
         Some(Again { body, beginning })
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use penstock_llm::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     catalog::{self, Options, Provider},
     operation::Operation,
     stream::{aws_event_stream::Frames, include_usage},
@@ -143,7 +143,7 @@ impl Case {
     /// The request of a case that passes, and what is mended of its answer; and whether its usage is hidden.
     pub fn passed(&self) -> (Vec<u8>, Mending, bool) {
         let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.worded());
-        let dialect = operation.dialect().unwrap_or(Dialect::OpenAi);
+        let dialect = operation.dialect().unwrap_or(ApiFormat::OpenAi);
         let mending = Mending::of(provider, operation, dialect, self.is_strict());
         let streams = matches!(self.answered(), Answered::Stream(_));
         let version = self.options(provider).get("api_version").map(ToOwned::to_owned);
@@ -255,7 +255,7 @@ impl Case {
 
     /// Events as they are; frames as what they say, a line each.
     pub fn expect_stream(&self, found: &[u8]) {
-        if self.operation().dialect() != Some(Dialect::Bedrock) {
+        if self.operation().dialect() != Some(ApiFormat::Bedrock) {
             return self.expect("returned.sse", found);
         }
         let lines: Vec<_> = frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{request::SEAL, usage};
 use crate::chat::clients::anthropic_messages::response::{citations, image};
 use crate::{
-    api_format::{Dialect, anthropic_messages},
+    api_format::{ApiFormat, anthropic_messages},
     chat::{
         event::{Piece, Place, Taker},
         finish_reason,
@@ -222,7 +222,7 @@ impl Stream {
         let mut last = json!({"type": "message_delta", "delta": delta, "usage": usage(&self.usage)});
         extend(&mut last, &mut self.beside);
         self.event("message_delta", &last);
-        self.out.extend_from_slice(anthropic_messages::STOP);
+        self.out.extend_from_slice(anthropic_messages::STOP_EVENT);
     }
 }
 
@@ -264,7 +264,7 @@ impl Taker for Stream {
             }
             Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = errors::on_the_way(Dialect::Anthropic, kind, message, code);
+                let failure = errors::on_the_way(ApiFormat::Anthropic, kind, message, code);
                 self.out.extend_from_slice(&anthropic_messages::error_event(&failure));
             }
             Piece::End => self.end(),

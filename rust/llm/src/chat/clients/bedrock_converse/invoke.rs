@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    api_format::{Dialect, bedrock},
+    api_format::{ApiFormat, bedrock},
     chat::{
         clients::anthropic_messages,
         event::{Piece, Taker},
@@ -62,7 +62,7 @@ impl Taker for Stream {
         match piece {
             Piece::Failed { kind, message, code } => {
                 let told = self.told();
-                let failure = errors::on_the_way(Dialect::Bedrock, kind, message, code);
+                let failure = errors::on_the_way(ApiFormat::Bedrock, kind, message, code);
                 self.out = [told, bedrock::error_event(&failure)].concat();
             }
             piece => {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::usage;
 use crate::chat::clients::bedrock_converse::{response::citations, signature_blocks};
 use crate::{
-    api_format::{Dialect, bedrock},
+    api_format::{ApiFormat, bedrock},
     chat::{
         event::{Piece, Taker},
         finish_reason,
@@ -189,7 +189,7 @@ impl Taker for Stream {
             Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
             Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = errors::on_the_way(Dialect::Bedrock, kind, message, code);
+                let failure = errors::on_the_way(ApiFormat::Bedrock, kind, message, code);
                 self.out.extend_from_slice(&bedrock::error_event(&failure));
             }
             Piece::End => self.end(),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::parts::{self, Calling, Said};
 use crate::{
-    api_format::{Dialect, gemini},
+    api_format::{ApiFormat, gemini},
     chat::{
         event::{Piece, Taker},
         response_context::Answering,
@@ -105,7 +105,7 @@ impl Taker for Stream {
             Piece::Finish { reason, .. } => self.finish = Some(reason.to_owned()),
             Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = errors::on_the_way(Dialect::Gemini, kind, message, code);
+                let failure = errors::on_the_way(ApiFormat::Gemini, kind, message, code);
                 self.out.extend_from_slice(&gemini::error_event(&failure));
             }
             Piece::End => self.end(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::usage;
 use crate::{
-    api_format::{Dialect, Failure, openai_chat},
+    api_format::{ApiFormat, Failure, openai_chat},
     chat::{
         event::{Piece, Place, Taker},
         finish_reason,
@@ -203,7 +203,7 @@ impl Stream {
         if let Some(cost) = self.usage.take() {
             self.event(&json!({"choices": [], "usage": usage(&cost)}));
         }
-        self.out.extend_from_slice(openai_chat::DONE);
+        self.out.extend_from_slice(openai_chat::DONE_EVENT);
     }
 
     /// A chunk whose fields after the head are those of an object.
@@ -260,7 +260,7 @@ impl Taker for Stream {
             Piece::Usage(usage) => self.usage = Some(usage),
             Piece::Finish { reason, .. } => self.finish = Some(reason.to_owned()),
             Piece::Failed { kind, message, code } => {
-                self.failed(&errors::on_the_way(Dialect::OpenAi, kind, message, code));
+                self.failed(&errors::on_the_way(ApiFormat::OpenAi, kind, message, code));
             }
             Piece::End => self.end(),
         }

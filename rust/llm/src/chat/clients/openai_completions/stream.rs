@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::chat::clients::openai_completions::response::{choice, lost};
 use crate::{
-    api_format::{Dialect, openai_chat},
+    api_format::{ApiFormat, openai_chat},
     chat::{
         clients::openai_chat::usage,
         event::{Piece, Taker},
@@ -67,7 +67,7 @@ impl Stream {
         if let Some(cost) = self.usage.take() {
             self.event("usage", usage(&cost), &json!([]));
         }
-        self.out.extend_from_slice(openai_chat::DONE);
+        self.out.extend_from_slice(openai_chat::DONE_EVENT);
     }
 }
 
@@ -96,7 +96,7 @@ impl Taker for Stream {
             Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
             Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = errors::on_the_way(Dialect::OpenAi, kind, message, code);
+                let failure = errors::on_the_way(ApiFormat::OpenAi, kind, message, code);
                 self.out.extend_from_slice(&openai_chat::error_event(&failure));
             }
             Piece::End => self.end(),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::{
         event::{Piece, Taker},
         finish_reason,
@@ -293,7 +293,7 @@ impl Taker for Whole {
             Piece::Usage(usage) => self.usage = usage,
             Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
             Piece::Failed { kind, message, code } => {
-                let code = match errors::on_the_way(Dialect::OpenAi, kind, message, code).status {
+                let code = match errors::on_the_way(ApiFormat::OpenAi, kind, message, code).status {
                     429 => "rate_limit_exceeded",
                     // As it has its own words, and not as Amazon has them.
                     _ => code.filter(|code| code.contains('_')).unwrap_or("server_error"),

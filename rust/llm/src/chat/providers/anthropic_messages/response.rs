@@ -6,12 +6,12 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::{
         event::{Piece, Place, Taker},
         providers::{Broken, Listener},
     },
-    json::scan::{fields, text},
+    json::scan::{decode_string, for_each_field},
     usage::Counts,
 };
 
@@ -125,7 +125,7 @@ fn begin(block: &Block<'_>, taker: &mut dyn Taker) {
 }
 
 fn tell(counts: &Counts, taker: &mut dyn Taker) {
-    if let Some(usage) = counts.settle(Dialect::Anthropic) {
+    if let Some(usage) = counts.settle(ApiFormat::Anthropic) {
         taker.take(Piece::Usage(usage));
     }
 }
@@ -168,7 +168,7 @@ impl<'a> Growth<'a> {
     /// `None` for any other event.
     fn of(event: &'a [u8]) -> Option<Self> {
         let (mut is_growth, mut delta, mut found) = (false, None, Self::default());
-        fields(event, |key, at| {
+        for_each_field(event, |key, at| {
             match key {
                 b"type" => is_growth = &event[at] == b"\"content_block_delta\"",
                 b"index" => found.index = &event[at],
@@ -179,7 +179,7 @@ impl<'a> Growth<'a> {
         })
         .ok()?;
         let delta = delta.filter(|_| is_growth)?;
-        fields(delta, |key, at| {
+        for_each_field(delta, |key, at| {
             match key {
                 b"type" => found.kind = &delta[at],
                 b"text" | b"thinking" | b"signature" | b"partial_json" | b"citation" => found.said = &delta[at],
@@ -270,7 +270,7 @@ impl Hearing {
             let json = format!("[{}]", String::from_utf8_lossy(growth.said));
             return taker.take(Piece::Aside { place: Place::Block, name: "citations", json: &json });
         }
-        let Some(said) = text(growth.said) else { return };
+        let Some(said) = decode_string(growth.said) else { return };
         match growth.kind {
             b"\"text_delta\"" => taker.take(Piece::Text(&said)),
             b"\"thinking_delta\"" => taker.take(Piece::Thinking(&said)),

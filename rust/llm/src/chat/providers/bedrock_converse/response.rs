@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::{
         event::{Piece, Place, Taker},
         providers::{Broken, Listener, anthropic_messages::compact},
@@ -125,7 +125,7 @@ struct Thought<'a> {
 fn cost(usage: &RawValue, taker: &mut dyn Taker) {
     let mut counts = Counts::default();
     counts.read(usage.get().as_bytes());
-    if let Some(usage) = counts.settle(Dialect::Bedrock) {
+    if let Some(usage) = counts.settle(ApiFormat::Bedrock) {
         taker.take(Piece::Usage(usage));
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::citations::Citing;
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::{
         event::{Piece, Place, Taker},
         providers::{Broken, Listener},
@@ -64,7 +64,7 @@ fn begin(call: &Value, taker: &mut dyn Taker) {
 fn end(answer: &Value, taker: &mut dyn Taker) {
     let mut counts = Counts::default();
     counts.read(answer["usage"].to_string().as_bytes());
-    if let Some(usage) = counts.settle(Dialect::OpenAi) {
+    if let Some(usage) = counts.settle(ApiFormat::OpenAi) {
         taker.take(Piece::Usage(usage));
     }
     taker.take(Piece::Finish { reason: text(&answer["finish_reason"]), stop_sequence: None });

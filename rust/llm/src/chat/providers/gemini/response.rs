@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{grounding::Grounding, logprobs, request::OWN_PARTS};
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::{
         event::{Piece, Place, Taker},
         finish_reason,
@@ -156,7 +156,7 @@ impl Listener for Hearing {
     /// Nothing says the end but the end; without a reason it was cut.
     fn over(&mut self, taker: &mut dyn Taker) {
         let Some(reason) = self.finish.take() else { return };
-        if let Some(usage) = self.counts.settle(Dialect::Gemini) {
+        if let Some(usage) = self.counts.settle(ApiFormat::Gemini) {
             taker.take(Piece::Usage(usage));
         }
         // A call of a function ends with the same word as everything else.

@@ -8,7 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{Thoughts, citations::Citing};
 use crate::chat::providers::openai_chat::reasoning_details::Details;
 use crate::{
-    api_format::Dialect,
+    api_format::ApiFormat,
     chat::{
         call_ids,
         event::{Piece, Place, Taker},
@@ -296,7 +296,7 @@ impl Hearing {
             details.tell(taker);
         }
         self.citing.tell(taker);
-        if let Some(usage) = self.counts.settle(Dialect::OpenAi) {
+        if let Some(usage) = self.counts.settle(ApiFormat::OpenAi) {
             taker.take(Piece::Usage(usage));
         }
         taker.take(Piece::End);
