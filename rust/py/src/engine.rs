@@ -227,7 +227,11 @@ impl Engine {
 #[pyfunction]
 #[pyo3(signature = (kind, data, limits = None))]
 pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usize, usize)>) -> PyResult<()> {
-    let limits = limits.map(|(root, conditional, nested)| TargetLimits { max_root, max_conditional, max_nested });
+    let limits = limits.map(|(root, conditional, nested)| TargetLimits {
+        max_root: root,
+        max_conditional: conditional,
+        max_nested: nested,
+    });
     let problems = match kind {
         "config" => Config::parse_with_limits(limits, data, Strictness::StrictWithLints).err(),
         "snapshot" => Snapshot::validate(data).err(),
