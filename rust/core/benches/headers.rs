@@ -17,7 +17,7 @@ use penstock_core::{
     upstream::BaseUrl,
 };
 use penstock_llm::{
-    catalog::{self, Options, Stated},
+    catalog::{self, Options, PathOptions},
     operation::Operation,
 };
 
@@ -75,7 +75,7 @@ fn render(c: &mut Criterion) {
     };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
-        let route = Route { operation, path: "/chat/completions", path_params: Stated::default() };
+        let route = Route { operation, path: "/chat/completions", path_params: PathOptions::default() };
         let call = Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
         let Some(target) = target() else { return };
         let said = RenderInput {
@@ -99,7 +99,7 @@ fn render(c: &mut Criterion) {
 
 fn target() -> Option<Target<'static>> {
     Some(Target {
-        provider: catalog::find("openai")?,
+        provider: catalog::find_provider("openai")?,
         base_url: BaseUrl::parse("https://api.openai.com/v1").ok()?,
         options: Options::default(),
         credential: Some("sk-0123456789abcdef0123456789abcdef".into()),

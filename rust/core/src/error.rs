@@ -391,7 +391,7 @@ impl Error {
 /// Files and batches there are at every provider, where the gateway keeps them itself.
 fn gateway_store_hint(operation: &str) -> &'static str {
     let is_it = |one: &&Operation| one.id() == operation;
-    let is_ours = |one: &Operation| one.is_of_files() || one.batches() || *one == Operation::GetBatchOutput;
+    let is_ours = |one: &Operation| one.is_file_operation() || one.is_batch() || *one == Operation::GetBatchOutput;
     if Operation::ALL.iter().find(is_it).is_some_and(is_ours) {
         "; hint: with a store the gateway has files and batches of its own, which any provider answers: name none in \
          x-gateway-provider, or `gateway`, and this one in gateway_options of the batch (docs/batches.md)"

@@ -13,10 +13,10 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
     api_format::{self, ApiFormat, FormScanner, ImageParams, Peek, ScanError},
-    catalog::Continuing,
+    catalog::PrefillSupport,
     chat::providers::Wire,
     operation::Operation,
-    translation::{Mending, Translation},
+    translation::{Normaliser, Translation},
 };
 use tokio::sync::Notify;
 
@@ -285,7 +285,7 @@ impl Gateway {
         facts.provider_source = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
         count_tokens::check_supported(call.route.operation, &target)?;
         let body = self.read_body(call, body, facts).await?;
-        if let (true, Body::Complete(bytes)) = (call.requested_operation().is_countable(), &body) {
+        if let (true, Body::Complete(bytes)) = (call.requested_operation().has_countable_text(), &body) {
             facts.count_input = Some(self.record_sink.token_counter.retain_body(call.requested_operation(), bytes));
         }
         if facts.model.starts_with('@') {
@@ -294,7 +294,7 @@ impl Gateway {
         }
         target.apply_model(call, &facts.model, body.complete_bytes())?;
         target.cap_timeout(until);
-        if let Some(nameless) = target.provider.nameless(&target.options, &facts.model) {
+        if let Some(nameless) = target.provider.model_lookup(&target.options, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             Box::pin(inference_profiles::resolve_backing_model(
                 self,
@@ -323,8 +323,8 @@ impl Gateway {
         let operation = call.route.operation;
         let mut body = body.with_limits(self.body_limits)?;
         let fields = &call.head.headers;
-        if !operation.takes_json() {
-            if let (true, Some(kind)) = (operation.takes_model_in_form(), fields.get_str("content-type")) {
+        if !operation.has_json_body() {
+            if let (true, Some(kind)) = (operation.has_model_in_form(), fields.get_str("content-type")) {
                 // In a box of its own: it would make the future of every request larger.
                 facts.model = Box::pin(read_form_model(kind, &mut body)).await?;
             }
@@ -343,7 +343,7 @@ impl Gateway {
         }
         let streams = peek.is_streaming();
         (facts.model, facts.is_streaming) = match call.route.model() {
-            Some(model) => (model.into_owned(), operation.streams()),
+            Some(model) => (model.into_owned(), operation.is_always_streaming()),
             None => (peek.model.unwrap_or_default(), streams),
         };
         facts.user = peek.user;
@@ -374,7 +374,7 @@ impl Gateway {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
-        if let (true, Some(keeper)) = (call.route.operation.is_of_files(), target.provider.keeper()) {
+        if let (true, Some(keeper)) = (call.route.operation.is_file_operation(), target.provider.file_store()) {
             return Box::pin(files::handle_file_request(self, call, (target, keeper), body, facts)).await;
         }
         if let Some(BatchOutput::Blob(url)) = call.head.batch_output.as_deref() {
@@ -430,10 +430,10 @@ impl Gateway {
         if call.route.operation == Operation::Models {
             return model_list::fetch_model_list(self, call, target, translation, facts).await;
         }
-        if translation.deletes() {
+        if translation.deletes_batch() {
             return batches::delete_batch(self, call, target, translation, facts).await;
         }
-        facts.hides_usage = translation.hides_usage;
+        facts.hides_usage = translation.should_hide_usage;
         let (mut incoming, mut deadline) = self.send_to_target(call, target, (body, Some(&translation)), facts).await?;
         if let Some(body) = counted.filter(|_| count_tokens::is_count_rejected(&incoming)) {
             let refused = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
@@ -487,17 +487,18 @@ impl Gateway {
         };
         let mut deadline = Deadline::new(target.timeout, &body, &self.coarse_timer);
         let issued = issued.as_deref();
-        let mends = translation.is_none() && normalise::normaliser_for(call, target).is_some_and(Mending::mends);
-        let content_type = translation.and_then(Translation::content_type);
+        let mends =
+            translation.is_none() && normalise::normaliser_for(call, target).is_some_and(Normaliser::changes_responses);
+        let content_type = translation.and_then(Translation::request_content_type);
         let said = RenderInput {
             model: &facts.model,
             user: facts.user.as_deref().unwrap_or_default(),
             is_streaming: facts.is_streaming,
             mode: TransformMode::from_translation(translation, facts.hides_usage || mends),
             content_type: content_type.as_deref(),
-            anthropic_betas: translation.and_then(|translation| translation.betas.as_deref()),
-            anthropic_version: translation.and_then(|translation| translation.version.as_deref()),
-            page_token: translation.and_then(|translation| translation.next.as_deref()),
+            anthropic_betas: translation.and_then(|translation| translation.anthropic_betas.as_deref()),
+            anthropic_version: translation.and_then(|translation| translation.anthropic_version.as_deref()),
+            page_token: translation.and_then(|translation| translation.next_page_token.as_deref()),
             body_length: length,
             issued_credential: issued,
         };
@@ -578,9 +579,9 @@ async fn peek_json(body: &Bytes) -> std::result::Result<Peek, ScanError> {
 }
 
 /// A chat whose last message its provider must be told is the beginning of the answer.
-fn mark_prefill(how: &Continuing, body: Body) -> Body {
+fn mark_prefill(how: &PrefillSupport, body: Body) -> Body {
     match &body {
-        Body::Complete(bytes) => how.marked(bytes).map_or(body, |marked| Body::Complete(marked.into())),
+        Body::Complete(bytes) => how.mark_prefill(bytes).map_or(body, |marked| Body::Complete(marked.into())),
         Body::Streamed(..) => body,
     }
 }
@@ -615,7 +616,7 @@ pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'
     // These have paths of the provider's own that take what is meant for it.
     let is_raw = matches!(operation, Operation::Models | Operation::Rerank);
     let has_wire = || !is_raw && target.provider_format(operation, model).is_some();
-    let is_kept = || operation.is_of_files() && provider.keeper().is_some();
+    let is_kept = || operation.is_file_operation() && provider.file_store().is_some();
     if target.is_passthrough && (has_wire() || is_kept()) {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: provider.slug() });
     }
@@ -625,7 +626,7 @@ pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'
 /// The dialect of an answer: the caller's where that is plain, else the provider's.
 pub(crate) fn response_api_format(call: &Call<'_>, target: &Target<'_>) -> ApiFormat {
     match call.client_api_format() {
-        ApiFormat::OpenAi if call.requested_operation().dialect().is_none() => target.provider.dialect(),
+        ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.api_format(),
         dialect => dialect,
     }
 }

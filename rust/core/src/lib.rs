@@ -18,4 +18,4 @@ pub mod routing;
 pub mod state;
 pub mod upstream;
 
-pub use penstock_llm::catalog::catalogue;
+pub use penstock_llm::catalog::providers_json;

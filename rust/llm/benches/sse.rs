@@ -47,7 +47,7 @@ fn meter(c: &mut Criterion) {
         let mut meter = warm(dialect);
         group.bench_function(name, |b| b.iter(|| meter.feed(black_box(chunk))));
     }
-    let mut meter = Meter::counting(ApiFormat::OpenAi, Operation::ChatComplete);
+    let mut meter = Meter::with_deltas(ApiFormat::OpenAi, Operation::ChatComplete);
     (0..8).for_each(|_| meter.feed(DELTA));
     group.bench_function("delta whose text is kept", |b| b.iter(|| meter.feed(black_box(DELTA))));
     let mut meter = warm(ApiFormat::OpenAi);
@@ -83,10 +83,10 @@ fn unasked(c: &mut Criterion) {
         b"\"}]}",
     ];
     let asked = asked.concat();
-    group.bench_function("ask for it", |b| b.iter(|| include_usage::ask(black_box(&asked))));
+    group.bench_function("ask for it", |b| b.iter(|| include_usage::request_usage(black_box(&asked))));
     for (name, chunk) in [("delta", DELTA), ("delta with null usage", NULL_USAGE), ("event with usage", LAST)] {
         let chunk = Bytes::from_static(chunk);
-        group.bench_function(name, |b| b.iter(|| include_usage::hide(black_box(chunk.clone()))));
+        group.bench_function(name, |b| b.iter(|| include_usage::strip_usage(black_box(chunk.clone()))));
     }
     group.finish();
 }

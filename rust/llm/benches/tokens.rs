@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use penstock_llm::tokens::{Encoding, count, count_messages};
+use penstock_llm::tokens::{Encoding, count_request_body, count_text};
 
 const SIZE: usize = 100_000;
 
@@ -96,12 +96,12 @@ fn tokens(c: &mut Criterion) {
     for (name, text) in &cases {
         group.throughput(Throughput::Bytes(text.len() as u64));
         group.bench_function(*name, |b| {
-            b.iter(|| count(Encoding::O200K_BASE, black_box(text)));
+            b.iter(|| count_text(Encoding::O200K_BASE, black_box(text)));
         });
     }
     let body = serde_json::json!({"messages": [{"role": "user", "content": cases[0].1}]}).to_string();
     group.bench_function("prose as a request", |b| {
-        b.iter(|| count_messages(Encoding::O200K_BASE, black_box(body.as_bytes())));
+        b.iter(|| count_request_body(Encoding::O200K_BASE, black_box(body.as_bytes())));
     });
     group.finish();
 }

@@ -7,7 +7,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use penstock_llm::{
     catalog,
     operation::Operation,
-    translation::{Beside, Question, Translation},
+    translation::{RequestHints, Translation, TranslationInput},
 };
 
 const CHAT: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/asked.json");
@@ -19,18 +19,18 @@ const COMPLETION: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/
 const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 
 fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {
-    let provider = catalog::find(provider)?;
-    let wire = provider.wire(operation, "m")?;
-    Translation::of(
-        &Question {
+    let provider = catalog::find_provider(provider)?;
+    let wire = provider.provider_format(operation, "m")?;
+    Translation::translate_request(
+        &TranslationInput {
             operation,
             provider,
             body,
             model: "",
-            beside: Beside::default(),
+            hints: RequestHints::default(),
             strict: true,
-            now: 1_700_000_000_000,
-            mark: 7,
+            now_ms: 1_700_000_000_000,
+            nonce: 7,
         },
         wire,
     )
@@ -42,20 +42,20 @@ fn pair(c: &mut Criterion, name: &str, asked: (&str, Operation, &[u8]), answer: 
     let (provider, operation, body) = asked;
     group.bench_function("request", |b| b.iter(|| begun(provider, operation, black_box(body))));
     let Some((translation, _)) = begun(provider, operation, body) else { return };
-    group.bench_function("whole answer", |b| b.iter(|| translation.whole(black_box(answer))));
+    group.bench_function("whole answer", |b| b.iter(|| translation.translate_response(black_box(answer))));
     let [start, chunk] = events.map(Bytes::from_static);
     let begin = || {
-        let mut transcoder = translation.stream();
-        transcoder.push(start.clone());
+        let mut transcoder = translation.transcoder();
+        transcoder.push_chunk(start.clone());
         transcoder
     };
     let mut transcoder = begin();
     group.throughput(Throughput::Elements(1));
-    group.bench_function("paced chunk", |b| b.iter(|| transcoder.push(black_box(chunk.clone()))));
+    group.bench_function("paced chunk", |b| b.iter(|| transcoder.push_chunk(black_box(chunk.clone()))));
     let burst = Bytes::from(chunk.repeat(100));
     group.throughput(Throughput::Elements(100));
     group.bench_function("burst of 100", |b| {
-        b.iter_batched(begin, |mut transcoder| transcoder.push(black_box(burst.clone())), BatchSize::SmallInput);
+        b.iter_batched(begin, |mut transcoder| transcoder.push_chunk(black_box(burst.clone())), BatchSize::SmallInput);
     });
     group.finish();
 }

@@ -7,13 +7,13 @@ use std::{
     time::Instant,
 };
 
-use penstock_llm::tokens::{Encoding, count};
+use penstock_llm::tokens::{Encoding, count_text};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["vocabulary", name] => print_vocabulary(name),
-        ["count", name] => Encoding::named(name).ok_or_else(unknown).and_then(count_lines),
+        ["count", name] => Encoding::from_name(name).ok_or_else(unknown).and_then(count_lines),
         _ => Err(io::Error::other("usage: tokens vocabulary|count ENCODING")),
     };
     match done {
@@ -39,11 +39,11 @@ fn print_vocabulary(name: &str) -> io::Result<()> {
 
 fn count_lines(encoding: Encoding) -> io::Result<()> {
     // The first count unpacks the vocabulary, the first of a long word its table.
-    count(encoding, &"a".repeat(1000));
+    count_text(encoding, &"a".repeat(1000));
     for line in io::stdin().lines() {
         let text: String = serde_json::from_str(&line?)?;
         let begun = Instant::now();
-        let tokens = count(encoding, &text);
+        let tokens = count_text(encoding, &text);
         let took = begun.elapsed().as_nanos();
         writeln!(io::stdout(), "{tokens} {took}")?;
     }

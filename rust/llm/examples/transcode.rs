@@ -11,7 +11,7 @@ use bytes::Bytes;
 use penstock_llm::{
     catalog,
     operation::Operation,
-    translation::{Beside, Question, Translation},
+    translation::{RequestHints, Translation, TranslationInput},
 };
 
 const ASKED: &[u8] =
@@ -36,8 +36,8 @@ fn transcode(rounds: usize) -> io::Result<()> {
     let mut output = io::stdout().lock();
     for round in 0..=rounds {
         let begun = Instant::now();
-        let mut transcoder = translation.stream();
-        let mut told: Vec<Bytes> = events.iter().map(|event| transcoder.push(event.clone())).collect();
+        let mut transcoder = translation.transcoder();
+        let mut told: Vec<Bytes> = events.iter().map(|event| transcoder.push_chunk(event.clone())).collect();
         told.push(transcoder.finish());
         let took = begun.elapsed().as_nanos();
         if round == 0 {
@@ -57,17 +57,17 @@ fn events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn translation() -> Option<Translation> {
-    let (operation, provider) = (Operation::ChatComplete, catalog::find("anthropic")?);
-    let wire = provider.wire(operation, "claude")?;
-    let question = Question {
+    let (operation, provider) = (Operation::ChatComplete, catalog::find_provider("anthropic")?);
+    let wire = provider.provider_format(operation, "claude")?;
+    let question = TranslationInput {
         operation,
         provider,
         body: ASKED,
         model: "claude",
-        beside: Beside::default(),
+        hints: RequestHints::default(),
         strict: true,
-        now: 1_700_000_000_000,
-        mark: 7,
+        now_ms: 1_700_000_000_000,
+        nonce: 7,
     };
-    Translation::of(&question, wire).ok().map(|(translation, _)| translation)
+    Translation::translate_request(&question, wire).ok().map(|(translation, _)| translation)
 }

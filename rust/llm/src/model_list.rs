@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use crate::{api_format::ApiFormat, timestamp};
 
 /// A model as it may be asked for.
-pub struct Listed {
+pub struct ListedModel {
     pub id: String,
     /// In seconds since 1970; 0 where nobody says.
     pub created: u64,
     pub owner: String,
 }
 
-pub fn told(models: Vec<Listed>, provider: &str) -> Vec<u8> {
-    let one = |model: Listed| {
+pub fn encode_openai_list(models: Vec<ListedModel>, provider: &str) -> Vec<u8> {
+    let one = |model: ListedModel| {
         let owner = if model.owner.is_empty() { provider.to_owned() } else { model.owner };
         json!({"id": model.id, "object": "model", "created": model.created, "owned_by": owner})
     };
@@ -22,49 +22,50 @@ pub fn told(models: Vec<Listed>, provider: &str) -> Vec<u8> {
 }
 
 /// All of them as Anthropic tells a page of its own.
-pub fn told_to_anthropics(models: &[Listed]) -> Vec<u8> {
-    let one = |model: &Listed| {
-        let (id, made) = (&model.id, timestamp::text(model.created));
+pub fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
+    let one = |model: &ListedModel| {
+        let (id, made) = (&model.id, timestamp::format_rfc3339(model.created));
         json!({"type": "model", "id": id, "display_name": id, "created_at": made})
     };
     let data: Vec<Value> = models.iter().map(one).collect();
-    let id = |model: Option<&Listed>| model.map(|model| model.id.clone());
+    let id = |model: Option<&ListedModel>| model.map(|model| model.id.clone());
     let (first, last) = (id(models.first()), id(models.last()));
     json!({"data": data, "has_more": false, "first_id": first, "last_id": last}).to_string().into_bytes()
 }
 
 /// The same list in the shape that everybody's have, whatever else is said of the models; `None` where it is no list, or is in
 /// that shape already.
-pub fn normalised(answer: &[u8], provider: &str, dialect: ApiFormat) -> Option<Vec<u8>> {
+pub fn normalise_list(answer: &[u8], provider: &str, dialect: ApiFormat) -> Option<Vec<u8>> {
     let answer = serde_json::from_slice(answer).ok()?;
     if dialect != ApiFormat::Anthropic {
-        return Some(told(bare(&answer)?, provider));
+        return Some(encode_openai_list(parse_models(&answer)?, provider));
     }
     let is_same = answer.get("has_more").is_some() && answer.get("first_id").is_some();
-    if is_same { None } else { Some(told_to_anthropics(&bare(&answer)?)) }
+    if is_same { None } else { Some(encode_anthropic_list(&parse_models(&answer)?)) }
 }
 
 /// The models of a list, be it an array or an object around one, or around several as Deepgram's.
-pub fn bare(answer: &Value) -> Option<Vec<Listed>> {
+pub fn parse_models(answer: &Value) -> Option<Vec<ListedModel>> {
     let mut lists = ["data", "models", "results", "output"].iter().filter_map(|key| answer[key].as_array());
     if let Some(list) = lists.next().or_else(|| answer.as_array()) {
-        return Some(list.iter().filter_map(one).collect());
+        return Some(list.iter().filter_map(parse_model).collect());
     }
     let spoken: Vec<_> = ["stt", "tts"].iter().filter_map(|key| answer[key].as_array()).collect();
-    (!spoken.is_empty()).then(|| spoken.into_iter().flatten().filter_map(one).collect())
+    (!spoken.is_empty()).then(|| spoken.into_iter().flatten().filter_map(parse_model).collect())
 }
 
 /// A model under the name by which it is asked for.
-fn one(item: &Value) -> Option<Listed> {
+fn parse_model(item: &Value) -> Option<ListedModel> {
     let text = |keys: &[&str]| keys.iter().find_map(|key| item[key].as_str()).map(ToOwned::to_owned);
     let made = &item["created_at"];
-    let created = item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| timestamp::seconds(made.as_str()?));
+    let created =
+        item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| timestamp::parse_rfc3339(made.as_str()?));
     // Azure's registry has ids by which nobody asks.
     let id = text(&["id", "modelId", "canonical_name", "name"]).filter(|id| !id.starts_with("azureml://"));
     let id = id.or_else(|| text(&["name"]))?;
     // Of who has models of many owners, both are the name.
     let owner = text(&["owner"]);
-    Some(Listed {
+    Some(ListedModel {
         id: owner.as_ref().filter(|_| item.get("id").is_none()).map_or(id.clone(), |owner| format!("{owner}/{id}")),
         created: created.unwrap_or_default(),
         owner: text(&["owned_by", "organization", "publisher"]).or(owner).unwrap_or_default(),
@@ -72,17 +73,17 @@ fn one(item: &Value) -> Option<Listed> {
 }
 
 /// Where the next page of a list begins, if there is one.
-pub fn next(answer: &[u8]) -> Option<String> {
+pub fn next_page_token(answer: &[u8]) -> Option<String> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let token = ["nextPageToken", "next_page_token"].iter().find_map(|key| answer[key].as_str())?;
     (!token.is_empty()).then(|| token.to_owned())
 }
 
 /// The models of an array under a pointer, by the text behind a key without what stands before it.
-pub fn found(answer: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<Listed>> {
+pub fn parse_models_at(answer: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<ListedModel>> {
     let one = |item: &Value| {
         let id = item[key].as_str()?;
-        Some(Listed { id: id.trim_start_matches(before).to_owned(), created: 0, owner: String::new() })
+        Some(ListedModel { id: id.trim_start_matches(before).to_owned(), created: 0, owner: String::new() })
     };
     Some(answer.pointer(pointer)?.as_array()?.iter().filter_map(one).collect())
 }
@@ -92,9 +93,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_every_shape_become_one_and_what_is_no_list_stays() {
+    fn converts_lists_of_every_shape_and_ignores_other_bodies() {
         let told = |answer: &str| {
-            normalised(answer.as_bytes(), "p", ApiFormat::OpenAi).map(|told| String::from_utf8(told).unwrap())
+            normalise_list(answer.as_bytes(), "p", ApiFormat::OpenAi).map(|told| String::from_utf8(told).unwrap())
         };
         let list = |data: &str| Some(format!(r#"{{"object":"list","data":[{data}],"provider":"p"}}"#));
         let model = r#"{"id":"m","object":"model","created":5,"owned_by":"o"}"#;
@@ -122,9 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_anthropics_read_lists_in_its_shape() {
+    fn converts_lists_to_the_anthropic_format() {
         let told = |answer: &str| {
-            let told = normalised(answer.as_bytes(), "p", ApiFormat::Anthropic)?;
+            let told = normalise_list(answer.as_bytes(), "p", ApiFormat::Anthropic)?;
             serde_json::from_slice::<Value>(&told).ok()
         };
         let models = r#"{"object":"list","data":[{"id":"a","created":1700000000},{"id":"b"}]}"#;

@@ -4,7 +4,7 @@ use crate::api_format::ApiFormat;
 
 /// What comes with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
+pub enum BodyKind {
     /// One JSON object, read before it is forwarded.
     Json,
     /// A form with files, passed on as it comes.
@@ -13,23 +13,23 @@ pub enum Takes {
 }
 
 /// A segment of a request's path that may be anything.
-const ANY: &str = ":id";
+const ANY_SEGMENT: &str = ":id";
 /// The name of a model in a path, which some clients write with slashes in it.
-const MODEL: char = '*';
+const MODEL_WILDCARD: char = '*';
 
-struct Row {
+struct OperationRow {
     operation: Operation,
     method: &'static str,
     path: &'static str,
     id: &'static str,
-    takes: Takes,
+    body_kind: BodyKind,
     /// Its path has a segment that may be anything.
     is_pattern: bool,
 }
 
 /// One list makes both: the names that code uses and the rows that requests are looked up in.
 macro_rules! operations {
-    ($(($operation:ident, $method:literal, $path:literal, $id:literal, $takes:ident),)*) => {
+    ($(($operation:ident, $method:literal, $path:literal, $id:literal, $body_kind:ident),)*) => {
         /// What a request asks for. `Proxy` is everything without a row of its own: forwarded as it came.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Operation {
@@ -42,12 +42,12 @@ macro_rules! operations {
             pub const ALL: &[Self] = &[$(Self::$operation),*];
         }
 
-        const ROWS: &[Row] = &[$(Row {
+        const ROWS: &[OperationRow] = &[$(OperationRow {
             operation: Operation::$operation,
             method: $method,
             path: $path,
             id: $id,
-            takes: Takes::$takes,
+            body_kind: BodyKind::$body_kind,
             is_pattern: is_pattern($path),
         }),*];
     };
@@ -114,13 +114,13 @@ operations! {
 
 impl Operation {
     /// The operation behind a method and a path: the path after `/v1` as it came, percent-encoded and without query.
-    pub fn of(method: &str, path: &str) -> Self {
-        let is_it = |row: &&Row| row.method == method && row.stands_for(path);
+    pub fn from_method_and_path(method: &str, path: &str) -> Self {
+        let is_it = |row: &&OperationRow| row.method == method && row.matches_path(path);
         ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
     }
 
     /// Whether it asks for an answer and makes nothing that stays: the same question may be answered with the same.
-    pub fn is_question(self) -> bool {
+    pub fn is_cacheable(self) -> bool {
         matches!(
             self,
             Self::ChatComplete
@@ -148,7 +148,7 @@ impl Operation {
     }
 
     /// What a WebSocket on a path after `/v1` is for.
-    pub fn of_socket(path: &str) -> Self {
+    pub fn from_websocket_path(path: &str) -> Self {
         match path {
             "/realtime" => Self::Realtime,
             "/responses" => Self::CreateModelResponse,
@@ -158,21 +158,21 @@ impl Operation {
 
     /// The function id that records and policies use, such as `chatComplete`.
     pub fn id(self) -> &'static str {
-        self.row().map_or("proxy", |row| row.id)
+        self.table_row().map_or("proxy", |row| row.id)
     }
 
     /// Its method, and its path after `/v1` with `:id` and `*` where something is named; `None` where both may be anything.
     pub fn route(self) -> Option<(&'static str, &'static str)> {
-        self.row().map(|row| (row.method, row.path))
+        self.table_row().map(|row| (row.method, row.path))
     }
 
     /// What comes with it; `None` where that may be anything.
-    pub fn takes(self) -> Option<Takes> {
-        self.row().map(|row| row.takes)
+    pub fn body_kind(self) -> Option<BodyKind> {
+        self.table_row().map(|row| row.body_kind)
     }
 
     /// The dialect in which its callers write and read; `None` where both have this path.
-    pub fn dialect(self) -> Option<ApiFormat> {
+    pub fn api_format(self) -> Option<ApiFormat> {
         match self {
             Self::Messages | Self::MessagesCountTokens => Some(ApiFormat::Anthropic),
             Self::GenerateContent
@@ -206,37 +206,40 @@ impl Operation {
     }
 
     /// Whether a good stream of it ends with an event that says so.
-    pub fn ends_with_event(self) -> bool {
-        self.is_counted() || self.streams() || self.ends_by_type() || self == Self::GetModelResponse
+    pub fn has_terminal_event(self) -> bool {
+        self.is_text_generation()
+            || self.is_always_streaming()
+            || self.has_typed_terminal_event()
+            || self == Self::GetModelResponse
     }
 
     /// Whether the last event of its stream is known by its type alone, whatever is in it.
-    pub fn ends_by_type(self) -> bool {
+    pub fn has_typed_terminal_event(self) -> bool {
         matches!(self, Self::ImageGenerate | Self::ImageEdit | Self::CreateSpeech | Self::CreateTranscription)
     }
 
     /// Whether its name says that the answer is a stream.
-    pub fn streams(self) -> bool {
+    pub fn is_always_streaming(self) -> bool {
         matches!(self, Self::StreamGenerateContent | Self::ConverseStream | Self::InvokeModelStream)
     }
 
     /// The model that the path of its request names, percent-encoded as it came; `None` where the body does.
-    pub fn model_in(self, path: &str) -> Option<&str> {
-        self.row().and_then(|row| between(row.path, path))
+    pub fn model_from_path(self, path: &str) -> Option<&str> {
+        self.table_row().and_then(|row| extract_model(row.path, path))
     }
 
     /// Whether its request and its answer are text, which can be counted where the provider did not.
-    pub fn is_countable(self) -> bool {
-        self.is_counted() || self.embeds()
+    pub fn has_countable_text(self) -> bool {
+        self.is_text_generation() || self.is_embedding()
     }
 
     /// Whether its answer is vectors.
-    pub fn embeds(self) -> bool {
+    pub fn is_embedding(self) -> bool {
         matches!(self, Self::Embed | Self::EmbedContent | Self::BatchEmbedContents)
     }
 
     /// Whether it is about jobs of fine-tuning.
-    pub fn tunes(self) -> bool {
+    pub fn is_fine_tuning(self) -> bool {
         matches!(
             self,
             Self::CreateFinetune
@@ -248,17 +251,17 @@ impl Operation {
     }
 
     /// Whether it is about batches, but for what came out of one.
-    pub fn batches(self) -> bool {
+    pub fn is_batch(self) -> bool {
         matches!(self, Self::CreateBatch | Self::ListBatches | Self::RetrieveBatch | Self::CancelBatch)
     }
 
     /// Whether it is about work that a provider does in its own time.
-    pub fn is_of_jobs(self) -> bool {
-        self.tunes() || self.batches()
+    pub fn is_provider_job(self) -> bool {
+        self.is_fine_tuning() || self.is_batch()
     }
 
     /// Whether it is about files.
-    pub fn is_of_files(self) -> bool {
+    pub fn is_file_operation(self) -> bool {
         matches!(
             self,
             Self::ListFiles | Self::UploadFile | Self::RetrieveFile | Self::DeleteFile | Self::RetrieveFileContent
@@ -270,62 +273,62 @@ impl Operation {
         matches!(self, Self::MessagesCountTokens | Self::CountTokens | Self::CountConverse)
     }
 
-    fn is_counted(self) -> bool {
+    fn is_text_generation(self) -> bool {
         matches!(self, Self::ChatComplete | Self::Complete | Self::Messages | Self::CreateModelResponse)
     }
 
     /// Whether it is about a response that may go on in the background.
-    pub fn is_of_responses(self) -> bool {
+    pub fn returns_background_response(self) -> bool {
         matches!(self, Self::CreateModelResponse | Self::GetModelResponse | Self::CancelModelResponse)
     }
 
     /// Whether images are made.
-    pub fn draws(self) -> bool {
+    pub fn generates_images(self) -> bool {
         matches!(self, Self::ImageGenerate | Self::ImageEdit)
     }
 
     /// Whether its body is a form that names a model.
-    pub fn takes_model_in_form(self) -> bool {
+    pub fn has_model_in_form(self) -> bool {
         matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)
     }
 
     /// Whether it brings a recording that is listened to.
-    pub fn takes_recording(self) -> bool {
+    pub fn has_audio_input(self) -> bool {
         matches!(self, Self::CreateTranscription | Self::CreateTranslation)
     }
 
     /// Whether its body is one JSON object, read before it is forwarded.
-    pub fn takes_json(self) -> bool {
-        self.takes() == Some(Takes::Json)
+    pub fn has_json_body(self) -> bool {
+        self.body_kind() == Some(BodyKind::Json)
     }
 
     // Rows stand in the order of the names; `Proxy` comes after the last of them.
-    fn row(self) -> Option<&'static Row> {
+    fn table_row(self) -> Option<&'static OperationRow> {
         ROWS.get(self as usize)
     }
 }
 
-impl Row {
-    fn stands_for(&self, path: &str) -> bool {
-        self.path == path || (self.is_pattern && fits(self.path, path))
+impl OperationRow {
+    fn matches_path(&self, path: &str) -> bool {
+        self.path == path || (self.is_pattern && matches_pattern(self.path, path))
     }
 }
 
-fn fits(pattern: &str, path: &str) -> bool {
-    if pattern.contains(MODEL) {
-        return between(pattern, path).is_some();
+fn matches_pattern(pattern: &str, path: &str) -> bool {
+    if pattern.contains(MODEL_WILDCARD) {
+        return extract_model(pattern, path).is_some();
     }
     let mut segments = path.split('/');
     let all = pattern.split('/').all(|wanted| match segments.next() {
-        Some(segment) if wanted == ANY => !segment.is_empty(),
+        Some(segment) if wanted == ANY_SEGMENT => !segment.is_empty(),
         found => found == Some(wanted),
     });
     all && segments.next().is_none()
 }
 
 /// What of a path stands where a pattern has a model's name.
-fn between<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
-    let (before, after) = pattern.split_once(MODEL)?;
+fn extract_model<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
+    let (before, after) = pattern.split_once(MODEL_WILDCARD)?;
     path.strip_prefix(before)?.strip_suffix(after).filter(|name| !name.is_empty())
 }
 
@@ -346,28 +349,31 @@ mod tests {
 
     #[test]
     fn finds_an_operation_by_method_and_path() {
-        assert_eq!(Operation::of("POST", "/chat/completions"), Operation::ChatComplete);
-        assert_eq!(Operation::of("GET", "/chat/completions"), Operation::Proxy);
-        assert_eq!(Operation::of("POST", "/anything"), Operation::Proxy);
+        assert_eq!(Operation::from_method_and_path("POST", "/chat/completions"), Operation::ChatComplete);
+        assert_eq!(Operation::from_method_and_path("GET", "/chat/completions"), Operation::Proxy);
+        assert_eq!(Operation::from_method_and_path("POST", "/anything"), Operation::Proxy);
     }
 
     #[test]
-    fn every_operation_is_found_by_its_own_row() {
+    fn each_row_matches_its_own_operation() {
         for (operation, row) in Operation::ALL.iter().zip(ROWS) {
             assert_eq!(
-                Operation::of(row.method, &row.path.replace(ANY, "x-1").replace(MODEL, "x-1")),
+                Operation::from_method_and_path(
+                    row.method,
+                    &row.path.replace(ANY_SEGMENT, "x-1").replace(MODEL_WILDCARD, "x-1")
+                ),
                 *operation,
                 "{}",
                 row.path
             );
-            assert_eq!((operation.id(), operation.takes()), (row.id, Some(row.takes)));
+            assert_eq!((operation.id(), operation.body_kind()), (row.id, Some(row.body_kind)));
         }
-        assert_eq!((Operation::Proxy.id(), Operation::Proxy.takes()), ("proxy", None));
+        assert_eq!((Operation::Proxy.id(), Operation::Proxy.body_kind()), ("proxy", None));
     }
 
     #[test]
-    fn an_id_may_be_anything_but_empty_and_is_one_segment_of_the_raw_path() {
-        let found = |path| Operation::of("GET", path);
+    fn an_id_is_one_non_empty_segment_of_the_raw_path() {
+        let found = |path| Operation::from_method_and_path("GET", path);
         assert_eq!(found("/files/file-1"), Operation::RetrieveFile);
         assert_eq!(found("/files/s3%3A%2F%2Fbucket%2Fa.jsonl"), Operation::RetrieveFile);
         assert_eq!(found("/files/file-1/content"), Operation::RetrieveFileContent);
@@ -378,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_in_a_path_has_any_name() {
+    fn a_model_in_the_path_may_have_any_name() {
         for (path, operation, model) in [
             ("/models/gemini-2.5-pro:generateContent", Operation::GenerateContent, "gemini-2.5-pro"),
             ("/models/@mine/a:b:streamGenerateContent", Operation::StreamGenerateContent, "@mine/a:b"),
@@ -388,16 +394,19 @@ mod tests {
             ("/model/m/count-tokens", Operation::CountConverse, "m"),
             ("/model/m/invoke-with-response-stream", Operation::InvokeModelStream, "m"),
         ] {
-            assert_eq!((Operation::of("POST", path), operation.model_in(path)), (operation, Some(model)));
+            assert_eq!(
+                (Operation::from_method_and_path("POST", path), operation.model_from_path(path)),
+                (operation, Some(model))
+            );
         }
         for path in ["/models/:generateContent", "/model//converse", "/models/m:predict", "/model/m/count"] {
-            assert_eq!(Operation::of("POST", path), Operation::Proxy, "{path}");
+            assert_eq!(Operation::from_method_and_path("POST", path), Operation::Proxy, "{path}");
         }
-        assert_eq!(Operation::ChatComplete.model_in("/chat/completions"), None);
+        assert_eq!(Operation::ChatComplete.model_from_path("/chat/completions"), None);
     }
 
     #[test]
-    fn what_has_no_row_passes_through() {
+    fn requests_without_a_row_are_proxied() {
         for (method, path) in [
             ("PATCH", "/chat/completions"),
             ("POST", "/fine_tuning/jobs/ft-1/pause"),
@@ -406,7 +415,7 @@ mod tests {
             ("POST", "/messages/batches"),
             ("PUT", "/files/file-1"),
         ] {
-            assert_eq!(Operation::of(method, path), Operation::Proxy, "{method} {path}");
+            assert_eq!(Operation::from_method_and_path(method, path), Operation::Proxy, "{method} {path}");
         }
     }
 }

@@ -3,39 +3,39 @@
 use std::time::Duration;
 
 /// The seconds since 1970 of `2026-02-03T04:05:06.789Z`; in other places than Greenwich nobody tells them.
-pub fn seconds(text: &str) -> Option<u64> {
+pub fn parse_rfc3339(text: &str) -> Option<u64> {
     let (date, time) = text.split_once('T')?;
     let time = time.strip_suffix('Z').or_else(|| time.strip_suffix("+00:00"))?;
-    let [year, month, day] = numbers(date, '-')?;
-    let [hour, minute, second] = numbers(time.split('.').next()?, ':')?;
+    let [year, month, day] = parse_three_numbers(date, '-')?;
+    let [hour, minute, second] = parse_three_numbers(time.split('.').next()?, ':')?;
     let is_one = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
     if !is_one || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    Some(((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
+    Some(((days_since_epoch(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
 }
 
 /// The seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`, as header fields have it.
-pub fn seconds_of_http(text: &str) -> Option<u64> {
+pub fn parse_http_date(text: &str) -> Option<u64> {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (_, date) = text.split_once(", ")?;
     let mut parts = date.split(' ');
     let (day, month, year) = (parts.next()?, parts.next()?, parts.next()?);
     let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    seconds(&format!("{year}-{month}-{day}T{}Z", parts.next()?))
+    parse_rfc3339(&format!("{year}-{month}-{day}T{}Z", parts.next()?))
 }
 
 /// A moment in seconds since 1970 as `2026-02-03T04:05:06Z`.
-pub fn text(seconds: u64) -> String {
+pub fn format_rfc3339(seconds: u64) -> String {
     let (days, time) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
+    let (year, month, day) = date_from_days(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", time / 3600, time / 60 % 60, time % 60)
 }
 
 /// A moment since 1970 as `2026-02-03T04:05:06.789Z`, of years with four digits: each record has one.
-pub fn in_milliseconds(since_1970: Duration) -> [u8; 24] {
+pub fn format_rfc3339_millis(since_1970: Duration) -> [u8; 24] {
     let seconds = since_1970.as_secs();
-    let (year, month, day) = date(seconds / 86_400);
+    let (year, month, day) = date_from_days(seconds / 86_400);
     let mut text = *b"0000-00-00T00:00:00.000Z";
     let mut put = |end: usize, digits: usize, mut number: u64| {
         for letter in text[end - digits..end].iter_mut().rev() {
@@ -54,7 +54,7 @@ pub fn in_milliseconds(since_1970: Duration) -> [u8; 24] {
 }
 
 /// Of a day since 1970; the inverse of `days`.
-fn date(days: u64) -> (u64, u64, u64) {
+fn date_from_days(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -65,14 +65,14 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year, of_year, day - (153 * month + 2) / 5 + 1)
 }
 
-fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
+fn parse_three_numbers(text: &str, between: char) -> Option<[u64; 3]> {
     let mut parts = text.split(between).map(|part| part.parse().ok().filter(|number| *number < 10_000));
     let numbers = [parts.next()??, parts.next()??, parts.next()??];
     parts.next().is_none().then_some(numbers)
 }
 
 /// Since 1970. Years that begin in March have their leap day last.
-fn days(year: u64, month: u64, day: u64) -> u64 {
+fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let of_years = year * 365 + year / 4 - year / 100 + year / 400;
     let of_months = (153 * month + 2) / 5;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_seconds_since_1970_or_nothing() {
+    fn parses_timestamps_and_rejects_invalid_ones() {
         for (text, expected) in [
             ("1970-01-01T00:00:00Z", Some(0)),
             ("2000-02-29T23:59:59Z", Some(951_868_799)),
@@ -96,7 +96,7 @@ mod tests {
             ("2024-03-01", None),
             ("", None),
         ] {
-            assert_eq!(seconds(text), expected, "{text}");
+            assert_eq!(parse_rfc3339(text), expected, "{text}");
         }
         for (text, expected) in [
             ("Tue, 14 Nov 2023 22:13:20 GMT", Some(1_700_000_000)),
@@ -105,19 +105,19 @@ mod tests {
             ("2023-11-14T22:13:20Z", None),
             ("", None),
         ] {
-            assert_eq!(seconds_of_http(text), expected, "{text}");
+            assert_eq!(parse_http_date(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn formatted_timestamps_parse_back_to_the_same_value() {
         for (at, written) in [(0, "1970-01-01T00:00:00Z"), (951_868_799, "2000-02-29T23:59:59Z")] {
-            assert_eq!(text(at), written);
+            assert_eq!(format_rfc3339(at), written);
         }
         for at in (0..10_000_000_000).step_by(7_777_777) {
-            let written = text(at);
-            assert_eq!(seconds(&written), Some(at));
-            let milliseconds = in_milliseconds(Duration::from_millis(at * 1000 + at % 1000));
+            let written = format_rfc3339(at);
+            assert_eq!(parse_rfc3339(&written), Some(at));
+            let milliseconds = format_rfc3339_millis(Duration::from_millis(at * 1000 + at % 1000));
             let expected = format!("{}.{:03}Z", written.trim_end_matches('Z'), at % 1000);
             assert_eq!(std::str::from_utf8(&milliseconds), Ok(expected.as_str()));
         }

@@ -243,7 +243,7 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usi
 /// The providers, as a JSON array of `{"slug", "base_url", "dialect"}`.
 #[pyfunction]
 pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
-    PyBytes::new(py, penstock_core::catalogue().to_string().as_bytes())
+    PyBytes::new(py, penstock_core::providers_json().to_string().as_bytes())
 }
 
 /// The JSON Schema of a config.

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::ApiFormat,
     operation::Operation,
-    tokens::{Encoding, count, count_answer, count_messages, encoding_for},
-    usage::{Deltas, Usage},
+    tokens::{Encoding, count_request_body, count_response_body, count_text, encoding_for_model},
+    usage::{DeltaText, Usage},
 };
 
 use crate::{
@@ -57,7 +57,7 @@ pub enum CountableResponse {
     /// A whole answer of JSON.
     Complete(Bytes),
     /// The text of a stream.
-    Deltas(Deltas),
+    Deltas(DeltaText),
     /// So many bytes passed and were not kept.
     ByteLength(u64),
     /// What it cost may stand in it.
@@ -186,16 +186,18 @@ impl CountJob {
             }
         }
         let asked = self.input.as_ref()?;
-        let encoding = encoding_for(self.record.log.resolved_model());
-        let input = count_messages(encoding, &asked.body).unwrap_or(asked.body_bytes / BYTES_PER_TOKEN);
+        let encoding = encoding_for_model(self.record.log.resolved_model());
+        let input = count_request_body(encoding, &asked.body).unwrap_or(asked.body_bytes / BYTES_PER_TOKEN);
         Some(estimated_usage(input, self.count_response(encoding)))
     }
 
     fn count_response(&self, encoding: Encoding) -> usize {
         match &self.response {
-            _ if self.operation.embeds() => 0,
-            CountableResponse::Complete(body) => count_answer(encoding, body).unwrap_or_default(),
-            CountableResponse::Deltas(deltas) => deltas.in_proportion(count(encoding, &deltas.text())),
+            _ if self.operation.is_embedding() => 0,
+            CountableResponse::Complete(body) => count_response_body(encoding, body).unwrap_or_default(),
+            CountableResponse::Deltas(deltas) => {
+                deltas.extrapolate_tokens(count_text(encoding, &deltas.buffered_text()))
+            }
             CountableResponse::ByteLength(length) => *length as usize / BYTES_PER_TOKEN,
             CountableResponse::Compressed(packed) => packed.compressed_length() / BYTES_PER_TOKEN,
         }
@@ -203,9 +205,9 @@ impl CountJob {
 
     fn estimate_usage(&self) -> Option<Usage> {
         let length = match &self.response {
-            _ if self.operation.embeds() => 0,
+            _ if self.operation.is_embedding() => 0,
             CountableResponse::Complete(body) => body.len(),
-            CountableResponse::Deltas(deltas) => deltas.length(),
+            CountableResponse::Deltas(deltas) => deltas.total_bytes(),
             CountableResponse::ByteLength(length) => *length as usize,
             CountableResponse::Compressed(packed) => packed.compressed_length(),
         };

@@ -1,6 +1,6 @@
 //! A config as it is being read: the table of its keys, and what becomes of them.
 
-use penstock_llm::catalog::{self, Form};
+use penstock_llm::catalog::{self, ValueFormat};
 use serde_json::Value;
 
 use super::{ConfigReader, Deployments, Node};
@@ -226,15 +226,15 @@ impl ConfigDraft {
     fn set_key(&mut self, key: &str, value: &Value, reading: &mut ConfigReader) -> bool {
         if let Some(field) = CONFIG_KEYS.iter().find(|field| field.key == key) {
             (field.parse)(self, value, reading);
-        } else if let Some(option) = catalog::option(key) {
-            let text = match option.form() {
-                Form::Line => reading.read_string(value),
-                Form::Lines => reading.read_multiline_string(value),
-                Form::Document => reading.read_json_document(value),
-                Form::Flag => reading.read_flag(value),
+        } else if let Some(option) = catalog::find_option(key) {
+            let text = match option.value_format() {
+                ValueFormat::SingleLine => reading.read_string(value),
+                ValueFormat::MultiLine => reading.read_multiline_string(value),
+                ValueFormat::JsonObject => reading.read_json_document(value),
+                ValueFormat::Boolean => reading.read_flag(value),
             };
             if let Some(text) = text {
-                self.target.options.put(option, text);
+                self.target.options.insert_if_absent(option, text);
             }
         } else if UNSUPPORTED_KEYS.contains(&key) {
             reading.report_problem("is not available in this version");
@@ -292,7 +292,8 @@ impl ConfigDraft {
 /// A provider's name. One that nobody has may be known to a later version, but not to who saves it now.
 fn parse_provider(value: &Value, reading: &mut ConfigReader) -> Option<String> {
     let name = reading.read_string(value)?;
-    let is_known = || name.strip_prefix('@').map_or_else(|| catalog::find(&name).is_some(), |slug| !slug.is_empty());
+    let is_known =
+        || name.strip_prefix('@').map_or_else(|| catalog::find_provider(&name).is_some(), |slug| !slug.is_empty());
     if reading.should_lint() && !is_known() {
         reading.report_expected("the name of a provider (docs/providers.md), or `@slug` of a saved one", value);
     }

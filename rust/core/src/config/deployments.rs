@@ -41,7 +41,7 @@ impl Deployments {
     pub fn add_options(&self, provider: &dyn Provider, model: &str, options: &mut Options) {
         let own = self.0.iter().find(|one| one.alias == model).or_else(|| self.0.iter().find(|one| one.is_default));
         if let Some(own) = own {
-            own.options.told_to(provider, options);
+            own.options.copy_accepted_by(provider, options);
         }
     }
 }
@@ -50,11 +50,11 @@ impl Deployment {
     fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let mut read = Self::default();
         reading.read_keys(value, |reading, key, value| {
-            match (key, catalog::option(key)) {
+            match (key, catalog::find_option(key)) {
                 ("alias", _) => read.alias = reading.read_string(value).unwrap_or_default(),
                 ("is_default", _) => read.is_default = reading.read_boolean(value).unwrap_or_default(),
                 ("deployment_id" | "api_version", Some(option)) => {
-                    reading.read_string(value).into_iter().for_each(|text| read.options.put(option, text));
+                    reading.read_string(value).into_iter().for_each(|text| read.options.insert_if_absent(option, text));
                 }
                 _ => return false,
             }
@@ -99,7 +99,7 @@ mod tests {
             {"deploymentId": "d2", "alias": "o3", "apiVersion": "2024-10-21", "isDefault": true}]);
         let (deployments, problems) = parse(&list);
         assert!(problems.is_empty(), "{problems:?}");
-        let azure = catalog::find("azure-openai").unwrap();
+        let azure = catalog::find_provider("azure-openai").unwrap();
         let of = |model| {
             let mut told = Options::default();
             deployments.add_options(azure, model, &mut told);
@@ -107,7 +107,7 @@ mod tests {
         };
         assert_eq!(of("gpt-4o"), (Some("d1".into()), Some("v1".into())));
         assert_eq!(of("other"), (Some("d2".into()), Some("2024-10-21".into())));
-        let openai = catalog::find("openai").unwrap();
+        let openai = catalog::find_provider("openai").unwrap();
         let mut told = Options::default();
         deployments.add_options(openai, "gpt-4o", &mut told);
         assert_eq!(told.get("deployment_id"), None);

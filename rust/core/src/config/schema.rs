@@ -1,6 +1,6 @@
 //! The JSON Schema of configs, for editors: made of the same table that the parser reads.
 
-use penstock_llm::catalog::{self, Form};
+use penstock_llm::catalog::{self, ValueFormat};
 use serde_json::{Map, Value, json};
 
 use crate::config::config_parser::CONFIG_KEYS;
@@ -64,14 +64,14 @@ pub fn config_schema() -> Value {
     let read = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
     let mut properties: Map<_, _> =
         CONFIG_KEYS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
-    for provider in catalog::all() {
+    for provider in catalog::all_providers() {
         for option in provider.options() {
             for name in [option.key.to_owned(), option.header.replace('-', "_")] {
-                let kind = match option.form() {
-                    Form::Line => "#/$defs/text",
-                    Form::Lines => "#/$defs/lines",
-                    Form::Document => "#/$defs/document",
-                    Form::Flag => "#/$defs/flag",
+                let kind = match option.value_format() {
+                    ValueFormat::SingleLine => "#/$defs/text",
+                    ValueFormat::MultiLine => "#/$defs/lines",
+                    ValueFormat::JsonObject => "#/$defs/document",
+                    ValueFormat::Boolean => "#/$defs/flag",
                 };
                 properties
                     .entry(name)
@@ -80,7 +80,7 @@ pub fn config_schema() -> Value {
         }
     }
     let mut shared = read(SHARED_DEFS);
-    let known: Vec<_> = catalog::all().map(catalog::Provider::slug).collect();
+    let known: Vec<_> = catalog::all_providers().map(catalog::Provider::slug).collect();
     shared["provider"] =
         json!({"anyOf": [{"enum": known}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,

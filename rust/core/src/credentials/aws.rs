@@ -6,7 +6,7 @@ use std::{
 };
 
 use penstock_llm::{
-    catalog::{AmazonKeys, Keys, Role},
+    catalog::{AmazonKeys, AssumeRole, AwsCredentials},
     xml,
 };
 
@@ -20,8 +20,8 @@ const WEB_IDENTITY_SESSION_NAME: &str = "penstock";
 /// The keys of a role, for who has these.
 pub async fn assume_role(
     upstream: &Upstream,
-    role: &Role,
-    with: &Keys,
+    role: &AssumeRole,
+    with: &AwsCredentials,
 ) -> Result<(IssuedCredential, Duration), String> {
     let mut fields = vec![
         ("Action", "AssumeRole"),
@@ -31,8 +31,14 @@ pub async fn assume_role(
     ];
     fields.extend(role.external_id.as_deref().map(|id| ("ExternalId", id)));
     let form = token_endpoint::encode_form(&fields);
-    let Keys { id, secret, token: session } = with;
-    let with = AmazonKeys { service: "sts", region: &role.region, id, secret, token: session.as_deref() };
+    let AwsCredentials { access_key_id: id, secret_access_key: secret, session_token: session } = with;
+    let with = AmazonKeys {
+        service: "sts",
+        region: &role.region,
+        access_key_id: id,
+        secret_access_key: secret,
+        session_token: session.as_deref(),
+    };
     let signed = |base: &BaseUrl| {
         let mut head = build_partial_head(base);
         head.extend_from_slice(b"\r\n");
@@ -46,7 +52,7 @@ pub async fn assume_role(
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)
     };
-    parse_sts_response(token_endpoint::post_form(upstream, &role.endpoint, &form, signed).await?)
+    parse_sts_response(token_endpoint::post_form(upstream, &role.sts_endpoint, &form, signed).await?)
 }
 
 /// The keys of a role, for whom somebody else vouches with a token.

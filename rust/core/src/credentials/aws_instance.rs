@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use penstock_llm::catalog::{Machine, is_sts, sts};
+use penstock_llm::catalog::{AwsMachineIdentity, is_sts_url, sts_endpoint};
 use serde::Deserialize;
 
 use super::{IssuedCredential, aws};
@@ -24,14 +24,14 @@ const ROLE_CREDENTIALS_PATH: &str = "/latest/meta-data/iam/security-credentials/
 pub async fn fetch_machine_keys(
     upstream: &Upstream,
     own: &WorkloadIdentity,
-    asked: &Machine,
+    asked: &AwsMachineIdentity,
 ) -> Result<(IssuedCredential, Duration), String> {
     let found = if let Some(file) = &own.aws_web_identity_token_file {
         let role =
             own.aws_role_arn.as_deref().ok_or("identity.aws_web_identity_token_file needs identity.aws_role_arn")?;
         // It vouches for this machine: no provider can have it sent elsewhere.
-        let endpoint = own.aws_sts_endpoint.as_deref().or(Some(&*asked.endpoint).filter(|url| is_sts(url)));
-        let regional = sts(&asked.region);
+        let endpoint = own.aws_sts_endpoint.as_deref().or(Some(&*asked.endpoint).filter(|url| is_sts_url(url)));
+        let regional = sts_endpoint(&asked.region);
         aws::assume_role_with_web_identity(upstream, (role, endpoint.unwrap_or(&regional)), &read_file(file).await?)
             .await
     } else if let Some(url) = &own.aws_container_url {

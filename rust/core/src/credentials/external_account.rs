@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use penstock_llm::catalog::{ExternalAccount, Source};
+use penstock_llm::catalog::{ExternalAccount, SubjectTokenSource};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -26,14 +26,14 @@ pub async fn fetch_token(
 ) -> Result<(IssuedCredential, Duration), String> {
     let vouched = read_subject_token(upstream, own, account).await?;
     // What vouches for the machine, and what comes of it, goes to nobody but who its operator trusts.
-    let is_machines = matches!(account.source, Source::File(_));
-    let exchange = if is_machines { &own.google_sts_url } else { &account.exchange };
+    let is_machines = matches!(account.subject_token_source, SubjectTokenSource::File(_));
+    let exchange = if is_machines { &own.google_sts_url } else { &account.token_url };
     let form = token_endpoint::encode_form(&[
         ("grant_type", GRANT_TYPE),
         ("audience", &account.audience),
         ("scope", account.scope),
         ("requested_token_type", ACCESS_TOKEN_TYPE),
-        ("subject_token_type", &account.token_type),
+        ("subject_token_type", &account.subject_token_type),
         ("subject_token", &vouched),
     ]);
     let given = token_endpoint::request_token(upstream, exchange, &form).await?;
@@ -55,8 +55,8 @@ async fn read_subject_token(
     own: &WorkloadIdentity,
     account: &ExternalAccount,
 ) -> Result<String, String> {
-    let said = match &account.source {
-        Source::File(path) => match &own.google_token_file {
+    let said = match &account.subject_token_source {
+        SubjectTokenSource::File(path) => match &own.google_token_file {
             // Whoever stores a provider may not have any file of the machine's sent to somebody.
             Some(file) if file.as_os_str() == path.as_str() => aws_instance::read_file(file).await?,
             Some(_) => {
@@ -64,7 +64,7 @@ async fn read_subject_token(
             }
             None => return Err("identity.google_token_file is not set".into()),
         },
-        Source::Url { url, fields } => {
+        SubjectTokenSource::Url { url, headers: fields } => {
             let (address, query) = url.split_at(url.find('?').unwrap_or(url.len()));
             if !query.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
                 return Err("the url of `credential_source` has a query that cannot be asked for".into());
@@ -83,7 +83,7 @@ async fn read_subject_token(
             String::from_utf8(body.to_vec()).map_err(|_| format!("what {address} says is no text"))?
         }
     };
-    let Some(member) = &account.member else { return Ok(said.trim().to_owned()) };
+    let Some(member) = &account.token_field else { return Ok(said.trim().to_owned()) };
     let said: Value =
         serde_json::from_str(&said).map_err(|_| "the token is not in JSON, as its format says".to_owned())?;
     said[member]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use penstock_llm::catalog::{Federated, Voucher};
+use penstock_llm::catalog::{ClientAssertion, FederatedApplication};
 use serde::Deserialize;
 
 use super::{IssuedCredential, entra};
@@ -33,14 +33,14 @@ pub async fn fetch_managed_token(
 pub async fn fetch_federated_token(
     upstream: &Upstream,
     own: &WorkloadIdentity,
-    asked: &Federated,
+    asked: &FederatedApplication,
 ) -> Result<(IssuedCredential, Duration), String> {
     let lacks = |setting: &str, option: &str| format!("neither identity.{setting} nor {option} is set");
     let tenant = asked.tenant.as_ref().or(own.azure_tenant_id.as_ref());
     let tenant = tenant.ok_or_else(|| lacks("azure_tenant_id", "azure_workload_tenant_id"))?;
-    let client = asked.client.as_ref().or(own.azure_client_id.as_ref());
+    let client = asked.client_id.as_ref().or(own.azure_client_id.as_ref());
     let client = client.ok_or_else(|| lacks("azure_client_id", "azure_workload_client_id"))?;
-    let vouched = fetch_client_assertion(own, &asked.voucher).await?;
+    let vouched = fetch_client_assertion(own, &asked.client_assertion).await?;
     // What vouches for the machine goes to nobody but who its operator trusts.
     entra::fetch_token(
         upstream,
@@ -51,11 +51,11 @@ pub async fn fetch_federated_token(
     .await
 }
 
-async fn fetch_client_assertion(own: &WorkloadIdentity, voucher: &Voucher) -> Result<String, String> {
+async fn fetch_client_assertion(own: &WorkloadIdentity, voucher: &ClientAssertion) -> Result<String, String> {
     match (&own.azure_federated_token_file, voucher) {
         (Some(file), _) => aws_instance::read_file(file).await,
-        (None, Voucher::Workload) => Err("identity.azure_federated_token_file is not set".into()),
-        (None, Voucher::Any { managed }) => {
+        (None, ClientAssertion::WorkloadTokenFile) => Err("identity.azure_federated_token_file is not set".into()),
+        (None, ClientAssertion::TokenFileOrManagedIdentity { managed_client_id: managed }) => {
             match fetch_managed_token(own, TOKEN_EXCHANGE_RESOURCE, managed.as_deref()).await? {
                 (IssuedCredential::Token(token), _) => Ok(token),
                 _ => Err("what was given is no token".into()),

@@ -20,7 +20,7 @@ use std::{
 
 use aws_lc_rs::signature::RsaKeyPair;
 use penstock_llm::{
-    catalog::{AmazonKeys, Grant, Keys, Machine, Role, Signature},
+    catalog::{AmazonKeys, AssumeRole, AwsCredentials, AwsMachineIdentity, Grant, SigningKeys},
     operation::Operation,
 };
 
@@ -80,7 +80,7 @@ async fn issue_credential(
         Grant::ExternalAccount(account) => {
             external_account::fetch_token(&gateway.upstream, &gateway.settings.identity, account).await
         }
-        Grant::Application { authority, tenant, client, secret, scope } => {
+        Grant::EntraApplication { authority, tenant, client_id: client, client_secret: secret, scope } => {
             entra::fetch_token(
                 &gateway.upstream,
                 (authority, tenant),
@@ -89,37 +89,39 @@ async fn issue_credential(
             )
             .await
         }
-        Grant::Managed { resource, client } => {
+        Grant::ManagedIdentity { resource, client_id: client } => {
             managed_identity::fetch_managed_token(&gateway.settings.identity, resource, client.as_deref()).await
         }
-        Grant::Federated(asked) => {
+        Grant::FederatedApplication(asked) => {
             managed_identity::fetch_federated_token(&gateway.upstream, &gateway.settings.identity, asked).await
         }
-        Grant::Role(role) => {
+        Grant::AssumeRole(role) => {
             aws::assume_role(&gateway.upstream, role, &resolve_source_keys(gateway, role).await?).await
         }
-        Grant::Machine(asked) => {
+        Grant::AwsMachineIdentity(asked) => {
             aws_instance::fetch_machine_keys(&gateway.upstream, &gateway.settings.identity, asked).await
         }
-        Grant::SealedKey { pem, passphrase } => {
+        Grant::EncryptedKey { pem, passphrase } => {
             encrypted_key::decrypt_key(&gateway.shared.credential_cache, pem.clone(), passphrase.clone()).await
         }
     }
 }
 
 /// The keys of who takes a role on.
-async fn resolve_source_keys(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, String> {
-    if let Some(keys) = &role.keys {
+async fn resolve_source_keys(gateway: &Gateway, role: &AssumeRole) -> std::result::Result<AwsCredentials, String> {
+    if let Some(keys) = &role.source_credentials {
         return Ok(keys.clone());
     }
-    let (region, endpoint) = (role.region.clone(), role.endpoint.clone());
-    let own = Grant::Machine(Machine { region, endpoint, service: "sts" });
+    let (region, endpoint) = (role.region.clone(), role.sts_endpoint.clone());
+    let own = Grant::AwsMachineIdentity(AwsMachineIdentity { region, endpoint, service: "sts" });
     let found =
         gateway.shared.credential_cache.get_or_fetch(&own, || Box::pin(issue_credential(gateway, &own))).await?;
     match &*found {
-        IssuedCredential::AccessKeys { id, secret, token } => {
-            Ok(Keys { id: id.clone(), secret: secret.clone(), token: Some(token.clone()) })
-        }
+        IssuedCredential::AccessKeys { id, secret, token } => Ok(AwsCredentials {
+            access_key_id: id.clone(),
+            secret_access_key: secret.clone(),
+            session_token: Some(token.clone()),
+        }),
         IssuedCredential::Token(_) | IssuedCredential::PrivateKey(_) | IssuedCredential::ModelName(_) => {
             Err("what was given are no keys".into())
         }
@@ -128,7 +130,7 @@ async fn resolve_source_keys(gateway: &Gateway, role: &Role) -> std::result::Res
 
 /// A body, and what a signature says of it: objects are signed without, all else must be here before any of it is sent.
 pub async fn prepare_payload(target: &Target<'_>, operation: Operation, body: Body) -> Result<(Body, PayloadDigest)> {
-    if target.provider.storage(operation).is_some() {
+    if target.provider.object_storage_service(operation).is_some() {
         return Ok((body, PayloadDigest::compute(b"")));
     }
     let bytes = body.collect().await?;
@@ -146,24 +148,32 @@ pub fn sign_head(
     let provider = target.provider;
     let lacks = |message| Error::ProviderOptionInvalid { provider: provider.slug(), message };
     let with = match (target.grant.as_deref(), issued) {
-        (Some(grant), Some(IssuedCredential::AccessKeys { id, secret, token })) => grant
-            .signs()
-            .map(|(service, region)| Signature::Amazon(AmazonKeys { service, region, id, secret, token: Some(token) })),
+        (Some(grant), Some(IssuedCredential::AccessKeys { id, secret, token })) => {
+            grant.aws_signing_scope().map(|(service, region)| {
+                SigningKeys::Amazon(AmazonKeys {
+                    service,
+                    region,
+                    access_key_id: id,
+                    secret_access_key: secret,
+                    session_token: Some(token),
+                })
+            })
+        }
         (Some(_), Some(IssuedCredential::PrivateKey(_))) | (None, _) => {
-            provider.signature(&target.options).map_err(lacks)?
+            provider.signing_keys(&target.options).map_err(lacks)?
         }
         (Some(_), _) => None,
     };
     let (authority, now) = (target.base_url.origin.authority(), SystemTime::now());
     match with {
         None => Ok(()),
-        Some(Signature::Amazon(keys)) => {
-            let storage = provider.storage(operation);
+        Some(SigningKeys::Amazon(keys)) => {
+            let storage = provider.object_storage_service(operation);
             let keys = AmazonKeys { service: storage.unwrap_or(keys.service), ..keys };
             let payload = storage.is_none().then_some(payload);
             sigv4::sign_head(&keys, head, (&authority, payload), now).map_err(lacks)
         }
-        Some(Signature::Oracle(key)) => {
+        Some(SigningKeys::Oracle(key)) => {
             let opened = if let Some(IssuedCredential::PrivateKey(opened)) = issued { Some(&**opened) } else { None };
             oracle::sign_head(&key, opened, head, (&authority, payload, now)).map_err(lacks)
         }

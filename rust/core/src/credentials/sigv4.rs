@@ -22,8 +22,13 @@ pub fn sign_head(
     (authority, payload): (&str, Option<&PayloadDigest>),
     now: SystemTime,
 ) -> Result<(), String> {
-    let credentials =
-        Credentials::new(with.id, with.secret, with.token.map(ToOwned::to_owned), None, env!("CARGO_PKG_NAME"));
+    let credentials = Credentials::new(
+        with.access_key_id,
+        with.secret_access_key,
+        with.session_token.map(ToOwned::to_owned),
+        None,
+        env!("CARGO_PKG_NAME"),
+    );
     let (identity, keeps_objects) = (credentials.into(), payload.is_none());
     let params = v4::SigningParams::builder()
         .identity(&identity)
@@ -77,9 +82,9 @@ mod tests {
     const TEST_SUITE_KEYS: AmazonKeys<'_> = AmazonKeys {
         service: "service",
         region: "us-east-1",
-        id: "AKIDEXAMPLE",
-        secret: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
-        token: None,
+        access_key_id: "AKIDEXAMPLE",
+        secret_access_key: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+        session_token: None,
     };
     const SIGNED_AT_SECONDS: u64 = 1_440_938_160;
 
@@ -115,21 +120,21 @@ mod tests {
     #[test]
     fn sends_and_signs_session_token_but_never_the_secret() {
         let token = "6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267";
-        let head = sign_request_line(&AmazonKeys { token: Some(token), ..TEST_SUITE_KEYS }, "GET /", b"");
+        let head = sign_request_line(&AmazonKeys { session_token: Some(token), ..TEST_SUITE_KEYS }, "GET /", b"");
         assert!(head.contains(&format!("x-amz-security-token: {token}\r\n")), "{head}");
         assert!(
             head.contains("Signature=07ec1639c89043aa0e3e2de82b96708f198cceab042d4a97044c66dd9f74e7f8\r\n"),
             "{head}"
         );
         let head = sign_request_line(
-            &AmazonKeys { token: Some("session"), ..TEST_SUITE_KEYS },
+            &AmazonKeys { session_token: Some("session"), ..TEST_SUITE_KEYS },
             "POST /model/a%3Ab/converse",
             b"{}",
         );
         assert!(head.contains("x-amz-security-token: session\r\n"), "{head}");
         assert!(
             head.contains("SignedHeaders=host;x-amz-date;x-amz-security-token,")
-                && !head.contains(TEST_SUITE_KEYS.secret)
+                && !head.contains(TEST_SUITE_KEYS.secret_access_key)
         );
     }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
     tokens,
-    translation::{self, Lost, Refusal, Unsaid},
+    translation::{self, DroppedFields, DroppedParams, RequestError},
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 
 /// What a provider does not offer is refused, but for what is done for it here.
 pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> {
-    if target.provider.serves(operation) || operation.counts_tokens() {
+    if target.provider.supports(operation) || operation.counts_tokens() {
         return Ok(());
     }
     Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() })
@@ -28,12 +28,12 @@ pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> 
 /// Whether nobody else can say it. For models that a provider counts in another dialect there is a wire.
 pub fn should_count_locally(call: &Call<'_>, target: &Target<'_>) -> bool {
     let operation = call.route.operation;
-    operation.counts_tokens() && !target.is_passthrough && !target.provider.offers_itself(operation)
+    operation.counts_tokens() && !target.is_passthrough && !target.provider.supports_natively(operation)
 }
 
 /// The request, where it may be refused as one to count and answered all the same: not every model counts.
 pub fn retain_for_local_count(call: &Call<'_>, target: &Target<'_>, body: &Body) -> Option<Bytes> {
-    let may_be_refused = call.route.operation.counts_tokens() && !target.provider.counts_with_every_model();
+    let may_be_refused = call.route.operation.counts_tokens() && !target.provider.can_count_tokens_with_every_model();
     match body {
         Body::Complete(body) if may_be_refused && !target.is_passthrough => Some(body.clone()),
         _ => None,
@@ -55,7 +55,7 @@ pub async fn count_after_rejection(
     refused.discard().await;
     let served = count_locally(call, Body::Complete(body), &facts.model, grace).await?;
     if facts.dropped_fields.is_none() {
-        (facts.dropped_params, facts.dropped_fields) = (Lost::default(), Some(Unsaid::default()));
+        (facts.dropped_params, facts.dropped_fields) = (DroppedParams::default(), Some(DroppedFields::default()));
     }
     facts.dropped_params.add(call.route.operation.id());
     Ok(served)
@@ -64,11 +64,11 @@ pub async fn count_after_rejection(
 /// Roughly, in the vocabulary of the model where that is known.
 pub async fn count_locally(call: &Call<'_>, body: Body, model: &str, grace: &CoarseTimer) -> Result<UpstreamResponse> {
     let body = body.collect().await?;
-    let (dialect, encoding) = (call.client_api_format(), tokens::encoding_for(model));
+    let (dialect, encoding) = (call.client_api_format(), tokens::encoding_for_model(model));
     // The first of an encoding unpacks its vocabulary. Counting neither panics nor is cancelled, unless the process ends.
     let counting = tokio::task::spawn_blocking(move || tokens::count_request(dialect, encoding, &body));
     let count = counting.await.map_err(|_| Error::Draining)?;
-    let count = count.map_err(|Refusal { path, message }| Error::TokensUncountable { path, message })?;
-    let told = translation::counted(call.route.operation, count as u64);
+    let count = count.map_err(|RequestError { path, message }| Error::TokensUncountable { path, message })?;
+    let told = translation::encode_token_count(call.route.operation, count as u64);
     Ok(UpstreamResponse::from_gateway(told.into(), dialect, grace))
 }

@@ -38,7 +38,10 @@ pub async fn fetch_model_list(
             Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),
             None => asking.await?,
         };
-        if translation.is_carried || incoming.head.status != 200 || !delivery::is_uncompressed(&incoming.head.headers) {
+        if translation.is_passthrough
+            || incoming.head.status != 200
+            || !delivery::is_uncompressed(&incoming.head.headers)
+        {
             let incoming = translate::translate_response(call, translation, incoming, &mut deadline).await?;
             return Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline));
         }
@@ -48,7 +51,7 @@ pub async fn fetch_model_list(
         room = room.saturating_sub(read.len());
         let (page, goes_on);
         (translation, page, goes_on) = run_offloaded(read.len(), move || {
-            let goes_on = translation.turns(&read);
+            let goes_on = translation.advance_page(&read);
             (translation, read, goes_on)
         })
         .await?;
@@ -57,7 +60,7 @@ pub async fn fetch_model_list(
             return Err(translate::unreadable_response_error("its list does not end"));
         }
         if !goes_on {
-            let told = run_offloaded(MAX_LIST_BYTES - room, move || translation.whole_list(&pages)).await?;
+            let told = run_offloaded(MAX_LIST_BYTES - room, move || translation.merge_model_pages(&pages)).await?;
             let told = told.map_err(|broken| translate::unreadable_response_error(&broken.0))?;
             head.headers = translate::with_content_type(head.headers, b"application/json");
             let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(told.into()) };

@@ -61,7 +61,7 @@ impl CachePolicy {
 pub fn has_no_side_effects(operation: Operation, method: &str, path: &str) -> bool {
     let is_question = match operation {
         Operation::Proxy => is_inference_path(path),
-        operation => operation.is_question(),
+        operation => operation.is_cacheable(),
     };
     is_question && method == "POST"
 }
@@ -325,7 +325,7 @@ mod tests {
             "/batches",
             "/",
         ] {
-            assert!(!kept(Operation::of("POST", path), "POST", path), "{path}");
+            assert!(!kept(Operation::from_method_and_path("POST", path), "POST", path), "{path}");
             assert!(!kept(Operation::Proxy, "POST", path), "{path}");
         }
         assert!(kept(Operation::ImageGenerate, "POST", "/images/generations"));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use penstock_llm::{
     api_format::ApiFormat,
-    catalog::{OfGoogle, Stated},
+    catalog::{GooglePathOptions, PathOptions},
     operation::Operation,
 };
 use percent_encoding::percent_decode_str;
@@ -14,7 +14,7 @@ pub struct Route<'r> {
     pub operation: Operation,
     /// After `/v1` or `/v1/proxy`, with its leading slash.
     pub path: &'r str,
-    pub path_params: Stated<'r>,
+    pub path_params: PathOptions<'r>,
 }
 
 /// The methods that are told to who asked with none of the data plane.
@@ -71,7 +71,7 @@ impl<'r> Route<'r> {
                 .or_else(|| Self::parse_cohere(path));
         };
         match rest.strip_prefix("/proxy").filter(|rest| rest.starts_with('/')) {
-            Some(raw) => Some(Self { operation: Operation::Proxy, path: raw, path_params: Stated::default() }),
+            Some(raw) => Some(Self { operation: Operation::Proxy, path: raw, path_params: PathOptions::default() }),
             None => Some(Self::parse_vertex(method, "/v1", rest).unwrap_or_else(|| Self::from_path(method, rest))),
         }
     }
@@ -84,7 +84,7 @@ impl<'r> Route<'r> {
             }
             // A client whose base has its own `/v1` says it twice.
             Self { operation: Operation::Proxy, path, .. } => {
-                Operation::of(method, strip_path_prefix(path, "/v1").unwrap_or(path))
+                Operation::from_method_and_path(method, strip_path_prefix(path, "/v1").unwrap_or(path))
             }
             Self { operation, .. } => operation,
         }
@@ -98,25 +98,25 @@ impl<'r> Route<'r> {
                 || path.starts_with("/threads/") && (path.ends_with("/runs") || path.ends_with("/submit_tool_outputs"))
         };
         let is_claudes = || is_vertex_claude_path(path) && path.ends_with(STREAM_RAW_PREDICT);
-        self.effective_operation(method).ends_with_event() || method == "POST" && (is_run() || is_claudes())
+        self.effective_operation(method).has_terminal_event() || method == "POST" && (is_run() || is_claudes())
     }
 
     /// The path of a request for a WebSocket.
     pub fn parse_websocket(path: &'r str) -> Option<Self> {
         let route = Self::parse("GET", path)?;
         let is_raw = path.starts_with("/v1/proxy/");
-        let operation = if is_raw { Operation::Proxy } else { Operation::of_socket(route.path) };
+        let operation = if is_raw { Operation::Proxy } else { Operation::from_websocket_path(route.path) };
         Some(Self { operation, ..route })
     }
 
     fn from_path(method: &str, path: &'r str) -> Self {
-        Self { operation: Operation::of(method, path), path, path_params: Stated::default() }
+        Self { operation: Operation::from_method_and_path(method, path), path, path_params: PathOptions::default() }
     }
 
     /// The paths of Google's own clients, whose API has versions of its own; what is not read goes on under the same.
     fn parse_google(method: &str, path: &'r str) -> Option<Self> {
         if GOOGLE_UPLOAD_PATHS.contains(&path) {
-            return Some(Self { operation: Operation::Proxy, path, path_params: Stated::default() });
+            return Some(Self { operation: Operation::Proxy, path, path_params: PathOptions::default() });
         }
         let (version, rest) =
             GOOGLE_VERSIONS.iter().find_map(|version| Some((*version, strip_path_prefix(path, version)?)))?;
@@ -124,8 +124,11 @@ impl<'r> Route<'r> {
             return Some(route);
         }
         let route = Self::from_path(method, rest);
-        let stated = Stated { google: Some(OfGoogle { version, place: None }), ..Stated::default() };
-        let is_read = route.operation.dialect() == Some(ApiFormat::Gemini);
+        let stated = PathOptions {
+            google: Some(GooglePathOptions { version, project_and_location: None }),
+            ..PathOptions::default()
+        };
+        let is_read = route.operation.api_format() == Some(ApiFormat::Gemini);
         Some(if is_read {
             Self { path_params: stated, ..route }
         } else {
@@ -144,9 +147,12 @@ impl<'r> Route<'r> {
             _ => false,
         };
         let place = place.strip_prefix('/').unwrap_or(place);
-        let stated = Stated { google: Some(OfGoogle { version, place: Some(place) }), ..Stated::default() };
+        let stated = PathOptions {
+            google: Some(GooglePathOptions { version, project_and_location: Some(place) }),
+            ..PathOptions::default()
+        };
         let route = Self { path_params: stated, ..Self::from_path(method, models.strip_prefix("/publishers/google")?) };
-        let is_talk = route.operation.dialect() == Some(ApiFormat::Gemini) && !route.operation.embeds();
+        let is_talk = route.operation.api_format() == Some(ApiFormat::Gemini) && !route.operation.is_embedding();
         (is_place && is_talk).then_some(route)
     }
 
@@ -159,25 +165,25 @@ impl<'r> Route<'r> {
     /// The paths of Cohere's own client, which are not read: they go to who has them.
     fn parse_cohere(path: &'r str) -> Option<Self> {
         let is_known = matches!(path, "/v2/chat" | "/v2/embed" | "/v2/rerank");
-        is_known.then_some(Self { operation: Operation::Proxy, path, path_params: Stated::default() })
+        is_known.then_some(Self { operation: Operation::Proxy, path, path_params: PathOptions::default() })
     }
 
     /// The model, where the path names it.
     pub fn model(&self) -> Option<Cow<'r, str>> {
-        self.operation.model_in(self.path).map(|name| percent_decode_str(name).decode_utf8_lossy())
+        self.operation.model_from_path(self.path).map(|name| percent_decode_str(name).decode_utf8_lossy())
     }
 
     /// The paths of Azure's own client: it says there which deployment is meant, or that its API has a version of its own.
     fn parse_azure(method: &str, rest: &'r str) -> Self {
         if let Some(path) = strip_path_prefix(rest, "/v1") {
             return Self {
-                path_params: Stated { version: Some("v1"), ..Stated::default() },
+                path_params: PathOptions { version: Some("v1"), ..PathOptions::default() },
                 ..Self::from_path(method, path)
             };
         }
         let named = rest.strip_prefix("/deployments/").and_then(|named| named.split_at_checked(named.find('/')?));
         let deployed = named.map(|(name, path)| Self {
-            path_params: Stated { deployment: Some(name), ..Stated::default() },
+            path_params: PathOptions { deployment: Some(name), ..PathOptions::default() },
             ..Self::from_path(method, path)
         });
         deployed.filter(|route| route.operation != Operation::Proxy).unwrap_or_else(|| Self::from_path(method, rest))
@@ -263,7 +269,11 @@ mod tests {
     fn reads_version_and_location_from_google_paths() {
         fn parse_route(path: &str) -> (&'static str, &str, Option<(&str, Option<&str>)>) {
             let Route { operation, path, path_params: stated } = Route::parse("POST", path).unwrap();
-            (operation.id(), path, stated.google.map(|OfGoogle { version, place }| (version, place)))
+            (
+                operation.id(),
+                path,
+                stated.google.map(|GooglePathOptions { version, project_and_location: place }| (version, place)),
+            )
         }
         const GENERATE_PATH: &str = "/models/g:generateContent";
         let place = "projects/p/locations/global";
@@ -301,7 +311,7 @@ mod tests {
     #[test]
     fn reads_deployment_and_version_from_azure_paths() {
         let route = |path| {
-            let Route { operation, path, path_params: Stated { deployment, version, .. } } =
+            let Route { operation, path, path_params: PathOptions { deployment, version, .. } } =
                 Route::parse("POST", path).unwrap();
             (operation.id(), path, deployment, version)
         };

@@ -15,7 +15,7 @@ use crate::{
 pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut RequestLog) -> Body {
     match &body {
         Body::Complete(bytes) if should_request_usage(call, target, facts) => {
-            replace_body(include_usage::ask(bytes), body, facts)
+            replace_body(include_usage::request_usage(bytes), body, facts)
         }
         _ => body,
     }
@@ -27,7 +27,7 @@ pub async fn request_usage_blocking(call: &Call<'_>, target: &Target<'_>, body: 
         Body::Complete(bytes) if should_request_usage(call, target, facts) => bytes.clone(),
         _ => return body,
     };
-    let asked = tokio::task::spawn_blocking(move || include_usage::ask(&bytes)).await;
+    let asked = tokio::task::spawn_blocking(move || include_usage::request_usage(&bytes)).await;
     replace_body(asked.ok().flatten(), body, facts)
 }
 
@@ -46,7 +46,7 @@ fn should_request_usage(call: &Call<'_>, target: &Target<'_>, facts: &RequestLog
 
 fn supports_usage_option(call: &Call<'_>, target: &Target<'_>) -> bool {
     let version = call.route.path_params.version.or_else(|| api_version(&call.head.query));
-    include_usage::is_said_when_asked(target.provider, call.route.operation, version, &target.options)
+    include_usage::supports_include_usage(target.provider, call.route.operation, version, &target.options)
         // What comes compressed cannot be taken apart.
         && !target.forward_headers.contains(b"accept-encoding")
 }

@@ -1,7 +1,7 @@
 //! A question of the gateway's own to a target, with its credential and its signature: nothing of a caller's goes along.
 
 use penstock_llm::{
-    catalog::{Asked, Stated},
+    catalog::{PathInfo, PathOptions},
     operation::Operation,
 };
 
@@ -52,16 +52,16 @@ impl<'q> InternalRequest<'q> {
         let issued = issued.as_deref();
         let length = self.body_length();
         let Self { method, path, query, headers: fields, body } = self;
-        let asked = Asked {
+        let asked = PathInfo {
             operation,
             path,
             query,
             prefix: &target.base_url.prefix,
             model: "",
             user: "",
-            streams: false,
-            begun: false,
-            stated: Stated::default(),
+            is_streaming: false,
+            has_prefill: false,
+            path_options: PathOptions::default(),
         };
         let mut head = render_internal_head(target, &asked, (method, fields), (length, issued))?;
         credentials::sign_head(target, operation, issued, (&mut head, &PayloadDigest::compute(body.complete_bytes())))?;

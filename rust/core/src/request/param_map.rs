@@ -1,7 +1,9 @@
 //! Requests for chats, completions and vectors in the words of a provider that speaks `OpenAI`'s dialect with words of its own. Who has
 //! none of its own is not looked at.
 
-use penstock_llm::{catalog::Wording, http_form::form, json::edit, operation::Operation, translation::Unsaid};
+use penstock_llm::{
+    catalog::ParamRules, http_form::form, json::edit, operation::Operation, translation::DroppedFields,
+};
 
 use crate::{
     accounting::record::RequestLog,
@@ -14,17 +16,17 @@ use crate::{
 const MAX_INLINE_BYTES: usize = 128 * 1024;
 
 /// What is said otherwise to this target; `None` where the request goes as it came.
-pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static Wording> {
+pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static ParamRules> {
     let operation = call.route.operation;
     let is_worded =
         matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed) && !target.is_passthrough;
-    is_worded.then(|| target.provider.wording_of(operation, model)).filter(|wording| !wording.is_same())
+    is_worded.then(|| target.provider.param_rules_for_model(operation, model)).filter(|wording| !wording.is_identity())
 }
 
 /// The body with the model or deployment that is asked, where nothing but the body says it.
 pub async fn set_model_in_body(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Result<Body> {
     let operation = call.route.operation;
-    let spliced = target.provider.spliced(operation, &target.options, call.route.path_params);
+    let spliced = target.provider.body_model_override(operation, &target.options, call.route.path_params);
     if let Some(model) = spliced.filter(|_| !target.is_passthrough) {
         body.rewrite_buffered(model_setter(call, model.into_owned())).await?;
     }
@@ -33,7 +35,7 @@ pub async fn set_model_in_body(call: &Call<'_>, target: &Target<'_>, mut body: B
 
 /// What puts a model into the bodies of a call, in the form or the JSON that they are.
 pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static {
-    let kind = call.head.headers.get_str("content-type").filter(|_| call.route.operation.takes_model_in_form());
+    let kind = call.head.headers.get_str("content-type").filter(|_| call.route.operation.has_model_in_form());
     let kind = kind.map(ToOwned::to_owned);
     move |bytes| match kind {
         Some(kind) => form::replace_model(&kind, bytes, &model),
@@ -42,18 +44,18 @@ pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Opt
 }
 
 /// The body in these words; what it says no longer is named to the caller.
-pub async fn apply_param_rules(wording: &'static Wording, body: Body, facts: &mut RequestLog) -> Result<Body> {
+pub async fn apply_param_rules(wording: &'static ParamRules, body: Body, facts: &mut RequestLog) -> Result<Body> {
     let Body::Complete(bytes) = &body else { return Ok(body) };
     let told = if bytes.len() > MAX_INLINE_BYTES {
         let bytes = bytes.clone();
         // Saying neither panics nor is cancelled, unless the process ends.
-        tokio::task::spawn_blocking(move || wording.say(&bytes)).await.map_err(|_| Error::Draining)?
+        tokio::task::spawn_blocking(move || wording.apply(&bytes)).await.map_err(|_| Error::Draining)?
     } else {
-        wording.say(bytes)
+        wording.apply(bytes)
     };
     let Some((told, lost)) = told else { return Ok(body) };
     if !lost.is_empty() {
-        (facts.dropped_params, facts.dropped_fields) = (lost, Some(Unsaid::default()));
+        (facts.dropped_params, facts.dropped_fields) = (lost, Some(DroppedFields::default()));
     }
     Ok(Body::Complete(told.into()))
 }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use penstock_llm::{
-    catalog::{Asked, Credential},
-    operation::{Operation, Takes},
+    catalog::{Credential, PathInfo},
+    operation::{BodyKind, Operation},
     translation::Translation,
 };
 use percent_encoding::percent_decode_str;
@@ -43,7 +43,7 @@ pub enum TransformMode {
 impl TransformMode {
     pub fn from_translation(translation: Option<&Translation>, mends: bool) -> Self {
         match translation {
-            Some(translation) if translation.is_carried => Self::NativeFormat,
+            Some(translation) if translation.is_passthrough => Self::NativeFormat,
             Some(_) => Self::Translated,
             None if mends => Self::ResponseEdited,
             None => Self::Unchanged,
@@ -93,7 +93,7 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
         let message = "its query and header fields are too many words to look for keys in";
         return Err(Error::HeaderInvalid { name: "request", message: message.into() });
     }
-    for (name, value) in target.options.headers() {
+    for (name, value) in target.options.forwarded_headers() {
         write_header(&mut out, name.as_bytes(), value.as_bytes());
     }
     for (name, value) in &target.header_fields {
@@ -128,7 +128,7 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
 /// Renders the head of a request of the gateway's own to a target: nothing of the caller's goes along.
 pub(crate) fn render_internal_head(
     target: &Target<'_>,
-    asked: &Asked<'_>,
+    asked: &PathInfo<'_>,
     (method, fields): (&str, &[(String, String)]),
     (length, issued): (BodyLength, Option<&IssuedCredential>),
 ) -> Result<Vec<u8>> {
@@ -137,7 +137,7 @@ pub(crate) fn render_internal_head(
     out.extend_from_slice(method.as_bytes());
     out.push(b' ');
     out.extend_from_slice(base.prefix.as_bytes());
-    let written = provider.write_target(asked, options, &mut out);
+    let written = provider.write_request_target(asked, options, &mut out);
     written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
     write_host(&mut out, &base.origin);
@@ -157,8 +157,8 @@ pub(crate) fn render_internal_head(
 /// The path of the base, without a version in the place of which another one is asked.
 fn base_path<'t>(target: &'t Target<'_>) -> &'t str {
     let prefix = &*target.base_url.prefix;
-    let moves = target.prefill.is_some_and(|how| how.version.is_some());
-    prefix.strip_suffix(target.provider.version()).filter(|_| moves).unwrap_or(prefix)
+    let moves = target.prefill.is_some_and(|how| how.version_segment.is_some());
+    prefix.strip_suffix(target.provider.version_segment()).filter(|_| moves).unwrap_or(prefix)
 }
 
 fn write_request_line(
@@ -174,7 +174,7 @@ fn write_request_line(
     let prefix = base_path(target);
     out.extend_from_slice(prefix.as_bytes());
     let query = strip_gateway_keys(&call.head.query, &target.caller, looks);
-    let asked = Asked {
+    let asked = PathInfo {
         operation: call.route.operation,
         path: call.route.path,
         // What was asked beside the body was asked of another API, but for lists of the caller's own dialect.
@@ -186,11 +186,11 @@ fn write_request_line(
         prefix,
         model: said.model,
         user: said.user,
-        streams: said.is_streaming,
-        begun: target.prefill.is_some(),
-        stated: call.route.path_params,
+        is_streaming: said.is_streaming,
+        has_prefill: target.prefill.is_some(),
+        path_options: call.route.path_params,
     };
-    let written = provider.write_target(&asked, options, out);
+    let written = provider.write_request_target(&asked, options, out);
     written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
     Ok(())
@@ -217,7 +217,8 @@ fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issu
     }
     let issued =
         issued.and_then(|issued| if let IssuedCredential::Token(token) = issued { Some(token.as_str()) } else { None });
-    let token = issued.or_else(|| target.provider.token(&target.options)).map(|token| (Credential::Bearer, token));
+    let token =
+        issued.or_else(|| target.provider.bearer_token(&target.options)).map(|token| (Credential::Bearer, token));
     let given =
         || target.credential.as_deref().map(|key| (target.provider.credential(key, &target.base_url.prefix), key));
     match token.or_else(given) {
@@ -298,7 +299,7 @@ impl HeaderFilter<'_> {
             _ if self.target.forward_headers.contains(name) => true,
             headers::SESSION_HEADER => false,
             // Nothing is read of these answers: whatever was asked for of them may be.
-            _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
+            _ if matches!(self.call.route.operation.body_kind(), None | Some(BodyKind::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
             b"anthropic-beta" if self.input.mode == TransformMode::NativeFormat => true,
             _ if self.input.mode.is_translated() && !self.belongs_to_provider(name) => false,
@@ -322,7 +323,7 @@ impl HeaderFilter<'_> {
     /// What a body is whose caller did not say it: of JSON that was read as such. A provider would not read what has no name.
     fn default_content_type(&self) -> Option<&'static str> {
         let Call { route, head, .. } = self.call;
-        let is_untold = route.operation.takes_json() && head.headers.get("content-type").is_none();
+        let is_untold = route.operation.has_json_body() && head.headers.get("content-type").is_none();
         (is_untold && !self.target.overrides_header(b"content-type")).then_some("application/json")
     }
 
@@ -340,7 +341,7 @@ impl HeaderFilter<'_> {
     /// Whether the provider takes one of its options so, and under the name that it has here.
     fn is_provider_option(&self, name: &[u8]) -> bool {
         let options = self.target.provider.options();
-        options.iter().any(|option| option.header.as_bytes() == name && option.sent_as == Some(option.header))
+        options.iter().any(|option| option.header.as_bytes() == name && option.forwarded_as == Some(option.header))
     }
 }
 
@@ -367,7 +368,7 @@ mod tests {
     use std::time::Duration;
 
     use penstock_llm::{
-        catalog::{self, Options, Stated},
+        catalog::{self, Options, PathOptions},
         operation::Operation,
     };
 
@@ -389,7 +390,7 @@ mod tests {
         fields: &[(&str, &str)],
     ) -> String {
         let target = Target {
-            provider: catalog::find(provider).unwrap(),
+            provider: catalog::find_provider(provider).unwrap(),
             base_url: BaseUrl::parse("https://api.example/v1").unwrap(),
             options: Options::default(),
             credential: key.map(Into::into),
@@ -419,7 +420,7 @@ mod tests {
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
             ..RequestHead::default()
         };
-        let route = Route { operation, path, path_params: Stated::default() };
+        let route = Route { operation, path, path_params: PathOptions::default() };
         let call = Call { route, head: &request, control: ControlHeaders::default() };
         let said = RenderInput {
             model: "",

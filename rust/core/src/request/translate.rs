@@ -10,7 +10,7 @@ use penstock_llm::{
     api_format::gemini,
     chat::providers::Wire,
     operation::Operation,
-    translation::{Beside, Kept, Question, Translation},
+    translation::{RequestHints, ScopedSignatures, Translation, TranslationInput},
 };
 
 use crate::{
@@ -49,34 +49,35 @@ pub async fn translate_request(
     let betas = text("anthropic_beta").or_else(|| call.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
     let is_anthropics = call.head.headers.get_str("anthropic-version").is_some();
-    let meant = Some(provider.meant(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
+    let meant =
+        Some(provider.effective_model(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
     // Of jobs alone there is something to say that neither body nor path says.
-    let tuning = operation.is_of_jobs().then(|| (call.head.query.clone(), target.options.clone()));
+    let tuning = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
     let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| signature_cache(shared, target, &model));
     let kept = signatures.clone().filter(|_| shared.redis.is_some());
     let said = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());
         let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
-        let beside = Beside {
-            betas,
-            version,
-            is_anthropics,
+        let beside = RequestHints {
+            anthropic_betas: betas,
+            anthropic_version: version,
+            is_anthropic_client: is_anthropics,
             query,
             options,
-            meant: meant.as_deref(),
+            effective_model: meant.as_deref(),
             signatures: signatures.as_ref(),
         };
-        let question = Question {
+        let question = TranslationInput {
             operation,
             provider,
             body: &body,
             model: &model,
-            beside,
+            hints: beside,
             strict,
-            now: unix_time_ms(),
-            mark: fastrand::u32(..),
+            now_ms: unix_time_ms(),
+            nonce: fastrand::u32(..),
         };
-        Translation::of(&question, wire)
+        Translation::translate_request(&question, wire)
     };
     let again = kept.map(|kept| (kept, said.clone()));
     let mut told = run_offloaded(length, said).await?;
@@ -85,34 +86,34 @@ pub async fn translate_request(
     {
         told = run_offloaded(length, said).await?;
     }
-    let refused = |refusal: penstock_llm::translation::Refusal| Error::Untranslatable {
+    let refused = |refusal: penstock_llm::translation::RequestError| Error::Untranslatable {
         provider: provider.slug(),
         path: refusal.path,
         message: refusal.message,
     };
     let (translation, body) = told.map_err(refused)?;
-    facts.dropped_params.clone_from(&translation.lost);
-    facts.dropped_fields = Some(translation.answering.unsaid.clone());
+    facts.dropped_params.clone_from(&translation.dropped_params);
+    facts.dropped_fields = Some(translation.response_context.dropped_fields.clone());
     Ok((Body::Complete(body.into()), translation))
 }
 
 /// Signatures of calls of one caller, who asks one provider with one credential for one model.
-fn signature_cache(shared: &SharedState, target: &Target<'_>, model: &str) -> Kept {
+fn signature_cache(shared: &SharedState, target: &Target<'_>, model: &str) -> ScopedSignatures {
     let caller = target.caller.key.map(|key| (&key.id, &key.workspace));
     let Target { provider, base_url: base, credential, authorization, .. } = target;
     let place = (provider.slug(), &base.origin);
     let owner = shared.keyed_hash((caller, place, credential, authorization, model));
-    Kept::new(Arc::clone(&shared.tool_call_signatures), owner, unix_time_ms())
+    ScopedSignatures::new(Arc::clone(&shared.tool_call_signatures), owner, unix_time_ms())
 }
 
 /// Whether another worker kept signatures that are missing here; now they are here.
-async fn load_shared_signatures(shared: &SharedState, kept: &Kept) -> bool {
-    let missed = kept.missed();
+async fn load_shared_signatures(shared: &SharedState, kept: &ScopedSignatures) -> bool {
+    let missed = kept.take_missed_calls();
     let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
-    let names: Vec<_> = missed.iter().map(|call| shared::signature_key(kept.owner, call)).collect();
+    let names: Vec<_> = missed.iter().map(|call| shared::signature_key(kept.owner_hash, call)).collect();
     let noted = redis.get_many(&names).await;
     let found = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
-    found.map(|(call, signature)| kept.learn(call, &signature)).count() > 0
+    found.map(|(call, signature)| kept.insert_shared(call, &signature)).count() > 0
 }
 
 /// Whether a stream is told as one array: Google's clients ask for events, and who does not gets this.
@@ -131,7 +132,7 @@ pub fn job_status_head(call: &Call<'_>) -> Option<RequestHead> {
 /// That question.
 pub fn job_status_call<'c>(call: &Call<'c>, head: &'c RequestHead) -> Call<'c> {
     let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
-    let tunes = call.route.operation.tunes();
+    let tunes = call.route.operation.is_fine_tuning();
     let operation = if tunes { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
     Call { route: Route { operation, path, ..call.route }, head, control: call.control }
 }
@@ -148,15 +149,15 @@ pub async fn translate_response(
     }
     let IncomingResponse { mut head, mut body } = incoming;
     let is_plain = head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
-    if head.status == 200 && is_plain && head.headers.has_media_type(translation.sent_stream_type()) {
+    if head.status == 200 && is_plain && head.headers.has_media_type(translation.provider_stream_type()) {
         let mut items = wants_json_array(call).then(gemini::JsonArrayStream::default);
-        let kind = if items.is_some() { "application/json" } else { translation.stream_type() };
+        let kind = if items.is_some() { "application/json" } else { translation.client_stream_type() };
         head.headers = with_content_type(head.headers, kind.as_bytes());
-        let mut transcoder = translation.stream();
+        let mut transcoder = translation.transcoder();
         let body = body.map_chunks(move |piece| {
             let is_end = piece.is_none();
             let told = match piece {
-                Some(piece) => transcoder.push(piece),
+                Some(piece) => transcoder.push_chunk(piece),
                 None => transcoder.finish(),
             };
             match &mut items {
@@ -167,7 +168,7 @@ pub async fn translate_response(
         return Ok(IncomingResponse { head, body });
     }
     // Some give an image as it is, whatever they are asked for.
-    let is_image = translation.draws() && head.headers.is_image();
+    let is_image = translation.generates_images() && head.headers.is_image();
     let most = if head.status < 300 { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
     let answer = deadline.enforce(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
     if head.status >= 400 {
@@ -175,15 +176,15 @@ pub async fn translate_response(
     }
     let told = match answer {
         Some(answer) if head.status < 300 && is_image => {
-            run_offloaded(answer.len(), move || translation.image(&answer)).await?
+            run_offloaded(answer.len(), move || translation.wrap_raw_image(&answer)).await?
         }
         Some(answer) if head.status < 300 => translate_complete_response(translation, answer, head.status).await?,
         Some(answer) => {
             let said = normalise::extract_error_body(&head.headers, answer);
-            translation.error(head.status, &said, normalise::provider_request_id(&head.headers))
+            translation.translate_error(head.status, &said, normalise::provider_request_id(&head.headers))
         }
         None if head.status < 300 => return Err(unreadable_response_error("it is too large, or compressed")),
-        None => translation.error(head.status, b"", normalise::provider_request_id(&head.headers)),
+        None => translation.translate_error(head.status, b"", normalise::provider_request_id(&head.headers)),
     };
     head.headers = with_content_type(head.headers, b"application/json");
     // Who made something new, or has nothing to say, has said in our words that it is well.
@@ -192,8 +193,8 @@ pub async fn translate_response(
 }
 
 async fn translate_complete_response(translation: Translation, answer: Bytes, status: u16) -> Result<Vec<u8>> {
-    let (provider, said) = (translation.answering.provider, answer.clone());
-    let told = run_offloaded(answer.len(), move || translation.whole(&answer)).await?;
+    let (provider, said) = (translation.response_context.provider, answer.clone());
+    let told = run_offloaded(answer.len(), move || translation.translate_response(&answer)).await?;
     told.map_err(|_| Error::invalid_response(provider, status, &said))
 }
 

@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use penstock_llm::{
-    catalog::{BEHIND, Nameless},
+    catalog::{BACKING_MODEL, ModelLookup},
     operation::Operation,
 };
 
@@ -29,7 +29,7 @@ pub async fn resolve_backing_model(
     gateway: &Gateway,
     operation: Operation,
     target: &mut Target<'_>,
-    nameless: Nameless,
+    nameless: ModelLookup,
     facts: &mut RequestLog,
 ) {
     if operation == Operation::Proxy {
@@ -40,12 +40,12 @@ pub async fn resolve_backing_model(
     let name = find_backing_model(gateway, target, &nameless).await;
     target.base_url = own;
     if let Some(name) = name {
-        target.options.put(BEHIND, name.clone());
+        target.options.insert_if_absent(BACKING_MODEL, name.clone());
         facts.billing.backing_model = Some(name);
     }
 }
 
-async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &Nameless) -> Option<String> {
+async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &ModelLookup) -> Option<String> {
     let Target { credential, authorization, caller, options, provider, base_url: base, .. } = target;
     let own = ["aws_access_key_id", "aws_role_arn"].map(|key| options.get(key).map(ToOwned::to_owned));
     let workspace = caller.key.map(|key| (key.id.clone(), key.workspace.clone()));
@@ -65,18 +65,18 @@ async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &N
     }
 }
 
-async fn fetch_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &Nameless) -> Result<Option<String>> {
+async fn fetch_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &ModelLookup) -> Result<Option<String>> {
     let outgoing = InternalRequest::new("GET", &nameless.path).into_outgoing(gateway, target, Operation::Proxy).await?;
     let sending = pin!(gateway.upstream.send(&target.base_url.origin, outgoing));
     let mut incoming = sending.await?;
     let answer = upstream::collect(&mut incoming.body, MAX_RESPONSE_BYTES).await?;
-    Ok(answer.filter(|_| incoming.head.status < 300).and_then(|answer| (nameless.read)(&answer)))
+    Ok(answer.filter(|_| incoming.head.status < 300).and_then(|answer| (nameless.parse_model)(&answer)))
 }
 
 /// Where that is asked: beside who answers requests, or where both are.
-fn lookup_base_url(target: &Target<'_>, operation: Operation, nameless: &Nameless) -> BaseUrl {
-    let usual = target.provider.base(operation, &target.options).ok().flatten();
+fn lookup_base_url(target: &Target<'_>, operation: Operation, nameless: &ModelLookup) -> BaseUrl {
+    let usual = target.provider.resolve_base_url(operation, &target.options).ok().flatten();
     let is_usual = usual.and_then(|url| BaseUrl::parse(&url).ok()).is_some_and(|usual| usual == target.base_url);
-    let own = is_usual.then(|| BaseUrl::parse(&nameless.base).ok()).flatten();
+    let own = is_usual.then(|| BaseUrl::parse(&nameless.base_url).ok()).flatten();
     own.unwrap_or_else(|| target.base_url.clone())
 }

@@ -65,7 +65,7 @@ impl TargetResolver<'_> {
     ) -> Result<Option<Grant>> {
         let refused = |message| Error::ProviderOptionInvalid { provider: provider.slug(), message };
         let grant = provider.grant(options).map_err(refused)?;
-        if !grant.as_ref().is_some_and(Grant::is_machines) || (is_stored && self.settings.identity.lend) {
+        if !grant.as_ref().is_some_and(Grant::is_machine_identity) || (is_stored && self.settings.identity.lend) {
             return Ok(grant);
         }
         let reason = if is_stored {

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use penstock_llm::{
-    catalog::{Continuing, Grant, Options, Provider},
+    catalog::{Grant, Options, PrefillSupport, Provider},
     chat::providers::Wire,
     operation::Operation,
 };
@@ -71,20 +71,21 @@ pub struct Target<'c> {
     /// What was saved with it of prices.
     pub price_overrides: prices::ProviderPricing,
     /// How it is told to go on, where another target began the answer.
-    pub prefill: Option<&'static Continuing>,
+    pub prefill: Option<&'static PrefillSupport>,
 }
 
 impl Target<'_> {
     /// How it is asked for what it does not offer in the caller's own dialect.
     pub fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
-        self.provider.wire_at(operation, model, (&self.options, &self.base_url.prefix))
+        self.provider.provider_format_for_target(operation, model, (&self.options, &self.base_url.prefix))
     }
 
     /// Whether its requests are signed, and carry no key.
     pub fn signs_requests(&self) -> bool {
-        self.grant
-            .as_ref()
-            .map_or_else(|| !matches!(self.provider.signature(&self.options), Ok(None)), |grant| grant.is_to_sign())
+        self.grant.as_ref().map_or_else(
+            || !matches!(self.provider.signing_keys(&self.options), Ok(None)),
+            |grant| grant.requires_signing(),
+        )
     }
 
     /// It has no longer than until then.
@@ -96,7 +97,7 @@ impl Target<'_> {
 
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn overrides_header(&self, name: &[u8]) -> bool {
-        self.options.headers().any(|(set, _)| set.as_bytes() == name)
+        self.options.forwarded_headers().any(|(set, _)| set.as_bytes() == name)
             || self.header_fields.iter().any(|(set, _)| set.as_bytes() == name)
     }
 }

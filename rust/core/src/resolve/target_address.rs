@@ -40,7 +40,7 @@ impl<'c> TargetResolver<'c> {
         let NamedProvider { provider, saved, .. } = *whom;
         let mut options = Options::default();
         let has_own = saved.is_some_and(|saved| {
-            saved.options.told_to(provider, &mut options);
+            saved.options.copy_accepted_by(provider, &mut options);
             saved.api_key.is_some() || has_credential(provider, &options)
         });
         // Fields alone go nowhere else either, but leave open who asks.
@@ -48,7 +48,7 @@ impl<'c> TargetResolver<'c> {
         let stored = (keeps_fields && !has_own).then(|| options.clone());
         let say = |options: &mut Options| {
             node.deployments.add_options(provider, model, options);
-            node.options.told_to(provider, options);
+            node.options.copy_accepted_by(provider, options);
         };
         if !has_own {
             say(&mut options);
@@ -91,7 +91,7 @@ impl<'c> TargetResolver<'c> {
     /// Adds what a path that is passed on says; what is stored goes nowhere that it does not say itself.
     fn apply_path_options(&self, provider: &dyn Provider, options: &mut Options, is_bound: bool) -> Result<()> {
         let route = self.call.route;
-        let said = if route.operation == Operation::Proxy { provider.said_in_path(route.path) } else { None };
+        let said = if route.operation == Operation::Proxy { provider.option_in_path(route.path) } else { None };
         let Some((option, value)) = said else { return Ok(()) };
         match options.get(option.key) {
             Some(given) if given != value => {
@@ -99,7 +99,7 @@ impl<'c> TargetResolver<'c> {
                 Err(Error::ProviderOptionInvalid { provider: provider.slug(), message })
             }
             None if !is_bound => {
-                options.put(option, value.to_owned());
+                options.insert_if_absent(option, value.to_owned());
                 Ok(())
             }
             _ => Ok(()),
@@ -117,7 +117,7 @@ impl<'c> TargetResolver<'c> {
             if let (Some(option), Ok(value)) = (known, std::str::from_utf8(value))
                 && !value.trim().is_empty()
             {
-                options.put(*option, value.trim().to_owned());
+                options.insert_if_absent(*option, value.trim().to_owned());
             }
         }
     }
@@ -125,9 +125,9 @@ impl<'c> TargetResolver<'c> {
 
 /// Whether the options themselves say who asks, or hold a part of what does.
 fn has_credential(provider: &dyn Provider, options: &Options) -> bool {
-    provider.token(options).is_some()
+    provider.bearer_token(options).is_some()
         || !matches!(provider.grant(options), Ok(None))
-        || !matches!(provider.signature(options), Ok(None))
+        || !matches!(provider.signing_keys(options), Ok(None))
         || options.has_secret()
 }
 
@@ -140,7 +140,7 @@ fn resolve_base_url(
 ) -> Result<BaseUrl> {
     let slug = provider.slug();
     let lacks = |message| Error::ProviderOptionInvalid { provider: slug, message };
-    if let Some(url) = provider.base(operation, options).map_err(lacks)? {
+    if let Some(url) = provider.resolve_base_url(operation, options).map_err(lacks)? {
         return BaseUrl::parse(&url).map_err(lacks);
     }
     own.cloned().ok_or_else(|| Error::CustomHostInvalid {

@@ -63,7 +63,7 @@ impl Call<'_> {
             _ if is_anthropics() => ApiFormat::Anthropic,
             _ => ApiFormat::OpenAi,
         };
-        self.requested_operation().dialect().unwrap_or_else(by_path)
+        self.requested_operation().api_format().unwrap_or_else(by_path)
     }
 }
 
@@ -88,7 +88,7 @@ impl BaseUrls {
             _ if provider.base_url().is_empty() => Ok(None),
             _ => BaseUrl::parse(provider.base_url()).map(Some),
         };
-        catalog::all()
+        catalog::all_providers()
             .map(|provider| Ok((provider.slug(), provider, base_of(provider)?)))
             .collect::<std::result::Result<_, _>>()
             .map(Self)
@@ -160,7 +160,7 @@ impl<'c> TargetResolver<'c> {
         if sent.is_none() && self.requested_config()?.is_none() {
             // A model of the form `@slug/model` may still name one.
             let operation = self.call.route.operation;
-            let reads = operation.takes_json() || operation.takes_model_in_form() || operation == Operation::Realtime;
+            let reads = operation.has_json_body() || operation.has_model_in_form() || operation == Operation::Realtime;
             let plan = RoutePlan {
                 config: ConfigSource::None,
                 config_slug: None,
@@ -203,7 +203,7 @@ impl<'c> TargetResolver<'c> {
             }
             None => None,
         };
-        let has_key = credential.is_some() || grant.is_some() || provider.token(&options).is_some();
+        let has_key = credential.is_some() || grant.is_some() || provider.bearer_token(&options).is_some();
         // What Amazon's clients sign is good for the host that they were given, and nowhere else.
         let is_meant = is_callers && self.call.client_api_format() != ApiFormat::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.provider_authorization(headers) };
@@ -282,8 +282,8 @@ impl<'c> TargetResolver<'c> {
     fn check_content_type(&self) -> Result<()> {
         let operation = self.call.route.operation;
         let (allowed, is_allowed): (_, fn(&[u8]) -> bool) = match operation {
-            _ if operation.takes_json() => ("application/json", headers::is_json_media_type),
-            _ if operation.takes_model_in_form() => {
+            _ if operation.has_json_body() => ("application/json", headers::is_json_media_type),
+            _ if operation.has_model_in_form() => {
                 ("multipart/form-data, audio/* or application/json", is_form_content_type)
             }
             _ => return Ok(()),

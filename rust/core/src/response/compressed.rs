@@ -83,7 +83,7 @@ impl CompressedResponse {
     pub fn read_usage(&self, operation: Operation) -> (Option<Usage>, Option<CountableResponse>) {
         let mut plain = MultiGzDecoder::new(self.bytes.as_slice()).take(MAX_DECOMPRESSED_BYTES);
         if self.is_event_stream {
-            let mut meter = Meter::counting(self.api_format, operation);
+            let mut meter = Meter::with_deltas(self.api_format, operation);
             let mut piece = [0; READ_CHUNK_BYTES];
             // Where it breaks off or is none, what came before counts.
             while let Some(read) = plain.read(&mut piece).ok().filter(|read| *read > 0) {

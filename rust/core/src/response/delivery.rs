@@ -9,7 +9,7 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::ApiFormat,
     operation::Operation,
-    usage::{Meter, Skim, Usage},
+    usage::{Meter, ResponseSkimmer, Usage},
 };
 
 use crate::{
@@ -86,7 +86,7 @@ pub async fn deliver_response(
     let is_small = should_buffer(pieces, &answered, body.content_length());
     let coded = BodyEncoding::from_headers(&answered.headers);
     let BodyEncoding { is_uncompressed: is_plain, is_gzip: is_packed, is_json } = coded;
-    if status < 300 && asked.is_of_responses() {
+    if status < 300 && asked.returns_background_response() {
         // In a box of its own: it would make the future of every request larger.
         record.log.billing.deferred_billing =
             Box::pin(DeferredBilling::for_call(&gateway.shared.pending_charges, call, record.log.provider)).await;
@@ -210,12 +210,12 @@ impl BodyEncoding {
             // What is compressed can be neither read nor added to: where it breaks off it is cut.
             _ if !self.is_uncompressed => ResponseMeter::Unmetered,
             Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
-                ResponseMeter::SseEvents(Meter::counting(dialect, asked).into())
+                ResponseMeter::SseEvents(Meter::with_deltas(dialect, asked).into())
             }
-            Some(StreamFraming::SseEvents) => ResponseMeter::SseEvents(Meter::of(dialect, asked).into()),
+            Some(StreamFraming::SseEvents) => ResponseMeter::SseEvents(Meter::for_operation(dialect, asked).into()),
             Some(StreamFraming::AwsFrames) => ResponseMeter::AwsFrames(Box::default()),
             Some(StreamFraming::JsonArrayItems) => ResponseMeter::ArrayItems(Box::default()),
-            None if self.is_json && has_cost => ResponseMeter::LargeBody(Skim::of(asked)),
+            None if self.is_json && has_cost => ResponseMeter::LargeBody(ResponseSkimmer::for_operation(asked)),
             None => ResponseMeter::Unmetered,
         }
     }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use penstock_llm::{operation::Operation, stream::sse, translation::Mending};
+use penstock_llm::{operation::Operation, stream::sse, translation::Normaliser};
 use serde::de::IgnoredAny;
 
 use crate::{
@@ -35,27 +35,27 @@ const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 pub const BUDGET_EXHAUSTED_STATUS: u16 = 412;
 
 /// What is mended of the answers of this target; `None` where they are to stay as they are.
-pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>) -> Option<Mending> {
+pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>) -> Option<Normaliser> {
     let operation = call.route.operation;
     // What is left is said in the provider's own words on purpose.
-    let is_known = operation.dialect().is_some() || operation.is_of_files() || operation == Operation::Models;
-    let mending = || Mending::of(target.provider, operation, call.client_api_format(), target.is_strict);
+    let is_known = operation.api_format().is_some() || operation.is_file_operation() || operation == Operation::Models;
+    let mending = || Normaliser::new(target.provider, operation, call.client_api_format(), target.is_strict);
     (is_known && !target.is_passthrough).then(mending)
 }
 
 /// Whether there is something to mend of this one.
-pub fn needs_normalising(mending: Mending, incoming: &IncomingResponse) -> bool {
-    incoming.head.status >= 400 || mending.mends() || is_html_page(mending, &incoming.head)
+pub fn needs_normalising(mending: Normaliser, incoming: &IncomingResponse) -> bool {
+    incoming.head.status >= 400 || mending.changes_responses() || is_html_page(mending, &incoming.head)
 }
 
 /// Whether it is a page for a browser, which no API answers with: somebody else did, in the provider's place.
-fn is_html_page(mending: Mending, head: &ResponseHead) -> bool {
-    head.status == 200 && !mending.may_be_page() && head.headers.has_media_type("text/html")
+fn is_html_page(mending: Normaliser, head: &ResponseHead) -> bool {
+    head.status == 200 && !mending.may_return_html() && head.headers.has_media_type("text/html")
 }
 
 /// The answer as the caller gets it.
 pub async fn normalise_response(
-    mending: Mending,
+    mending: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
@@ -71,7 +71,7 @@ pub async fn normalise_response(
         200 if is_html_page(mending, head) => Err(invalid_response_error(mending, incoming, deadline).await?),
         200 if is_plain && is_events => {
             let IncomingResponse { head, body } = incoming;
-            Ok(IncomingResponse { head, body: body.map_chunks(mending.stream()) })
+            Ok(IncomingResponse { head, body: body.map_chunks(mending.stream_normaliser()) })
         }
         200 if is_plain && is_json => normalise_body(mending, incoming, deadline).await,
         _ => Ok(incoming),
@@ -79,12 +79,12 @@ pub async fn normalise_response(
 }
 
 async fn normalise_body(
-    mending: Mending,
+    mending: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
     let IncomingResponse { head, mut body } = incoming;
-    let most = if mending.is_of_list() { model_list::MAX_LIST_BYTES } else { MAX_BODY_BYTES };
+    let most = if mending.is_for_model_list() { model_list::MAX_LIST_BYTES } else { MAX_BODY_BYTES };
     if body.content_length().is_none_or(|length| length <= most)
         && let Some(answer) = deadline.enforce(upstream::collect(&mut body, most)).await?
     {
@@ -92,7 +92,7 @@ async fn normalise_body(
         let work = move || {
             let text = answer.strip_prefix(UTF8_BOM).unwrap_or(&answer);
             match serde_json::from_slice::<IgnoredAny>(text) {
-                Ok(_) => Ok(mending.whole(answer)),
+                Ok(_) => Ok(mending.normalise_body(answer)),
                 Err(_) => Err(Error::invalid_response(mending.provider(), status, &answer)),
             }
         };
@@ -103,7 +103,7 @@ async fn normalise_body(
 
 /// A good answer that is none of its provider's.
 async fn invalid_response_error(
-    mending: Mending,
+    mending: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<Error> {
@@ -114,7 +114,7 @@ async fn invalid_response_error(
 }
 
 async fn normalise_error(
-    mending: Mending,
+    mending: Normaliser,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
@@ -132,7 +132,7 @@ async fn normalise_error(
     let is_events = delivery::is_event_stream(&head.headers);
     let told = plain.and_then(|plain| {
         let said = extract_error_body(&head.headers, plain);
-        mending.error(head.status, &said, id.as_deref()).or_else(|| is_events.then(|| said.into()))
+        mending.normalise_error(head.status, &said, id.as_deref()).or_else(|| is_events.then(|| said.into()))
     });
     let answer = match told {
         None => answer,
@@ -146,7 +146,7 @@ async fn normalise_error(
 
 /// What an error says: of one that is told as a stream the first event, which is all of it.
 pub fn extract_error_body(headers: &Headers, answer: Bytes) -> Bytes {
-    let first = || sse::split(&answer).find_map(|event| sse::data(event).map(Cow::into_owned));
+    let first = || sse::split_events(&answer).find_map(|event| sse::event_data(event).map(Cow::into_owned));
     if delivery::is_event_stream(headers) { first().map_or_else(|| answer.clone(), Bytes::from) } else { answer }
 }
 

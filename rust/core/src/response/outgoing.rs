@@ -6,7 +6,7 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::{ApiFormat, Failure, error_event},
     stream::include_usage,
-    usage::{FrameMeter, ItemMeter, Meter, Metered, Skim, Usage},
+    usage::{FrameMeter, ItemMeter, Meter, ResponseSkimmer, StreamSummary, Usage},
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -101,9 +101,9 @@ pub enum ResponseMeter {
     /// A stream of Amazon's.
     AwsFrames(Box<FrameMeter>),
     /// A stream of one array.
-    ArrayItems(Box<(ItemMeter, Skim)>),
+    ArrayItems(Box<(ItemMeter, ResponseSkimmer)>),
     /// A whole answer that is too large to be held.
-    LargeBody(Skim),
+    LargeBody(ResponseSkimmer),
     Compressed(CompressedResponse),
     #[default]
     Unmetered,
@@ -152,7 +152,7 @@ impl ResponseMeter {
 
     /// How much of what was read last belongs to an event that is not complete.
     fn incomplete_bytes(&self) -> usize {
-        if let Self::SseEvents(meter) = self { meter.incomplete() } else { 0 }
+        if let Self::SseEvents(meter) = self { meter.incomplete_bytes() } else { 0 }
     }
 
     /// `is_cut`: it did not end well by itself.
@@ -164,7 +164,7 @@ impl ResponseMeter {
                 ..MeteredResponse::default()
             },
             Self::LargeBody(mut skim) => {
-                let (drawn, answered) = (skim.drawn(), Some(CountableResponse::ByteLength(skim.length())));
+                let (drawn, answered) = (skim.take_image_count(), Some(CountableResponse::ByteLength(skim.length())));
                 MeteredResponse {
                     usage: skim.finish(dialect),
                     countable_content: answered,
@@ -173,7 +173,7 @@ impl ResponseMeter {
                 }
             }
             Self::AwsFrames(meter) => {
-                let Metered { usage, terminated, error_event: failed, .. } = meter.finish();
+                let StreamSummary { usage, is_terminated: terminated, has_error_event: failed, .. } = meter.finish();
                 MeteredResponse {
                     usage,
                     is_event_stream: true,
@@ -185,7 +185,7 @@ impl ResponseMeter {
             Self::ArrayItems(read) => {
                 let (meter, skim) = *read;
                 let answered = Some(CountableResponse::ByteLength(skim.length()));
-                let (told, failed) = (Some(meter.is_told()), meter.has_failed());
+                let (told, failed) = (Some(meter.has_ended()), meter.has_failed());
                 MeteredResponse {
                     usage: skim.finish(dialect),
                     countable_content: answered,
@@ -195,7 +195,15 @@ impl ResponseMeter {
                 }
             }
             Self::SseEvents(meter) => {
-                let Metered { usage, terminated, finished, error_event: failed, deltas, begun, .. } = meter.finish();
+                let StreamSummary {
+                    usage,
+                    is_terminated: terminated,
+                    has_finish_reasons: finished,
+                    has_error_event: failed,
+                    deltas,
+                    background_response_id: begun,
+                    ..
+                } = meter.finish();
                 // Who failed before the first word has done nothing that costs.
                 let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
                 // After the event that says how it ended, it does not matter how the connection does.
@@ -332,7 +340,7 @@ impl ResponseStream {
             match self.body.next_chunk().await {
                 Some(Ok(silence)) if silence.is_empty() => {
                     if !self.partial_event.is_mid_event()
-                        && matches!(&self.meter, ResponseMeter::SseEvents(meter) if !meter.terminated())
+                        && matches!(&self.meter, ResponseMeter::SseEvents(meter) if !meter.is_terminated())
                     {
                         return Ok(Some(Bytes::from_static(HEARTBEAT_COMMENT)));
                     }
@@ -356,7 +364,7 @@ impl ResponseStream {
         self.coalescer.record_chunk(bytes.len());
         self.meter.feed(&bytes);
         let bytes = self.partial_event.hold_incomplete(bytes, self.meter.incomplete_bytes());
-        let bytes = if self.should_hide_usage() { include_usage::hide(bytes) } else { bytes };
+        let bytes = if self.should_hide_usage() { include_usage::strip_usage(bytes) } else { bytes };
         if let Some(continuation) = &mut self.continuation
             && !continuation.record_events(&bytes)
         {
@@ -391,7 +399,7 @@ impl ResponseStream {
     async fn resume(&mut self, error: Option<&Error>) -> bool {
         let (Some(mut continuation), Some(record)) = (self.continuation.take(), &mut self.record) else { return false };
         let is_cut = match &self.meter {
-            ResponseMeter::SseEvents(meter) => meter.is_cut(error.is_some(), self.expects_end_event),
+            ResponseMeter::SseEvents(meter) => meter.is_truncated(error.is_some(), self.expects_end_event),
             _ => false,
         };
         if !is_cut || self.partial_event.is_mid_event() {
@@ -408,7 +416,7 @@ impl ResponseStream {
         }
         self.body = body;
         let meter = match record.log.operation {
-            Some(operation) => Meter::counting(self.api_format, operation),
+            Some(operation) => Meter::with_deltas(self.api_format, operation),
             None => Meter::new(self.api_format),
         };
         self.meter = ResponseMeter::SseEvents(meter.into());
@@ -436,7 +444,7 @@ impl ResponseStream {
         self.is_finished = true;
         let hides_usage = self.should_hide_usage();
         // Nothing can be said in the middle of a frame.
-        let is_within = matches!(&self.meter, ResponseMeter::AwsFrames(meter) if meter.is_within());
+        let is_within = matches!(&self.meter, ResponseMeter::AwsFrames(meter) if meter.has_partial_frame());
         let read = mem::take(&mut self.meter).finish(self.api_format, error.is_some());
         let is_events = read.is_event_stream;
         let is_cut = match read.has_end_marker {
@@ -445,7 +453,7 @@ impl ResponseStream {
             None => error.is_some(),
         };
         let rest = if is_cut { Bytes::new() } else { self.partial_event.take_held() };
-        let rest = if hides_usage { include_usage::hide(rest) } else { rest };
+        let rest = if hides_usage { include_usage::strip_usage(rest) } else { rest };
         if let Some(mut record) = self.record.take() {
             record.log.error_code = if is_cut {
                 Some(error.map_or("upstream_broke", Error::code))

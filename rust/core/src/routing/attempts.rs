@@ -60,7 +60,7 @@ impl RetryState {
         let backoff = Backoff::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
         let mut account_hash = 0;
         if retry.max_retries() > 0 {
-            let (credential, options) = (target.credential.as_deref(), target.options.said());
+            let (credential, options) = (target.credential.as_deref(), target.options.canonical_string());
             account_hash = gateway.shared.keyed_hash_in_config(false, (&target.base_url.origin, credential, options));
             gateway.shared.retry_budgets.count_request(account_hash, gateway.shared.now());
         }
@@ -231,7 +231,9 @@ impl<'w> RouteExecutor<'w> {
         self.log.model.clone_from(&prepared.model);
         self.log.is_streaming = prepared.is_streaming;
         target.apply_model(self.call, &self.log.model, prepared.body.complete_bytes())?;
-        if let (false, Some(nameless)) = (self.is_dry_run, target.provider.nameless(&target.options, &self.log.model)) {
+        if let (false, Some(nameless)) =
+            (self.is_dry_run, target.provider.model_lookup(&target.options, &self.log.model))
+        {
             Box::pin(inference_profiles::resolve_backing_model(
                 self.gateway,
                 operation,
@@ -253,7 +255,7 @@ impl<'w> RouteExecutor<'w> {
 
     /// The model that a target has for what names it elsewhere than in JSON: in a form, or in a WebSocket's query.
     fn non_json_model_override(&self, node: &Node) -> Option<String> {
-        let is_named = self.is_websocket || self.call.route.operation.takes_model_in_form();
+        let is_named = self.is_websocket || self.call.route.operation.has_model_in_form();
         if is_named && self.replay_body.as_json().is_none() { self.parameters_for(node).model_override() } else { None }
     }
 

@@ -39,7 +39,7 @@ impl CacheLookup {
         };
         let Origin::Network { host, port, .. } = &target.base_url.origin else { return None };
         // Another model, deployment or version may be asked by these, and none of them need be in the request.
-        let options = target.options.said();
+        let options = target.options.canonical_string();
         let manner = [u8::from(target.is_strict), u8::from(target.is_passthrough)];
         let fields: String =
             target.header_fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();

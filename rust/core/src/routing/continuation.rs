@@ -6,8 +6,8 @@ use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
     stream::{
-        splice::{Seam, Spent},
-        transcript::{Again, Form, Said},
+        splice::{PriorUsage, StreamSplicer},
+        transcript::{ResumeRequest, StreamFormat, Transcript},
     },
     tokens,
     usage::Usage,
@@ -45,7 +45,7 @@ pub struct ResumePoint {
     model: String,
     target_path: Arc<str>,
     /// How it says its text, where that can be the beginning of another answer.
-    transcript_format: Option<Form>,
+    transcript_format: Option<StreamFormat>,
 }
 
 impl ResumePoint {
@@ -55,7 +55,7 @@ impl ResumePoint {
             return None;
         }
         let (body, model) = (walk.replay_body.as_json()?.clone(), walk.replay_body.model.clone());
-        let form = Form::of(walk.call.requested_operation(), served.dialect);
+        let form = StreamFormat::for_operation(walk.call.requested_operation(), served.dialect);
         Some(Box::new(Self { request_body: body, model, target_path: node.path.clone(), transcript_format: form }))
     }
 }
@@ -71,9 +71,9 @@ pub struct Continuation {
     request_head: Arc<RequestHead>,
     resume_point: Box<ResumePoint>,
     /// `None` where nobody can go on.
-    transcript: Option<Said>,
+    transcript: Option<Transcript>,
     memory_permit: MemoryPermit,
-    spent_tokens: Spent,
+    spent_tokens: PriorUsage,
     continuation_count: u8,
 }
 
@@ -89,10 +89,10 @@ impl Continuation {
                 gateway: Arc::clone(gateway),
                 snapshot,
                 request_head: head,
-                transcript: place.transcript_format.map(Said::new),
+                transcript: place.transcript_format.map(Transcript::new),
                 resume_point: place,
                 memory_permit: gateway.shared.recovery_memory.new_permit(),
-                spent_tokens: Spent::default(),
+                spent_tokens: PriorUsage::default(),
                 continuation_count: 0,
             }));
         }
@@ -102,9 +102,9 @@ impl Continuation {
     /// Hears what the caller gets. Whether there is room to remember it.
     pub fn record_events(&mut self, events: &Bytes) -> bool {
         let Some(said) = &mut self.transcript else { return true };
-        let before = said.held();
-        said.take(events.clone());
-        self.memory_permit.try_reserve(said.held() - before)
+        let before = said.buffered_bytes();
+        said.record_events(events.clone());
+        self.memory_permit.try_reserve(said.buffered_bytes() - before)
     }
 
     /// The silence after which its caller hears something.
@@ -129,7 +129,7 @@ impl Continuation {
         let ResumedStream { response: served, request_body: asked, target_path: at, repeated_text: repeated } =
             self.request_continuation(error, facts).await?;
         self.count_spent_tokens(facts.model.clone()).await;
-        let Spent { input, output } = self.spent_tokens;
+        let PriorUsage { input, output } = self.spent_tokens;
         facts.billing.interrupted_usage = Some(Usage { input, output, estimated: true, ..Usage::default() });
         facts.billing.interrupted_searches += searched;
         let operation = Route::parse(&self.request_head.method, &self.request_head.path)?
@@ -137,14 +137,14 @@ impl Continuation {
         facts.count_input = Some(self.gateway.record_sink.token_counter.retain_body(operation, &asked));
         self.gateway.record_sink.metrics.streams_resumed.add(1);
         self.resume_point.target_path = at;
-        let mut seam = Seam::after(self.transcript.as_ref()?, self.spent_tokens, repeated);
+        let mut seam = StreamSplicer::new(self.transcript.as_ref()?, self.spent_tokens, repeated);
         Some(served.incoming.body.map_chunks(move |piece| seam.push(piece)))
     }
 
     /// Why nobody is asked to go on, if so.
     fn refusal_reason(&self) -> Option<&'static str> {
         let Some(said) = &self.transcript else { return Some("answers on this path are not continued") };
-        said.obstacle()
+        said.resume_obstacle()
             .or((self.continuation_count == MAX_CONTINUATIONS).then_some("it went on as often as an answer may"))
     }
 
@@ -193,13 +193,15 @@ impl Continuation {
         let text = self.transcript.as_ref().map_or_else(String::new, |said| said.text().to_owned());
         let body = self.resume_point.request_body.clone();
         let counting = tokio::task::spawn_blocking(move || {
-            let encoding = tokens::encoding_for(&model);
-            (tokens::count_messages(encoding, &body).unwrap_or_default(), tokens::count(encoding, &text))
+            let encoding = tokens::encoding_for_model(&model);
+            (tokens::count_request_body(encoding, &body).unwrap_or_default(), tokens::count_text(encoding, &text))
         });
         let (input, output) = counting.await.unwrap_or_default();
         // Who went on was asked with all that had been said before.
-        self.spent_tokens =
-            Spent { input: self.spent_tokens.input + self.spent_tokens.output + input as u64, output: output as u64 };
+        self.spent_tokens = PriorUsage {
+            input: self.spent_tokens.input + self.spent_tokens.output + input as u64,
+            output: output as u64,
+        };
     }
 }
 
@@ -249,7 +251,7 @@ fn find_node_and_fallbacks<'w>(
 
 impl<'w> RouteExecutor<'w> {
     /// Asks one target to go on, where it can.
-    async fn resume_on_target(&mut self, node: &'w Node, said: &Said) -> Option<ResumedStream> {
+    async fn resume_on_target(&mut self, node: &'w Node, said: &Transcript) -> Option<ResumedStream> {
         let at = node.path.clone();
         let aimed = match self.replay_body.prepare(self.parameters_for(node)).await {
             Ok(mut prepared) => self.resolve_target(node, &mut prepared).await.map(|target| (target, prepared)),
@@ -263,21 +265,22 @@ impl<'w> RouteExecutor<'w> {
             }
         };
         let Body::Complete(body) = &prepared.body else { return None };
-        let Again { body: asked, beginning } = match self.build_resume_request(node, &target, (said, body)) {
-            Ok(again) => again,
-            Err(because) => {
-                self.record_step(|| RoutingStep::Unable { at, because });
-                return None;
-            }
-        };
+        let ResumeRequest { body: asked, prefill: beginning } =
+            match self.build_resume_request(node, &target, (said, body)) {
+                Ok(again) => again,
+                Err(because) => {
+                    self.record_step(|| RoutingStep::Unable { at, because });
+                    return None;
+                }
+            };
         if !self.try_enter(node) {
             self.record_skip(node);
             return None;
         }
         let passage = self.breaker_permit.take();
         let asked = Bytes::from(asked);
-        target.prefill = Some(target.provider.continuing()).filter(|_| !beginning.is_empty());
-        let repeated = if target.prefill.is_some_and(|how| how.repeats) { beginning } else { String::new() };
+        target.prefill = Some(target.provider.prefill_support()).filter(|_| !beginning.is_empty());
+        let repeated = if target.prefill.is_some_and(|how| how.may_repeat_prefill) { beginning } else { String::new() };
         let served = self.send_with_retries(node, &mut target, Body::Complete(asked.clone()), passage).await.ok()?;
         if !is_readable_stream(&served) {
             served.discard().await;
@@ -298,11 +301,11 @@ impl<'w> RouteExecutor<'w> {
         &self,
         node: &Node,
         target: &Target<'_>,
-        (said, body): (&Said, &[u8]),
-    ) -> Result<Again, &'static str> {
+        (said, body): (&Transcript, &[u8]),
+    ) -> Result<ResumeRequest, &'static str> {
         match self.continuation_refusal(node, target) {
-            Some(because) if !said.is_silent() => Err(because),
-            _ => said.ask_again(body).ok_or("the request has nothing that could be gone on from"),
+            Some(because) if !said.is_blank() => Err(because),
+            _ => said.build_resume_request(body).ok_or("the request has nothing that could be gone on from"),
         }
     }
 
@@ -312,7 +315,9 @@ impl<'w> RouteExecutor<'w> {
         let is_its_own = target.provider_format(self.call.route.operation, model).is_none();
         let known = match self.call.requested_operation() {
             Operation::Complete if is_its_own => None,
-            asked => provider.continuing().refusal(model, is_its_own && asked == Operation::CreateModelResponse),
+            asked => provider
+                .prefill_support()
+                .unsupported_reason(model, is_its_own && asked == Operation::CreateModelResponse),
         };
         node.features.recovery.prefill_refusal(known)
     }

@@ -49,7 +49,7 @@ pub(crate) async fn route_request(
     })?;
     facts.metadata.validate()?;
     let asked = choice.call.requested_operation();
-    if let (true, Body::Complete(bytes)) = (asked.is_countable(), &body) {
+    if let (true, Body::Complete(bytes)) = (asked.has_countable_text(), &body) {
         facts.count_input = Some(gateway.record_sink.token_counter.retain_body(asked, bytes));
     }
     let carried = ReplayBody::new(choice.call, body, is_json, facts).await?;
@@ -69,7 +69,7 @@ pub(crate) async fn resolve_model_prefix(
 }
 
 fn is_json_request(call: &Call<'_>) -> bool {
-    call.route.operation.takes_json() || call.head.headers.is_json()
+    call.route.operation.has_json_body() || call.head.headers.is_json()
 }
 
 /// The way of a request for a WebSocket whose config asks for more than one attempt at one target.

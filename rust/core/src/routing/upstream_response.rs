@@ -69,9 +69,9 @@ fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes
 const MAX_ERROR_MESSAGE_CHARS: usize = 300;
 
 fn last_error_message(events: &[u8]) -> Option<String> {
-    let said = |event| serde_json::from_slice::<serde_json::Value>(&sse::data(event)?).ok();
+    let said = |event| serde_json::from_slice::<serde_json::Value>(&sse::event_data(event)?).ok();
     let message = |said: serde_json::Value| said["error"]["message"].as_str().map(ToOwned::to_owned);
-    let told = sse::split(events).filter_map(|event| said(event).and_then(message)).last();
+    let told = sse::split_events(events).filter_map(|event| said(event).and_then(message)).last();
     told.map(|told| told.chars().take(MAX_ERROR_MESSAGE_CHARS).collect())
 }
 
@@ -133,7 +133,7 @@ impl UpstreamResponse {
     ) -> Result<bool> {
         let Self { incoming: IncomingResponse { head, body }, dialect, .. } = self;
         let mut reading = match pieces {
-            StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::of(*dialect, asked).into()),
+            StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(*dialect, asked).into()),
             StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
             StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
         };
@@ -150,7 +150,7 @@ impl UpstreamResponse {
             }
         }
         if is_plain {
-            reject_incomplete_stream(&reading.finish(*dialect, false), asked.ends_with_event(), &bytes)?;
+            reject_incomplete_stream(&reading.finish(*dialect, false), asked.has_terminal_event(), &bytes)?;
         }
         *body = ResponseBody::from_bytes(Bytes::from_owner(BudgetedBytes { bytes, permit: share }));
         Ok(true)

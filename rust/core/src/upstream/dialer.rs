@@ -165,7 +165,7 @@ impl Dialer {
         }
         let found = match self.lookup_host(origin, host, self.name_trust(host)).await {
             // A private network may give these another address, which is judged. Without one they are their cloud's.
-            Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if catalog::names_host(host) => return Ok(()),
+            Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if catalog::is_cloud_host(host) => return Ok(()),
             found => found?,
         };
         let addresses = found.map_err(|error| match error.kind() {
@@ -198,7 +198,7 @@ impl Dialer {
     /// Who answers for a name: where that is nobody whom an operator or a provider chose, it may be slow on purpose.
     fn name_trust(&self, host: &str) -> NameTrust {
         let is_below = |domain: &&str| host.strip_suffix(*domain).is_some_and(|name| name.ends_with('.'));
-        let is_clouds = || catalog::names_host(host) || CLOUD_DOMAINS.iter().any(is_below);
+        let is_clouds = || catalog::is_cloud_host(host) || CLOUD_DOMAINS.iter().any(is_below);
         if is_provider_host(host) || self.trusted_hosts.contains_name(host) || is_clouds() {
             NameTrust::Trusted
         } else {
@@ -258,7 +258,7 @@ impl Dialer {
 /// Whether a host is one of a provider's own, by the table.
 fn is_provider_host(host: &str) -> bool {
     static PROVIDER_HOSTS: LazyLock<HashSet<Arc<str>>> = LazyLock::new(|| {
-        let bases = catalog::all().filter_map(|provider| BaseUrl::parse(provider.base_url()).ok());
+        let bases = catalog::all_providers().filter_map(|provider| BaseUrl::parse(provider.base_url()).ok());
         let hosts = bases.filter_map(|base| match base.origin {
             Origin::Network { host, .. } => Some(host),
             Origin::Unix(_) => None,

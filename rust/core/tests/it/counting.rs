@@ -216,7 +216,7 @@ async fn tools_reasoning_and_escapes_are_counted_as_they_read() {
     ];
     let sent: String = deltas.map(|delta| format!("data: {{\"choices\":[{{\"delta\":{delta}}}]}}\n\n")).concat();
     let record = counted(CHAT, &chat(true), events(format!("{sent}data: [DONE]\n\n").as_bytes(), 11)).await;
-    let text = penstock_llm::tokens::count(penstock_llm::tokens::Encoding::O200K_BASE, "hello world\n\n\"é🙂");
+    let text = penstock_llm::tokens::count_text(penstock_llm::tokens::Encoding::O200K_BASE, "hello world\n\n\"é🙂");
     assert_eq!(record["res_units"], text);
 }
 

@@ -7,7 +7,7 @@ use crate::harness::{
     played::{Played, frames, golden, timeless, without_model},
     stream_of, way, words,
 };
-use penstock_llm::stream::aws_event_stream::Frames;
+use penstock_llm::stream::aws_event_stream::FrameDecoder;
 use serde_json::{Value, json};
 
 const PAIRS: [(&str, &str, &str, &str); 8] = [
@@ -322,10 +322,10 @@ async fn an_array_that_does_not_say_how_it_ended_is_cut_and_never_kept() {
 
 /// What the frames of a stream are called.
 fn names(bytes: &[u8]) -> Vec<String> {
-    let mut frames = Frames::new(1 << 20);
-    frames.push(bytes);
-    let names = std::iter::from_fn(|| frames.take()).map(|frame| frame.unwrap().name).collect();
-    assert!(!frames.is_within());
+    let mut frames = FrameDecoder::new(1 << 20);
+    frames.push_chunk(bytes);
+    let names = std::iter::from_fn(|| frames.next_frame()).map(|frame| frame.unwrap().event_name).collect();
+    assert!(!frames.has_partial_frame());
     names
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::Failure;
-use crate::stream::aws_event_stream::encode;
+use crate::stream::aws_event_stream::encode_frame;
 
 /// Clients look for the name of an error in a header, and here where there is none.
 pub fn error_body(failure: &Failure) -> Vec<u8> {
@@ -18,7 +18,7 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
         400..500 => "validationException",
         _ => "modelStreamErrorException",
     };
-    encode("exception", name, json!({"message": failure.message}).to_string().as_bytes())
+    encode_frame("exception", name, json!({"message": failure.message}).to_string().as_bytes())
 }
 
 fn error_type_for_status(status: u16) -> &'static str {

@@ -1,6 +1,9 @@
 //! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
 
-use super::{Asked, Credential, FILES, Group, Known, MESSAGES, Options, Provider, is_in, options::sent, write_path};
+use super::{
+    Credential, FILES, MESSAGES, OperationGroup, OptionField, Options, PathInfo, Provider, contains_operation,
+    options::forwarded_option, write_path,
+};
 use crate::{
     api_format::ApiFormat,
     chat::providers::{Wire, anthropic_messages},
@@ -11,9 +14,10 @@ use crate::{
 pub(crate) struct Anthropic;
 
 /// OAuth access tokens begin so; the API takes them as a bearer token only.
-const OAUTH_PREFIX: &str = "sk-ant-oat";
+const OAUTH_TOKEN_PREFIX: &str = "sk-ant-oat";
 
-const OPTIONS: &[Known] = &[sent("anthropic_version", "anthropic-version"), sent("anthropic_beta", "anthropic-beta")];
+const OPTIONS: &[OptionField] =
+    &[forwarded_option("anthropic_version", "anthropic-version"), forwarded_option("anthropic_beta", "anthropic-beta")];
 
 impl Provider for Anthropic {
     fn slug(&self) -> &'static str {
@@ -24,29 +28,29 @@ impl Provider for Anthropic {
         "https://api.anthropic.com/v1"
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         &[MESSAGES, FILES]
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         OPTIONS
     }
 
-    fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| path(operation))
+    fn operation_path(&self, operation: Operation) -> Option<&'static str> {
+        self.provider_format(operation, "").map(|_| translated_path(operation))
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        is_translated(operation).then_some(&anthropic_messages::ANTHROPIC)
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
 
-    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        write_all(self, asked, out);
+    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        write_target_with_full_list(self, asked, out);
         Ok(())
     }
 
     fn credential(&self, key: &str, _prefix: &str) -> Credential {
-        if key.starts_with(OAUTH_PREFIX) {
+        if key.starts_with(OAUTH_TOKEN_PREFIX) {
             return Credential::Bearer;
         }
         Credential::Header("x-api-key")
@@ -56,26 +60,27 @@ impl Provider for Anthropic {
         Some(("anthropic-version", "2023-06-01"))
     }
 
-    fn dialect(&self) -> ApiFormat {
+    fn api_format(&self) -> ApiFormat {
         ApiFormat::Anthropic
     }
 }
 
 /// Lists of models come whole where nobody says how long they may be.
-pub(crate) fn write_all(provider: &dyn Provider, asked: &Asked<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_target_with_full_list(provider: &dyn Provider, asked: &PathInfo<'_>, out: &mut Vec<u8>) {
     let is_whole = asked.operation == Operation::Models && asked.query.is_empty();
     let query = if is_whole { "limit=1000" } else { asked.query };
-    write_path(provider, &Asked { query, ..*asked }, out);
+    write_path(provider, &PathInfo { query, ..*asked }, out);
 }
 
 /// What callers ask in other dialects; its own pass as they are.
-pub(crate) fn is_translated(operation: Operation) -> bool {
-    let is_asked = translation::is_talk(operation) || operation.counts_tokens() || operation == Operation::Models;
-    is_asked && !is_in(&[MESSAGES], operation)
+pub(crate) fn is_translated_operation(operation: Operation) -> bool {
+    let is_asked =
+        translation::is_chat_operation(operation) || operation.counts_tokens() || operation == Operation::Models;
+    is_asked && !contains_operation(&[MESSAGES], operation)
 }
 
 /// The path of what is asked in another dialect.
-pub(crate) fn path(operation: Operation) -> &'static str {
+pub(crate) fn translated_path(operation: Operation) -> &'static str {
     match operation {
         Operation::Models => "/models",
         counting if counting.counts_tokens() => "/messages/count_tokens",
@@ -88,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_oauth_token_stays_a_bearer() {
+    fn sends_oauth_tokens_as_bearer() {
         assert_eq!(Anthropic.credential("sk-ant-oat01-abc", ""), Credential::Bearer);
         assert_eq!(Anthropic.credential("sk-ant-api03-abc", ""), Credential::Header("x-api-key"));
     }

@@ -1,10 +1,11 @@
 //! Others' APIs at Amazon: Anthropic's, `OpenAI`'s, and `SageMaker`'s endpoints; signed, or with a key.
 
 use super::{
-    Asked, CHAT, Credential, FILES, Grant, Group, Known, MESSAGES, Options, Provider, RESPONSES, Signature, anthropic,
-    aws::{self, region},
-    by_openai,
-    options::{joined, known},
+    CHAT, Credential, FILES, Grant, MESSAGES, OperationGroup, OptionField, Options, PathInfo, Provider, RESPONSES,
+    SigningKeys, anthropic,
+    aws::{self, region_from_options},
+    needs_openai_translation,
+    options::{concat_options, gateway_option},
 };
 use crate::{
     api_format::ApiFormat,
@@ -17,20 +18,20 @@ pub(crate) struct Mantle;
 pub(crate) struct SageMaker;
 
 /// What requests are signed for, as Amazon calls each.
-const CLAUDE: &str = "aws-external-anthropic";
-const MANTLE: &str = "bedrock-mantle";
-const SAGEMAKER: &str = "sagemaker";
+const CLAUDE_SERVICE: &str = "aws-external-anthropic";
+const MANTLE_SERVICE: &str = "bedrock-mantle";
+const SAGEMAKER_SERVICE: &str = "sagemaker";
 
-const CLAUDE_OPTIONS: [Known; 12] = joined(
+const CLAUDE_OPTIONS: [OptionField; 12] = concat_options(
     aws::OPTIONS,
     [
-        Known {
+        OptionField {
             key: "anthropic_aws_workspace_id",
             header: "anthropic-aws-workspace-id",
-            sent_as: Some("anthropic-workspace-id"),
+            forwarded_as: Some("anthropic-workspace-id"),
         },
-        Known { key: "anthropic_version", header: "anthropic-version", sent_as: Some("anthropic-version") },
-        Known { key: "anthropic_beta", header: "anthropic-beta", sent_as: Some("anthropic-beta") },
+        OptionField { key: "anthropic_version", header: "anthropic-version", forwarded_as: Some("anthropic-version") },
+        OptionField { key: "anthropic_beta", header: "anthropic-beta", forwarded_as: Some("anthropic-beta") },
     ],
 );
 
@@ -43,48 +44,48 @@ impl Provider for ClaudePlatform {
         ""
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         &[MESSAGES, FILES]
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         &CLAUDE_OPTIONS
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        Ok(Some(format!("https://aws-external-anthropic.{}.api.aws/v1", region(options)?)))
+    fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        Ok(Some(format!("https://aws-external-anthropic.{}.api.aws/v1", region_from_options(options)?)))
     }
 
-    fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| anthropic::path(operation))
+    fn operation_path(&self, operation: Operation) -> Option<&'static str> {
+        self.provider_format(operation, "").map(|_| anthropic::translated_path(operation))
     }
 
-    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        anthropic::write_all(self, asked, out);
+    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        anthropic::write_target_with_full_list(self, asked, out);
         Ok(())
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        anthropic::is_translated(operation).then_some(&anthropic_messages::ANTHROPIC)
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        anthropic::is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Header("x-api-key")
     }
 
-    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
-        aws::signature(CLAUDE, options)
+    fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
+        aws::signature_from_options(CLAUDE_SERVICE, options)
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        aws::grant(CLAUDE, options)
+        aws::grant_from_options(CLAUDE_SERVICE, options)
     }
 
     fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
         Some(("anthropic-version", "2023-06-01"))
     }
 
-    fn dialect(&self) -> ApiFormat {
+    fn api_format(&self) -> ApiFormat {
         ApiFormat::Anthropic
     }
 }
@@ -98,63 +99,75 @@ impl Provider for Mantle {
         ""
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         &[CHAT, RESPONSES]
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         &aws::OPTIONS
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        Ok(Some(format!("https://bedrock-mantle.{}.api.aws/v1", region(options)?)))
+    fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        Ok(Some(format!("https://bedrock-mantle.{}.api.aws/v1", region_from_options(options)?)))
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        by_openai(self.offers(), operation).then_some(&openai_chat::COMPATIBLE)
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        needs_openai_translation(self.native_operations(), operation).then_some(&openai_chat::COMPATIBLE)
     }
 
-    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
-        aws::signature(MANTLE, options)
+    fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
+        aws::signature_from_options(MANTLE_SERVICE, options)
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        aws::grant(MANTLE, options)
+        aws::grant_from_options(MANTLE_SERVICE, options)
     }
 }
 
-const fn told(key: &'static str, header: &'static str, sent_as: &'static str) -> Known {
-    Known { key, header, sent_as: Some(sent_as) }
+const fn forwarded_option_as(key: &'static str, header: &'static str, sent_as: &'static str) -> OptionField {
+    OptionField { key, header, forwarded_as: Some(sent_as) }
 }
 
-const SAGEMAKER_OPTIONS: [Known; 18] = joined(
+const SAGEMAKER_OPTIONS: [OptionField; 18] = concat_options(
     aws::OPTIONS,
     [
-        told(
+        forwarded_option_as(
             "amzn_sagemaker_custom_attributes",
             "amzn-sagemaker-custom-attributes",
             "x-amzn-sagemaker-custom-attributes",
         ),
-        told("amzn_sagemaker_target_model", "amzn-sagemaker-target-model", "x-amzn-sagemaker-target-model"),
-        told("amzn_sagemaker_target_variant", "amzn-sagemaker-target-variant", "x-amzn-sagemaker-target-variant"),
-        told(
+        forwarded_option_as(
+            "amzn_sagemaker_target_model",
+            "amzn-sagemaker-target-model",
+            "x-amzn-sagemaker-target-model",
+        ),
+        forwarded_option_as(
+            "amzn_sagemaker_target_variant",
+            "amzn-sagemaker-target-variant",
+            "x-amzn-sagemaker-target-variant",
+        ),
+        forwarded_option_as(
             "amzn_sagemaker_target_container_hostname",
             "amzn-sagemaker-target-container-hostname",
             "x-amzn-sagemaker-target-container-hostname",
         ),
-        told("amzn_sagemaker_inference_id", "amzn-sagemaker-inference-id", "x-amzn-sagemaker-inference-id"),
-        told(
+        forwarded_option_as(
+            "amzn_sagemaker_inference_id",
+            "amzn-sagemaker-inference-id",
+            "x-amzn-sagemaker-inference-id",
+        ),
+        forwarded_option_as(
             "amzn_sagemaker_enable_explanations",
             "amzn-sagemaker-enable-explanations",
             "x-amzn-sagemaker-enable-explanations",
         ),
-        told(
+        forwarded_option_as(
             "amzn_sagemaker_inference_component",
             "amzn-sagemaker-inference-component",
             "x-amzn-sagemaker-inference-component",
         ),
-        told("amzn_sagemaker_session_id", "amzn-sagemaker-session-id", "x-amzn-sagemaker-session-id"),
-        known("amzn_sagemaker_model_name", "amzn-sagemaker-model-name"),
+        forwarded_option_as("amzn_sagemaker_session_id", "amzn-sagemaker-session-id", "x-amzn-sagemaker-session-id"),
+        gateway_option("amzn_sagemaker_model_name", "amzn-sagemaker-model-name"),
     ],
 );
 
@@ -168,31 +181,31 @@ impl Provider for SageMaker {
         ""
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         &[]
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         &SAGEMAKER_OPTIONS
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        Ok(Some(format!("https://runtime.sagemaker.{}.amazonaws.com", region(options)?)))
+    fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        Ok(Some(format!("https://runtime.sagemaker.{}.amazonaws.com", region_from_options(options)?)))
     }
 
-    fn wire(&self, _operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, _operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         None
     }
 
-    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
-        aws::signature(SAGEMAKER, options)
+    fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
+        aws::signature_from_options(SAGEMAKER_SERVICE, options)
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        aws::grant(SAGEMAKER, options)
+        aws::grant_from_options(SAGEMAKER_SERVICE, options)
     }
 
-    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+    fn model_from_options<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("amzn_sagemaker_model_name")
     }
 }

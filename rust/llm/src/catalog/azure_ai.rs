@@ -1,14 +1,15 @@
 //! Azure AI Foundry: one address for a customer's models of many vendors, Claude among them by Anthropic's own API.
 
 use super::{
-    Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Grant, Group, IMAGE, IMAGE_EDIT, Known, OCR,
-    Options, Provider, REALTIME, RERANK, RESPONSES, SPEECH, Stated, TRANSCRIBE,
-    azure_openai::{self, write_query},
-    by_openai, entra,
-    options::{joined, known, sent},
+    BATCHES, CHAT, COMPLETIONS, Credential, EMBED, FILES, FINE_TUNING, Grant, IMAGE_EDIT, IMAGE_GENERATION, OCR,
+    OperationGroup, OptionField, Options, PathInfo, PathOptions, Provider, REALTIME, RERANK, RESPONSES, SPEECH,
+    TRANSCRIPTION,
+    azure_openai::{self, write_query_with_version},
+    entra, needs_openai_translation,
+    options::{concat_options, forwarded_option, gateway_option},
 };
 use crate::catalog::{
-    param_map::{self, USUAL, Wording},
+    param_map::{self, OPENAI_COMPATIBLE, ParamRules},
     path_segment,
 };
 use crate::{
@@ -19,29 +20,33 @@ use crate::{
 
 pub(crate) struct AzureAi;
 
-const OPTIONS: [Known; 20] = joined(
+const OPTIONS: [OptionField; 20] = concat_options(
     entra::OPTIONS,
     [
-        known("azure_foundry_url", "azure-foundry-url"),
-        known("azure_endpoint_name", "azure-endpoint-name"),
-        known("azure_region", "azure-region"),
-        known("azure_deployment_type", "azure-deployment-type"),
-        Known {
+        gateway_option("azure_foundry_url", "azure-foundry-url"),
+        gateway_option("azure_endpoint_name", "azure-endpoint-name"),
+        gateway_option("azure_region", "azure-region"),
+        gateway_option("azure_deployment_type", "azure-deployment-type"),
+        OptionField {
             key: "azure_deployment_name",
             header: "azure-deployment-name",
-            sent_as: Some("azureml-model-deployment"),
+            forwarded_as: Some("azureml-model-deployment"),
         },
-        known("api_version", "azure-api-version"),
-        known("azure_ad_token", "azure-ad-token"),
-        Known { key: "deployment_id", header: "azure-deployment-id", sent_as: Some("azureml-model-deployment") },
-        Known { key: "azure_extra_params", header: "azure-extra-params", sent_as: Some("extra-parameters") },
-        sent("anthropic_version", "anthropic-version"),
-        RESPONSES_PROXY,
+        gateway_option("api_version", "azure-api-version"),
+        gateway_option("azure_ad_token", "azure-ad-token"),
+        OptionField {
+            key: "deployment_id",
+            header: "azure-deployment-id",
+            forwarded_as: Some("azureml-model-deployment"),
+        },
+        OptionField { key: "azure_extra_params", header: "azure-extra-params", forwarded_as: Some("extra-parameters") },
+        forwarded_option("anthropic_version", "anthropic-version"),
+        RESPONSES_PROXY_OPTION,
     ],
 );
 
 /// Responses are asked for of the resource's own API, and not told in chat completions, which all models have.
-const RESPONSES_PROXY: Known = known("provider_responses_proxy", "provider-responses-proxy");
+const RESPONSES_PROXY_OPTION: OptionField = gateway_option("provider_responses_proxy", "provider-responses-proxy");
 
 impl Provider for AzureAi {
     fn slug(&self) -> &'static str {
@@ -52,15 +57,15 @@ impl Provider for AzureAi {
         ""
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         &[
             CHAT,
-            COMPLETE,
+            COMPLETIONS,
             EMBED,
-            IMAGE,
+            IMAGE_GENERATION,
             IMAGE_EDIT,
             SPEECH,
-            TRANSCRIBE,
+            TRANSCRIPTION,
             OCR,
             RERANK,
             FILES,
@@ -77,138 +82,146 @@ impl Provider for AzureAi {
         ]
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         &OPTIONS
     }
 
-    fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        let url = options.get("azure_foundry_url").map_or_else(|| by_name(options), |url| Ok(url.to_owned()))?;
+    fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        let url =
+            options.get("azure_foundry_url").map_or_else(|| base_url_from_names(options), |url| Ok(url.to_owned()))?;
         let url = url.trim_end_matches('/');
         if !url.starts_with("https://") {
             return Err("azure_foundry_url must begin with https://".into());
         }
         // What is no inference belongs to the resource.
         let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
-        let is_of_others = OF_OTHERS.contains(&&url[origin.len()..]);
-        Ok(Some(match of_maker(operation) {
-            _ if is_of_resource(operation) => format!("{origin}/openai"),
+        let is_of_others = SHARED_MODEL_PATHS.contains(&&url[origin.len()..]);
+        Ok(Some(match vendor_api_path(operation) {
+            _ if is_resource_operation(operation) => format!("{origin}/openai"),
             // What models there are is known to the resource; what runs one alone has no list.
-            _ if operation == Operation::Models && is_resource(&origin) => format!("{origin}/openai"),
-            _ if answers_itself(operation, options) && !is_anthropics(&url[origin.len()..]) => {
+            _ if operation == Operation::Models && is_resource_url(&origin) => format!("{origin}/openai"),
+            _ if uses_native_responses_api(operation, options) && !is_anthropic_path(&url[origin.len()..]) => {
                 format!("{origin}/openai")
             }
             // Below a resource, or alone.
-            Some(path) if is_of_others => format!("{origin}{}", if is_resource(&origin) { path } else { "/v1" }),
+            Some(path) if is_of_others => format!("{origin}{}", if is_resource_url(&origin) { path } else { "/v1" }),
             _ => url.to_owned(),
         }))
     }
 
     /// What its makers have APIs of their own for is not among the others of a resource.
-    fn prefix(&self, operation: Operation, model: &str, prefix: &str) -> Option<&'static str> {
-        let is_claudes = translation::is_talk(operation) && is_claude(model);
+    fn path_prefix(&self, operation: Operation, model: &str, prefix: &str) -> Option<&'static str> {
+        let is_claudes = translation::is_chat_operation(operation) && is_claude_model(model);
         // A host alone may be a model's, too.
-        let path = if is_claudes { Some("/anthropic") } else { of_maker(operation).filter(|_| !prefix.is_empty()) };
-        path.filter(|_| OF_OTHERS.contains(&prefix))
+        let path =
+            if is_claudes { Some("/anthropic") } else { vendor_api_path(operation).filter(|_| !prefix.is_empty()) };
+        path.filter(|_| SHARED_MODEL_PATHS.contains(&prefix))
     }
 
     /// Its models are of many vendors, and so are their words.
-    fn has_own_ends(&self) -> bool {
+    fn has_custom_finish_reasons(&self) -> bool {
         true
     }
 
-    fn wording(&self, _operation: Operation) -> &'static Wording {
-        &USUAL
+    fn param_rules(&self, _operation: Operation) -> &'static ParamRules {
+        &OPENAI_COMPATIBLE
     }
 
-    fn wording_of(&self, operation: Operation, model: &str) -> &'static Wording {
-        param_map::of_many(self.wording(operation), operation, model)
+    fn param_rules_for_model(&self, operation: Operation, model: &str) -> &'static ParamRules {
+        param_map::multi_vendor_rules(self.param_rules(operation), operation, model)
     }
 
-    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            Operation::Messages if is_claude(model) => None,
-            _ if is_claude(model) && translation::is_talk(operation) => Some(&anthropic_messages::ANTHROPIC),
-            _ => by_openai(self.offers(), operation).then(|| openai_chat::of_many(model) as &dyn Wire),
+            Operation::Messages if is_claude_model(model) => None,
+            _ if is_claude_model(model) && translation::is_chat_operation(operation) => {
+                Some(&anthropic_messages::ANTHROPIC)
+            }
+            _ => needs_openai_translation(self.native_operations(), operation)
+                .then(|| openai_chat::format_for_model(model) as &dyn Wire),
         }
     }
 
     /// What is asked at the address of Anthropic's models is theirs, whatever its deployment is called.
-    fn wire_at(
+    fn provider_format_for_target(
         &self,
         operation: Operation,
         model: &str,
         (options, prefix): (&Options, &str),
     ) -> Option<&'static dyn Wire> {
-        if answers_itself(operation, options) && !is_claude(model) && !is_anthropics(prefix) {
+        if uses_native_responses_api(operation, options) && !is_claude_model(model) && !is_anthropic_path(prefix) {
             return None;
         }
-        self.wire(operation, if is_anthropics(prefix) { CLAUDE } else { model })
+        self.provider_format(operation, if is_anthropic_path(prefix) { CLAUDE_NAME } else { model })
     }
 
-    fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if asked.operation == Operation::Realtime {
-            azure_openai::write_session(asked, options.get("api_version"), out);
+            azure_openai::write_realtime_target(asked, options.get("api_version"), out);
             return Ok(());
         }
-        let is_claudes = is_claude(asked.model) || is_anthropics(asked.prefix);
+        let is_claudes = is_claude_model(asked.model) || is_anthropic_path(asked.prefix);
         let is_list = asked.operation == Operation::Models && asked.prefix == "/openai";
-        if is_list || is_kept(asked.operation) || answers_itself(asked.operation, options) && !is_claudes {
+        if is_list
+            || is_stored_response_operation(asked.operation)
+            || uses_native_responses_api(asked.operation, options) && !is_claudes
+        {
             let version = options.get("api_version").filter(|version| *version != "v1");
             let is_said = version.is_some() || asked.prefix.ends_with("/v1");
             out.extend_from_slice(if is_said { b"" } else { b"/v1" });
             out.extend_from_slice(asked.path.as_bytes());
-            write_query(asked, version, out);
+            write_query_with_version(asked, version, out);
             return Ok(());
         }
         let path = match asked.operation {
-            operation if translation::is_talk(operation) && is_claudes => "/v1/messages",
-            operation => self.path(operation).unwrap_or(asked.path),
+            operation if translation::is_chat_operation(operation) && is_claudes => "/v1/messages",
+            operation => self.operation_path(operation).unwrap_or(asked.path),
         };
         out.extend_from_slice(path.as_bytes());
-        write_query(asked, options.get("api_version"), out);
+        write_query_with_version(asked, options.get("api_version"), out);
         Ok(())
     }
 
     fn credential(&self, _key: &str, prefix: &str) -> Credential {
-        if is_anthropics(prefix) { Credential::Header("x-api-key") } else { Credential::Bearer }
+        if is_anthropic_path(prefix) { Credential::Header("x-api-key") } else { Credential::Bearer }
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        if self.token(options).is_some() { Ok(None) } else { entra::grant(options) }
+        if self.bearer_token(options).is_some() { Ok(None) } else { entra::grant_from_options(options) }
     }
 
-    fn leaves_blobs(&self) -> bool {
+    fn can_write_azure_blobs(&self) -> bool {
         true
     }
 
-    fn token<'o>(&self, options: &'o Options) -> Option<&'o str> {
+    fn bearer_token<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("azure_ad_token")
     }
 
-    fn pinned<'o>(&self, options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
+    fn model_override<'o>(&self, options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
         options.get("azure_deployment_name").or_else(|| options.get("deployment_id"))
     }
 
     fn required_header(&self, prefix: &str) -> Option<(&'static str, &'static str)> {
         // What a model does not know is no reason to refuse a request.
-        Some(if is_anthropics(prefix) { ("anthropic-version", "2023-06-01") } else { ("extra-parameters", "drop") })
+        Some(if is_anthropic_path(prefix) { ("anthropic-version", "2023-06-01") } else { ("extra-parameters", "drop") })
     }
 }
 
 /// Where models are that are named without their address: those of a resource, or one that was deployed alone.
-fn by_name(options: &Options) -> Result<String, String> {
+fn base_url_from_names(options: &Options) -> Result<String, String> {
     match options.get("azure_deployment_type") {
         None => {
             let lacks = "no foundry: send x-gateway-azure-foundry-url or x-gateway-azure-endpoint-name";
             options.get("azure_endpoint_name").ok_or(lacks)?;
-            Ok(format!("https://{}.services.ai.azure.com/models", label(options, "azure_endpoint_name")?))
+            Ok(format!("https://{}.services.ai.azure.com/models", host_label(options, "azure_endpoint_name")?))
         }
         Some("serverless") => {
-            let (name, region) = (label(options, "azure_deployment_name")?, label(options, "azure_region")?);
+            let (name, region) = (host_label(options, "azure_deployment_name")?, host_label(options, "azure_region")?);
             Ok(format!("https://{}.{region}.models.ai.azure.com", name.to_ascii_lowercase()))
         }
         Some("managed") => {
-            let (name, region) = (label(options, "azure_endpoint_name")?, label(options, "azure_region")?);
+            let (name, region) = (host_label(options, "azure_endpoint_name")?, host_label(options, "azure_region")?);
             Ok(format!("https://{name}.{region}.inference.ml.azure.com"))
         }
         Some(other) => Err(format!("azure_deployment_type `{other}` must be serverless or managed")),
@@ -216,16 +229,20 @@ fn by_name(options: &Options) -> Result<String, String> {
 }
 
 /// What becomes part of a host.
-fn label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
+fn host_label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
     let value = options.get(key).ok_or_else(|| format!("no {key}: send x-gateway-{}", key.replace('_', "-")))?;
-    if path_segment::is_label(value) { Ok(value) } else { Err(format!("{key} must be letters, digits and dashes")) }
+    if path_segment::is_host_label(value) {
+        Ok(value)
+    } else {
+        Err(format!("{key} must be letters, digits and dashes"))
+    }
 }
 
 /// Below which a resource has the models of all others, or its address alone.
-const OF_OTHERS: [&str; 4] = ["", "/models", "/openai", "/openai/v1"];
+const SHARED_MODEL_PATHS: [&str; 4] = ["", "/models", "/openai", "/openai/v1"];
 
 /// Where in a resource the API of its model's maker is, for what only that knows.
-fn of_maker(operation: Operation) -> Option<&'static str> {
+fn vendor_api_path(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::Rerank => Some("/providers/cohere/v2"),
         Operation::Ocr => Some("/providers/mistral/azure"),
@@ -234,76 +251,84 @@ fn of_maker(operation: Operation) -> Option<&'static str> {
 }
 
 /// Whether an address is a resource's, and not that of a model that was deployed alone.
-fn is_resource(origin: &str) -> bool {
+fn is_resource_url(origin: &str) -> bool {
     [".services.ai.azure.com", ".cognitiveservices.azure.com", ".openai.azure.com"]
         .iter()
         .any(|end| origin.ends_with(end))
 }
 
 /// In the names of all of Anthropic's models.
-const CLAUDE: &str = "claude";
+const CLAUDE_NAME: &str = "claude";
 
-fn is_claude(model: &str) -> bool {
-    model.contains(CLAUDE)
+fn is_claude_model(model: &str) -> bool {
+    model.contains(CLAUDE_NAME)
 }
 
-fn is_anthropics(prefix: &str) -> bool {
+fn is_anthropic_path(prefix: &str) -> bool {
     prefix.contains("anthropic")
 }
 
-fn is_of_resource(operation: Operation) -> bool {
-    [FILES, BATCHES, FINE_TUNING, REALTIME].iter().any(|group| group.contains(&operation)) || is_kept(operation)
+fn is_resource_operation(operation: Operation) -> bool {
+    [FILES, BATCHES, FINE_TUNING, REALTIME].iter().any(|group| group.contains(&operation))
+        || is_stored_response_operation(operation)
 }
 
 /// Whether it is about a response that the resource keeps.
-fn is_kept(operation: Operation) -> bool {
+fn is_stored_response_operation(operation: Operation) -> bool {
     operation != Operation::CreateModelResponse && RESPONSES.contains(&operation)
 }
 
-fn answers_itself(operation: Operation, options: &Options) -> bool {
-    operation == Operation::CreateModelResponse && options.get(RESPONSES_PROXY.key) == Some("true")
+fn uses_native_responses_api(operation: Operation, options: &Options) -> bool {
+    operation == Operation::CreateModelResponse && options.get(RESPONSES_PROXY_OPTION.key) == Some("true")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Stated;
+    use crate::catalog::PathOptions;
 
-    fn options(given: &[(&str, &str)]) -> Options {
-        Options::of(&OPTIONS, given)
+    fn build_options(given: &[(&str, &str)]) -> Options {
+        Options::from_pairs(&OPTIONS, given)
     }
 
-    fn target(operation: Operation, path: &str, model: &str) -> String {
-        let asked = Asked::of(operation, path, model);
+    fn request_target(operation: Operation, path: &str, model: &str) -> String {
+        let asked = PathInfo::for_test(operation, path, model);
         let mut out = Vec::new();
-        AzureAi.write_target(&asked, &options(&[("api_version", "2024-05-01-preview")]), &mut out).unwrap();
+        AzureAi
+            .write_request_target(&asked, &build_options(&[("api_version", "2024-05-01-preview")]), &mut out)
+            .unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn a_model_of_anthropics_is_asked_by_anthropics_path() {
+    fn sends_claude_models_to_the_anthropic_path() {
         let chat = "/chat/completions";
         let version = "?api-version=2024-05-01-preview";
-        assert_eq!(target(Operation::ChatComplete, chat, "gpt-4o"), format!("{chat}{version}"));
-        assert_eq!(target(Operation::Messages, "/messages", "gpt-4o"), format!("{chat}{version}"));
+        assert_eq!(request_target(Operation::ChatComplete, chat, "gpt-4o"), format!("{chat}{version}"));
+        assert_eq!(request_target(Operation::Messages, "/messages", "gpt-4o"), format!("{chat}{version}"));
         for (operation, path) in [(Operation::Messages, "/messages"), (Operation::ChatComplete, chat)] {
-            assert_eq!(target(operation, path, "claude-opus-4-1"), format!("/v1/messages{version}"));
+            assert_eq!(request_target(operation, path, "claude-opus-4-1"), format!("/v1/messages{version}"));
         }
-        let deployed = Asked { prefix: "/anthropic", ..Asked::of(Operation::ChatComplete, chat, "our-best") };
+        let deployed =
+            PathInfo { prefix: "/anthropic", ..PathInfo::for_test(Operation::ChatComplete, chat, "our-best") };
         let mut out = Vec::new();
-        AzureAi.write_target(&deployed, &options(&[]), &mut out).unwrap();
+        AzureAi.write_request_target(&deployed, &build_options(&[]), &mut out).unwrap();
         assert_eq!(out, b"/v1/messages");
-        let wire = |prefix| AzureAi.wire_at(Operation::ChatComplete, "our-best", (&options(&[]), prefix)).is_some();
+        let wire = |prefix| {
+            AzureAi
+                .provider_format_for_target(Operation::ChatComplete, "our-best", (&build_options(&[]), prefix))
+                .is_some()
+        };
         assert!(wire("/anthropic") && !wire("/models"));
         assert_eq!(AzureAi.credential("k", "/anthropic"), Credential::Header("x-api-key"));
         assert_eq!(AzureAi.credential("k", "/models"), Credential::Bearer);
     }
 
     #[test]
-    fn what_a_maker_has_an_api_for_is_asked_by_that() {
+    fn sends_rerank_and_ocr_to_the_vendors_api() {
         let base = |operation, url: &str| {
-            let given = options(&[("azure_foundry_url", url)]);
-            AzureAi.base(operation, &given).unwrap().unwrap()
+            let given = build_options(&[("azure_foundry_url", url)]);
+            AzureAi.resolve_base_url(operation, &given).unwrap().unwrap()
         };
         for (url, rerank, ocr) in [
             ("https://r.services.ai.azure.com/models", "/providers/cohere/v2", "/providers/mistral/azure"),
@@ -317,7 +342,7 @@ mod tests {
             assert_eq!(base(Operation::Rerank, url), format!("{origin}{rerank}"));
             assert_eq!(base(Operation::Ocr, url), format!("{origin}{ocr}"));
         }
-        let prefix = |operation, model, prefix| AzureAi.prefix(operation, model, prefix);
+        let prefix = |operation, model, prefix| AzureAi.path_prefix(operation, model, prefix);
         for of_others in ["/models", "", "/openai/v1"] {
             assert_eq!(prefix(Operation::ChatComplete, "claude-opus-4-5", of_others), Some("/anthropic"));
             assert_eq!(prefix(Operation::Messages, "claude-opus-4-5", of_others), Some("/anthropic"));
@@ -334,21 +359,21 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_the_resources_own_where_that_is_asked_for_and_always_once_they_are_kept() {
+    fn uses_the_native_responses_api_if_enabled_and_for_stored_responses() {
         let create = Operation::CreateModelResponse;
         let url = ("azure_foundry_url", "https://res.services.ai.azure.com/models");
         let own = ("provider_responses_proxy", "true");
         let dated = ("api_version", "2025-04-01-preview");
         let asked = |operation, path, model, given: &[(&str, &str)]| {
-            let given = options(given);
-            let base = AzureAi.base(operation, &given).unwrap().unwrap();
-            let asked = Asked {
+            let given = build_options(given);
+            let base = AzureAi.resolve_base_url(operation, &given).unwrap().unwrap();
+            let asked = PathInfo {
                 prefix: &base["https://res.services.ai.azure.com".len()..],
-                ..Asked::of(operation, path, model)
+                ..PathInfo::for_test(operation, path, model)
             };
             let mut out = base.clone().into_bytes();
-            AzureAi.write_target(&asked, &given, &mut out).unwrap();
-            let is_told = AzureAi.wire_at(operation, model, (&given, asked.prefix)).is_some();
+            AzureAi.write_request_target(&asked, &given, &mut out).unwrap();
+            let is_told = AzureAi.provider_format_for_target(operation, model, (&given, asked.prefix)).is_some();
             (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_told)
         };
         let found = |path: &str, is_told| (path.to_owned(), is_told);
@@ -371,14 +396,23 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_asked_of_the_resource_as_its_version_has_it() {
+    fn builds_realtime_target_for_the_api_version() {
         let session = |given: &[(&str, &str)]| {
-            let stated = Stated::default();
+            let stated = PathOptions::default();
             let (operation, path, query, prefix) = (Operation::Realtime, "/realtime", "model=gpt-realtime", "/openai");
-            let asked =
-                Asked { operation, path, query, prefix, model: "", user: "", streams: false, begun: false, stated };
+            let asked = PathInfo {
+                operation,
+                path,
+                query,
+                prefix,
+                model: "",
+                user: "",
+                is_streaming: false,
+                has_prefill: false,
+                path_options: stated,
+            };
             let mut out = Vec::new();
-            AzureAi.write_target(&asked, &options(given), &mut out).unwrap();
+            AzureAi.write_request_target(&asked, &build_options(given), &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(session(&[]), "/v1/realtime?model=gpt-realtime");
@@ -387,24 +421,30 @@ mod tests {
     }
 
     #[test]
-    fn files_belong_to_the_resource_and_not_to_its_models() {
-        let given = options(&[("azure_foundry_url", "https://res.services.ai.azure.com/models/")]);
-        let base = |operation| AzureAi.base(operation, &given).unwrap().unwrap();
+    fn sends_files_to_the_resource_and_not_to_its_models() {
+        let given = build_options(&[("azure_foundry_url", "https://res.services.ai.azure.com/models/")]);
+        let base = |operation| AzureAi.resolve_base_url(operation, &given).unwrap().unwrap();
         assert_eq!(base(Operation::ChatComplete), "https://res.services.ai.azure.com/models");
         for operation in [Operation::Realtime, Operation::UploadFile, Operation::ListFinetuneCheckpoints] {
             assert_eq!(base(operation), "https://res.services.ai.azure.com/openai");
         }
-        let named = |name| AzureAi.base(Operation::ChatComplete, &options(&[("azure_endpoint_name", name)]));
+        let named =
+            |name| AzureAi.resolve_base_url(Operation::ChatComplete, &build_options(&[("azure_endpoint_name", name)]));
         assert_eq!(named("my-res").unwrap().unwrap(), "https://my-res.services.ai.azure.com/models");
         assert!(named("evil.example/").unwrap_err().contains("azure_endpoint_name"));
         let of = |kind| {
             let given = [("azure_endpoint_name", "e"), ("azure_deployment_name", "D"), ("azure_region", "eastus2")];
             let given = [&given[..], &[("azure_deployment_type", kind)]].concat();
-            AzureAi.base(Operation::ChatComplete, &options(&given)).map(Option::unwrap)
+            AzureAi.resolve_base_url(Operation::ChatComplete, &build_options(&given)).map(Option::unwrap)
         };
         assert_eq!(of("serverless").unwrap(), "https://d.eastus2.models.ai.azure.com");
         assert_eq!(of("managed").unwrap(), "https://e.eastus2.inference.ml.azure.com");
         assert!(of("other").unwrap_err().contains("serverless or managed"));
-        assert!(AzureAi.base(Operation::Embed, &options(&[])).unwrap_err().contains("x-gateway-azure-foundry-url"));
+        assert!(
+            AzureAi
+                .resolve_base_url(Operation::Embed, &build_options(&[]))
+                .unwrap_err()
+                .contains("x-gateway-azure-foundry-url")
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Batches in a provider's own words: where its jobs are, which model they name, and the objects of a bucket that they read and write.
 
-use super::Asked;
+use super::PathInfo;
 use crate::{
     files::{INVALID_BUCKET_MESSAGE, is_valid_bucket_name},
     json::scan::{for_each_field, unescape},
@@ -8,23 +8,27 @@ use crate::{
 };
 
 /// The folder of a bucket in which objects are: what else somebody keeps there is out of reach.
-const FOLDER: &str = "penstock";
+const OBJECT_FOLDER: &str = "penstock";
 
 /// What follows the host: a job among the `jobs` of a provider, who calls the end of one by a word of its own, or an
 /// object in a bucket.
-pub(crate) fn path(asked: &Asked<'_>, jobs: (&str, &str), bucket: Result<&str, &str>) -> Result<String, String> {
+pub(crate) fn request_path(
+    asked: &PathInfo<'_>,
+    jobs: (&str, &str),
+    bucket: Result<&str, &str>,
+) -> Result<String, String> {
     let (collection, end) = jobs;
     let id = asked.path.split('/').nth(2).unwrap_or_default();
     match asked.operation {
         Operation::RetrieveBatchJob => Ok(format!("{collection}/{id}")),
         Operation::CancelBatchJob => Ok(format!("{collection}/{id}{end}")),
-        Operation::PutBatchObject | Operation::GetBatchObject => object(bucket?, id),
+        Operation::PutBatchObject | Operation::GetBatchObject => object_path(bucket?, id),
         _ => Ok(collection.to_owned()),
     }
 }
 
 /// The model behind this field of a job. Of two the provider might read another one than is looked at here.
-pub(crate) fn model(job: &[u8], field: &str) -> Option<String> {
+pub(crate) fn read_model(job: &[u8], field: &str) -> Option<String> {
     let mut found = Vec::with_capacity(1);
     let read = for_each_field(job, |key, at| {
         if key == field.as_bytes() {
@@ -36,7 +40,7 @@ pub(crate) fn model(job: &[u8], field: &str) -> Option<String> {
     unescape(&job[at]).filter(|name| !name.is_empty())
 }
 
-fn object(bucket: &str, name: &str) -> Result<String, String> {
+fn object_path(bucket: &str, name: &str) -> Result<String, String> {
     let is_name = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
     };
@@ -48,21 +52,21 @@ fn object(bucket: &str, name: &str) -> Result<String, String> {
         return Err("an object's name must be letters, digits, `-`, `_`, `.`, `:`, and `%2F` between them".into());
     }
     // As Amazon signs it.
-    Ok(format!("/{bucket}/{FOLDER}/{}", name.replace(':', "%3A")))
+    Ok(format!("/{bucket}/{OBJECT_FOLDER}/{}", name.replace(':', "%3A")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
-        let asked = Asked::of(operation, path, "");
-        super::path(&asked, ("/jobs", "/stop"), bucket)
+    fn path_for(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
+        let asked = PathInfo::for_test(operation, path, "");
+        super::request_path(&asked, ("/jobs", "/stop"), bucket)
     }
 
     #[test]
-    fn the_model_of_a_job_is_what_its_provider_reads() {
-        let of = |slug: &str, job: &str| crate::catalog::find(slug).unwrap().job_models(job.as_bytes());
+    fn job_models_come_from_the_field_that_the_provider_reads() {
+        let of = |slug: &str, job: &str| crate::catalog::find_provider(slug).unwrap().job_models(job.as_bytes());
         let arn = "arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-lite-v1:0";
         assert_eq!(of("bedrock", r#"{"model":"x","modelId":"amazon.nova-lite-v1:0"}"#), ["amazon.nova-lite-v1:0"]);
         assert_eq!(of("bedrock", &format!("{{\"modelId\":\"{arn}\"}}")), [arn, "amazon.nova-lite-v1:0"]);
@@ -93,16 +97,16 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_made_shown_and_ended_where_its_provider_has_it() {
-        let job = |operation, path| found(operation, path, Err("no bucket")).unwrap();
+    fn builds_create_retrieve_and_cancel_paths() {
+        let job = |operation, path| path_for(operation, path, Err("no bucket")).unwrap();
         assert_eq!(job(Operation::CreateBatchJob, "/batch_jobs"), "/jobs");
         assert_eq!(job(Operation::RetrieveBatchJob, "/batch_jobs/arn%3Aa%2Fb"), "/jobs/arn%3Aa%2Fb");
         assert_eq!(job(Operation::CancelBatchJob, "/batch_jobs/7/cancel"), "/jobs/7/stop");
     }
 
     #[test]
-    fn an_object_is_in_our_folder_of_the_bucket_and_nowhere_else() {
-        let object = |bucket, name| found(Operation::GetBatchObject, &format!("/batch_objects/{name}"), bucket);
+    fn object_paths_stay_in_the_gateway_folder_of_the_bucket() {
+        let object = |bucket, name| path_for(Operation::GetBatchObject, &format!("/batch_objects/{name}"), bucket);
         assert_eq!(object(Ok("b-1"), "a%2Fb-1%3a2.jsonl").unwrap(), "/b-1/penstock/a/b-1%3A2.jsonl");
         for name in ["%2e%2e%2Fx", "..", "a%2F..%2Fb", "a%2F%2Fb", "a?b", "a b", "%2Fa", "a%2F"] {
             assert!(object(Ok("b-1"), name).is_err(), "{name}");

@@ -1,15 +1,15 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, BEDROCK, BEHIND, Credential, FILES, Grant, Group, JOBS, Known, Nameless, Options, Provider, Signature,
-    Stated,
-    aws::{self, region},
-    is_in,
-    options::{PROVIDER_MODEL, joined, known},
+    BACKING_MODEL, BEDROCK, Credential, FILES, Grant, ModelLookup, NATIVE_BATCH_JOBS, OperationGroup, OptionField,
+    Options, PathInfo, PathOptions, Provider, SigningKeys,
+    aws::{self, region_from_options},
+    contains_operation,
+    options::{PROVIDER_MODEL, concat_options, gateway_option},
 };
 use crate::catalog::{batch_jobs, path_segment};
 use crate::{
-    chat::providers::{Wire, anthropic_hosted, bedrock_converse::Converse, bedrock_invoke},
+    chat::providers::{Wire, anthropic_hosted, bedrock_converse::ConverseFormat, bedrock_invoke},
     files::{self, FileStore},
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
@@ -19,21 +19,21 @@ use crate::{
 
 pub(crate) struct Bedrock;
 
-const OPTIONS: [Known; 20] = joined(
+const OPTIONS: [OptionField; 20] = concat_options(
     aws::OPTIONS,
     [
-        known("aws_bedrock_model", "aws-bedrock-model"),
+        gateway_option("aws_bedrock_model", "aws-bedrock-model"),
         PROVIDER_MODEL,
-        known("anthropic_beta", "anthropic-beta"),
-        known("anthropic_version", "anthropic-version"),
-        known("aws_s3_bucket", "aws-s3-bucket"),
-        known("aws_s3_object_key", "aws-s3-object-key"),
-        known("provider_file_name", "provider-file-name"),
-        known("amz_server_side_encryption", "amz-server-side-encryption"),
-        known("amz_server_side_encryption_aws_kms_key_id", "amz-server-side-encryption-aws-kms-key-id"),
-        known("aws_batch_role_arn", "aws-batch-role-arn"),
+        gateway_option("anthropic_beta", "anthropic-beta"),
+        gateway_option("anthropic_version", "anthropic-version"),
+        gateway_option("aws_s3_bucket", "aws-s3-bucket"),
+        gateway_option("aws_s3_object_key", "aws-s3-object-key"),
+        gateway_option("provider_file_name", "provider-file-name"),
+        gateway_option("amz_server_side_encryption", "amz-server-side-encryption"),
+        gateway_option("amz_server_side_encryption_aws_kms_key_id", "amz-server-side-encryption-aws-kms-key-id"),
+        gateway_option("aws_batch_role_arn", "aws-batch-role-arn"),
         // Not the role that is taken on here: Bedrock itself takes this one on.
-        known("aws_customization_role_arn", "aws-customization-role-arn"),
+        gateway_option("aws_customization_role_arn", "aws-customization-role-arn"),
     ],
 );
 
@@ -46,83 +46,83 @@ impl Provider for Bedrock {
         ""
     }
 
-    fn offers(&self) -> &'static [Group] {
-        &[BEDROCK, JOBS, FILES]
+    fn native_operations(&self) -> &'static [OperationGroup] {
+        &[BEDROCK, NATIVE_BATCH_JOBS, FILES]
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         &OPTIONS
     }
 
-    fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
+    fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let host = match operation {
             // Who lists the models, makes new ones and runs batches of them is not who answers.
             Operation::Models | Operation::CreateBatchJob | Operation::RetrieveBatchJob | Operation::CancelBatchJob => {
                 "bedrock"
             }
-            _ if operation.is_of_jobs() => "bedrock",
-            operation => self.storage(operation).unwrap_or("bedrock-runtime"),
+            _ if operation.is_provider_job() => "bedrock",
+            operation => self.object_storage_service(operation).unwrap_or("bedrock-runtime"),
         };
-        Ok(Some(format!("https://{host}.{}.amazonaws.com", region(options)?)))
+        Ok(Some(format!("https://{host}.{}.amazonaws.com", region_from_options(options)?)))
     }
 
-    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            own if is_in(self.offers(), own) => None,
+            own if contains_operation(self.native_operations(), own) => None,
             Operation::ListFinetuneCheckpoints => None,
-            _ if operation.tunes() => Some(&fine_tuning_providers::BEDROCK),
-            _ if operation.batches() => Some(&batch_providers::BEDROCK),
-            Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => {
+            _ if operation.is_fine_tuning() => Some(&fine_tuning_providers::BEDROCK),
+            _ if operation.is_batch() => Some(&batch_providers::BEDROCK),
+            Operation::Messages | Operation::MessagesCountTokens if is_claude_model(model) => {
                 Some(&anthropic_hosted::BEDROCK)
             }
-            Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => Some(&Converse),
-            _ if operation.embeds() => bedrock_invoke::embedding(model).map(|wire| wire as &dyn Wire),
+            Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => Some(&ConverseFormat),
+            _ if operation.is_embedding() => bedrock_invoke::embedding(model).map(|wire| wire as &dyn Wire),
             Operation::Rerank => Some(rerank_formats::at_bedrock(model)),
             Operation::ImageGenerate => bedrock_invoke::drawing(model).map(|wire| wire as &dyn Wire),
-            _ => translation::is_talk(operation).then_some(&Converse),
+            _ => translation::is_chat_operation(operation).then_some(&ConverseFormat),
         }
     }
 
-    fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if asked.operation == Operation::Models {
             out.extend_from_slice(b"/foundation-models");
             return Ok(());
         }
-        if asked.operation.tunes() {
-            return write_job(asked, out);
+        if asked.operation.is_fine_tuning() {
+            return write_fine_tuning_target(asked, out);
         }
-        if asked.operation.batches() {
-            return write_batch(asked, out);
+        if asked.operation.is_batch() {
+            return write_batch_target(asked, out);
         }
         if FILES.contains(&asked.operation) {
             out.extend_from_slice(files::S3.request_target(asked, options)?.as_bytes());
             return Ok(());
         }
-        if JOBS.contains(&asked.operation) {
+        if NATIVE_BATCH_JOBS.contains(&asked.operation) {
             let bucket = options.get("aws_s3_bucket").ok_or("no bucket: send x-gateway-aws-s3-bucket");
-            let path = batch_jobs::path(asked, ("/model-invocation-job", "/stop"), bucket)?;
+            let path = batch_jobs::request_path(asked, ("/model-invocation-job", "/stop"), bucket)?;
             out.extend_from_slice(path.as_bytes());
             return Ok(());
         }
-        let own = BEDROCK.contains(&asked.operation).then(|| own(asked.operation));
-        let meant = self.meant(options, asked.model);
-        if self.wire(asked.operation, meant).is_none() && own.is_none() {
+        let own = BEDROCK.contains(&asked.operation).then(|| native_verb(asked.operation));
+        let meant = self.effective_model(options, asked.model);
+        if self.provider_format(asked.operation, meant).is_none() && own.is_none() {
             if asked.operation != Operation::Proxy {
                 return Err(format!("the model `{meant}` cannot be asked for {} here", asked.operation.id()));
             }
             super::write_path(self, asked, out);
             return Ok(());
         }
-        let model = self.model(options).unwrap_or(asked.model);
+        let model = self.model_from_options(options).unwrap_or(asked.model);
         // Tokens are counted by models, and not by the profiles by which these are asked in several regions.
-        let counted = Some(model).filter(|model| names_vendor(model)).or_else(|| options.get(BEHIND.key));
+        let counted = Some(model).filter(|model| has_vendor_name(model)).or_else(|| options.get(BACKING_MODEL.key));
         let counted = counted.filter(|_| asked.operation.counts_tokens()).map(bedrock_invoke::vendor);
-        let model = path_segment::model(counted.unwrap_or(model))?;
-        let is_carried = asked.operation == Operation::Messages && is_claude(meant);
-        let verb = own.unwrap_or(match (asked.operation, asked.streams) {
+        let model = path_segment::encode_model(counted.unwrap_or(model))?;
+        let is_carried = asked.operation == Operation::Messages && is_claude_model(meant);
+        let verb = own.unwrap_or(match (asked.operation, asked.is_streaming) {
             (counting, _) if counting.counts_tokens() => "count-tokens",
             (Operation::ImageGenerate | Operation::Rerank, _) => "invoke",
-            (embedding, _) if embedding.embeds() => "invoke",
+            (embedding, _) if embedding.is_embedding() => "invoke",
             (_, false) if is_carried => "invoke",
             (_, true) if is_carried => "invoke-with-response-stream",
             (_, false) => "converse",
@@ -133,69 +133,69 @@ impl Provider for Bedrock {
     }
 
     /// Not all of its models count, and those that do not are said to be asked wrongly.
-    fn counts_with_every_model(&self) -> bool {
+    fn can_count_tokens_with_every_model(&self) -> bool {
         false
     }
 
     fn job_models(&self, job: &[u8]) -> Vec<String> {
-        let Some(name) = batch_jobs::model(job, "modelId") else { return Vec::new() };
+        let Some(name) = batch_jobs::read_model(job, "modelId") else { return Vec::new() };
         let bare = name.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map(|(_, bare)| bare.to_owned());
         [name].into_iter().chain(bare).collect()
     }
 
-    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
-        path_segment::after(path, &["/model/"])
+    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
+        path_segment::segment_after(path, &["/model/"])
     }
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Bearer
     }
 
-    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+    fn model_from_options<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("aws_bedrock_model").or_else(|| options.get(PROVIDER_MODEL.key))
     }
 
-    fn pinned<'o>(&self, options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
-        self.model(options)
+    fn model_override<'o>(&self, options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
+        self.model_from_options(options)
     }
 
     /// Some ARNs do not say whose model is behind them: then the request's own word for it is taken.
-    fn meant<'o>(&self, options: &'o Options, named: &'o str) -> &'o str {
-        let pinned = self.model(options).filter(|pinned| names_vendor(pinned));
-        pinned.or_else(|| options.get(BEHIND.key)).unwrap_or(named)
+    fn effective_model<'o>(&self, options: &'o Options, named: &'o str) -> &'o str {
+        let pinned = self.model_from_options(options).filter(|pinned| has_vendor_name(pinned));
+        pinned.or_else(|| options.get(BACKING_MODEL.key)).unwrap_or(named)
     }
 
     /// An application's own profile, of which Bedrock itself says which model is behind it.
-    fn nameless(&self, options: &Options, named: &str) -> Option<Nameless> {
-        let profile = self.model(options).unwrap_or(named);
-        if !profile.contains(PROFILE) || names_vendor(profile) || names_vendor(named) {
+    fn model_lookup(&self, options: &Options, named: &str) -> Option<ModelLookup> {
+        let profile = self.model_from_options(options).unwrap_or(named);
+        if !profile.contains(APPLICATION_PROFILE_MARKER) || has_vendor_name(profile) || has_vendor_name(named) {
             return None;
         }
-        let base = format!("https://bedrock.{}.amazonaws.com", region(options).ok()?);
-        let path = format!("/inference-profiles/{}", path_segment::model(profile).ok()?);
-        Some(Nameless { base, path, read: behind })
+        let base = format!("https://bedrock.{}.amazonaws.com", region_from_options(options).ok()?);
+        let path = format!("/inference-profiles/{}", path_segment::encode_model(profile).ok()?);
+        Some(ModelLookup { base_url: base, path, parse_model: parse_backing_model })
     }
 
-    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
-        aws::signature("bedrock", options)
+    fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
+        aws::signature_from_options("bedrock", options)
     }
 
-    fn storage(&self, operation: Operation) -> Option<&'static str> {
+    fn object_storage_service(&self, operation: Operation) -> Option<&'static str> {
         let is_object = matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject);
         (is_object || FILES.contains(&operation)).then_some("s3")
     }
 
-    fn keeper(&self) -> Option<FileStore> {
+    fn file_store(&self) -> Option<FileStore> {
         Some(FileStore::Bucket(&files::S3))
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        aws::grant("bedrock", options)
+        aws::grant_from_options("bedrock", options)
     }
 }
 
 /// A job of customizing, by its name. Lists come as long as they may be: which part is told is decided here.
-fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+fn write_fine_tuning_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     out.extend_from_slice(b"/model-customization-jobs");
     match asked.operation {
         Operation::ListFinetunes => {
@@ -203,7 +203,7 @@ fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         }
         Operation::CreateFinetune => (),
         operation => {
-            out.extend_from_slice(format!("/{}", super::job(asked.path)?).as_bytes());
+            out.extend_from_slice(format!("/{}", super::job_id_in_path(asked.path)?).as_bytes());
             if operation == Operation::CancelFinetune {
                 out.extend_from_slice(b"/stop");
             }
@@ -213,21 +213,21 @@ fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
 }
 
 /// Likewise a job over many lines.
-fn write_batch(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+fn write_batch_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     let path = match asked.operation {
         Operation::ListBatches => {
             "/model-invocation-jobs?maxResults=1000&sortBy=CreationTime&sortOrder=Descending".to_owned()
         }
         Operation::CreateBatch => "/model-invocation-job".to_owned(),
-        Operation::CancelBatch => format!("/model-invocation-job/{}/stop", super::job(asked.path)?),
-        _ => format!("/model-invocation-job/{}", super::job(asked.path)?),
+        Operation::CancelBatch => format!("/model-invocation-job/{}/stop", super::job_id_in_path(asked.path)?),
+        _ => format!("/model-invocation-job/{}", super::job_id_in_path(asked.path)?),
     };
     out.extend_from_slice(path.as_bytes());
     Ok(())
 }
 
 /// What its own clients ask for.
-fn own(operation: Operation) -> &'static str {
+fn native_verb(operation: Operation) -> &'static str {
     match operation {
         Operation::CountConverse => "count-tokens",
         Operation::ConverseStream => "converse-stream",
@@ -238,23 +238,23 @@ fn own(operation: Operation) -> &'static str {
 }
 
 /// Stands in the ARN of a profile of one's own.
-const PROFILE: &str = ":application-inference-profile/";
+const APPLICATION_PROFILE_MARKER: &str = ":application-inference-profile/";
 
 /// The model of a profile: in each of its regions it is the same.
-fn behind(answer: &[u8]) -> Option<String> {
+fn parse_backing_model(answer: &[u8]) -> Option<String> {
     let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
     let arn = answer.pointer("/models/0/modelArn")?.as_str()?;
-    arn.rsplit('/').next().filter(|name| names_vendor(name)).map(ToOwned::to_owned)
+    arn.rsplit('/').next().filter(|name| has_vendor_name(name)).map(ToOwned::to_owned)
 }
 
 /// Whether a name says who made the model. That of a profile of one's own, or of throughput that was bought, does not.
-fn names_vendor(model: &str) -> bool {
+fn has_vendor_name(model: &str) -> bool {
     let name = model.split_once('/').map_or(model, |(_, name)| name);
     name.contains('.')
 }
 
 /// Whether a model is Anthropic's: its own body goes there as it is.
-fn is_claude(model: &str) -> bool {
+fn is_claude_model(model: &str) -> bool {
     model.contains("anthropic.")
 }
 
@@ -263,29 +263,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_runs_models_is_not_who_makes_them() {
-        let options = Options::of(&OPTIONS, &[("aws_region", "eu-west-1")]);
-        let base = |operation| Bedrock.base(operation, &options).unwrap().unwrap();
+    fn jobs_use_the_control_plane_host() {
+        let options = Options::from_pairs(&OPTIONS, &[("aws_region", "eu-west-1")]);
+        let base = |operation| Bedrock.resolve_base_url(operation, &options).unwrap().unwrap();
         assert_eq!(base(Operation::CreateFinetune), "https://bedrock.eu-west-1.amazonaws.com");
         assert_eq!(base(Operation::ChatComplete), "https://bedrock-runtime.eu-west-1.amazonaws.com");
     }
 
     #[test]
-    fn an_arn_is_one_segment_of_the_path() {
+    fn an_arn_is_one_path_segment() {
         let model = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-v1:0";
         let operation = Operation::ChatComplete;
-        let asked = Asked { streams: true, ..Asked::of(operation, "", model) };
+        let asked = PathInfo { is_streaming: true, ..PathInfo::for_test(operation, "", model) };
         let mut out = Vec::new();
-        Bedrock.write_target(&asked, &Options::default(), &mut out).unwrap();
+        Bedrock.write_request_target(&asked, &Options::default(), &mut out).unwrap();
         let expected = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123456789012%3Ainference-profile%2Fus.anthropic.claude-v1%3A0/converse-stream";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]
-    fn tokens_are_counted_by_the_model_behind_a_profile() {
+    fn counts_tokens_with_the_model_behind_a_profile() {
         let target = |operation, model: &str| {
             let mut out = Vec::new();
-            Bedrock.write_target(&Asked::of(operation, "", model), &Options::default(), &mut out).unwrap();
+            Bedrock
+                .write_request_target(&PathInfo::for_test(operation, "", model), &Options::default(), &mut out)
+                .unwrap();
             String::from_utf8(out).unwrap()
         };
         let of_one = "/model/anthropic.claude-opus-4-5/count-tokens";
@@ -304,31 +306,31 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_of_ones_own_is_asked_about_and_then_asked_as_the_model_behind_it() {
+    fn looks_up_the_model_behind_an_application_profile() {
         let profile = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
         let region = ("aws_region", "us-east-1");
-        let asked = |given: &[(&str, &str)], named| Bedrock.nameless(&Options::of(&OPTIONS, given), named);
+        let asked = |given: &[(&str, &str)], named| Bedrock.model_lookup(&Options::from_pairs(&OPTIONS, given), named);
         let found = asked(&[region], profile).unwrap();
-        assert_eq!(found.base, "https://bedrock.us-east-1.amazonaws.com");
+        assert_eq!(found.base_url, "https://bedrock.us-east-1.amazonaws.com");
         assert_eq!(
             found.path,
             "/inference-profiles/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2"
         );
         let answer = br#"{"type":"APPLICATION","models":[{"modelArn":"arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-v9"},
             {"modelArn":"arn:aws:bedrock:us-west-2::foundation-model/anthropic.claude-v9"}]}"#;
-        assert_eq!((found.read)(answer).as_deref(), Some("anthropic.claude-v9"));
-        assert_eq!((found.read)(br#"{"models":[]}"#), None);
+        assert_eq!((found.parse_model)(answer).as_deref(), Some("anthropic.claude-v9"));
+        assert_eq!((found.parse_model)(br#"{"models":[]}"#), None);
         let pinned = ("aws_bedrock_model", profile);
         assert!(asked(&[region, pinned], "my-word-for-it").is_some());
         // Who says whose it is is believed.
         assert!(asked(&[region, pinned], "anthropic.claude-v9").is_none());
         assert!(asked(&[region], "us.anthropic.claude-v9").is_none());
         assert!(asked(&[region], "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-v9").is_none());
-        let mut options = Options::of(&OPTIONS, &[region]);
-        options.put(BEHIND, "anthropic.claude-v9".into());
+        let mut options = Options::from_pairs(&OPTIONS, &[region]);
+        options.insert_if_absent(BACKING_MODEL, "anthropic.claude-v9".into());
         let target = |operation| {
             let mut out = Vec::new();
-            Bedrock.write_target(&Asked::of(operation, "", profile), &options, &mut out).unwrap();
+            Bedrock.write_request_target(&PathInfo::for_test(operation, "", profile), &options, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert!(target(Operation::Messages).ends_with("application-inference-profile%2Fa1b2/invoke"));
@@ -336,11 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_is_pinned_decides_how_it_is_asked_where_its_name_says_whose_it_is() {
+    fn model_override_decides_the_format_if_it_names_its_vendor() {
         let target = |pinned: &str, named| {
-            let options = Options::of(&OPTIONS, &[("aws_bedrock_model", pinned)]);
+            let options = Options::from_pairs(&OPTIONS, &[("aws_bedrock_model", pinned)]);
             let mut out = Vec::new();
-            Bedrock.write_target(&Asked::of(Operation::Messages, "", named), &options, &mut out).unwrap();
+            Bedrock
+                .write_request_target(&PathInfo::for_test(Operation::Messages, "", named), &options, &mut out)
+                .unwrap();
             String::from_utf8(out).unwrap()
         };
         let profile = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";

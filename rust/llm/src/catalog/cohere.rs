@@ -1,6 +1,6 @@
 //! Cohere: its own chat, reranking as others have it from there, and batches over datasets, which are its files.
 
-use super::{Asked, FILES, Group, Options, Provider, RERANK, write_path};
+use super::{FILES, OperationGroup, Options, PathInfo, Provider, RERANK, write_path};
 use crate::{
     chat::providers::{self, Wire},
     files::{DatasetStore, FileStore},
@@ -12,7 +12,7 @@ use crate::{
 pub(crate) struct Cohere;
 
 /// Batches in its own words.
-const BATCHES: Group = &[
+const NATIVE_BATCHES: OperationGroup = &[
     Operation::CreateBatchJob,
     Operation::RetrieveBatchJob,
     Operation::CancelBatchJob,
@@ -29,43 +29,44 @@ impl Provider for Cohere {
         "https://api.cohere.ai"
     }
 
-    fn version(&self) -> &'static str {
+    fn version_segment(&self) -> &'static str {
         "/v2"
     }
 
-    fn offers(&self) -> &'static [Group] {
-        &[RERANK, BATCHES, FILES]
+    fn native_operations(&self) -> &'static [OperationGroup] {
+        &[RERANK, NATIVE_BATCHES, FILES]
     }
 
-    fn keeper(&self) -> Option<FileStore> {
+    fn file_store(&self) -> Option<FileStore> {
         Some(FileStore::Datasets(DatasetStore::Cohere))
     }
 
-    fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| if operation.embeds() { "/embed" } else { "/chat" })
+    fn operation_path(&self, operation: Operation) -> Option<&'static str> {
+        self.provider_format(operation, "").map(|_| if operation.is_embedding() { "/embed" } else { "/chat" })
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        if operation.batches() {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        if operation.is_batch() {
             return Some(&batch_providers::COHERE);
         }
-        let is_known = operation == Operation::Models || operation.embeds() || translation::is_talk(operation);
-        is_known.then_some(&providers::cohere::Cohere)
+        let is_known =
+            operation == Operation::Models || operation.is_embedding() || translation::is_chat_operation(operation);
+        is_known.then_some(&providers::cohere::CohereFormat)
     }
 
-    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         match asked.operation {
             // Of the version before.
             Operation::Models => {
                 out.extend_from_slice(b"/v1/models?page_size=1000");
-                crate::catalog::model_lists::write_next(asked, "page_token", out);
+                crate::catalog::model_lists::write_page_token(asked, "page_token", out);
             }
             operation if FILES.contains(&operation) => {
                 out.extend_from_slice(b"/v1/");
                 out.extend_from_slice(DatasetStore::Cohere.request_target(asked)?.as_bytes());
             }
-            operation if operation.batches() => out.extend_from_slice(job(asked)?.as_bytes()),
-            operation if BATCHES.contains(&operation) => out.extend_from_slice(batched(asked).as_bytes()),
+            operation if operation.is_batch() => out.extend_from_slice(embed_job_path(asked)?.as_bytes()),
+            operation if NATIVE_BATCHES.contains(&operation) => out.extend_from_slice(batch_path(asked).as_bytes()),
             _ => write_path(self, asked, out),
         }
         Ok(())
@@ -73,17 +74,17 @@ impl Provider for Cohere {
 }
 
 /// A job that embeds what is in a dataset, or all of them.
-fn job(asked: &Asked<'_>) -> Result<String, String> {
+fn embed_job_path(asked: &PathInfo<'_>) -> Result<String, String> {
     let jobs = "/v1/embed-jobs";
     Ok(match asked.operation {
         Operation::CreateBatch | Operation::ListBatches => jobs.to_owned(),
-        Operation::CancelBatch => format!("{jobs}/{}/cancel", super::job(asked.path)?),
-        _ => format!("{jobs}/{}", super::job(asked.path)?),
+        Operation::CancelBatch => format!("{jobs}/{}/cancel", super::job_id_in_path(asked.path)?),
+        _ => format!("{jobs}/{}", super::job_id_in_path(asked.path)?),
     })
 }
 
 /// A batch, or a dataset of one, which is of the version before.
-fn batched(asked: &Asked<'_>) -> String {
+fn batch_path(asked: &PathInfo<'_>) -> String {
     let id = asked.path.split('/').nth(2).unwrap_or_default();
     match asked.operation {
         Operation::CreateBatchJob => "/v2/batches".into(),

@@ -5,7 +5,7 @@ use crate::catalog::templated;
 
 /// What is the customer's stands where the braces are: within a name one label, since clouds also let customers name things of
 /// their own below the same domain; before it whatever there is.
-const PLACES: &[&str] = &[
+const CLOUD_HOST_PATTERNS: &[&str] = &[
     "bedrock.{}.amazonaws.com",
     "bedrock-runtime.{}.amazonaws.com",
     "runtime.sagemaker.{}.amazonaws.com",
@@ -29,21 +29,26 @@ const PLACES: &[&str] = &[
 ];
 
 /// Where customers of Azure keep what is theirs, in each of its clouds.
-const BLOBS: &[&str] = &["{}.blob.core.windows.net", "{}.blob.core.usgovcloudapi.net", "{}.blob.core.chinacloudapi.cn"];
+const AZURE_BLOB_HOST_PATTERNS: &[&str] =
+    &["{}.blob.core.windows.net", "{}.blob.core.usgovcloudapi.net", "{}.blob.core.chinacloudapi.cn"];
 
 /// Whether a host is one of Azure's storage.
-pub fn keeps_blobs(host: &str) -> bool {
-    BLOBS.iter().any(|place| fits(host, place))
+pub fn is_azure_blob_host(host: &str) -> bool {
+    AZURE_BLOB_HOST_PATTERNS.iter().any(|place| matches_host_pattern(host, place))
 }
 
 /// Whether a host is one of those.
-pub fn names_host(host: &str) -> bool {
-    PLACES.iter().copied().chain(templated::hosts()).any(|place| fits(host, place))
-        || keeps_blobs(host)
-        || aws::is_sts(&format!("https://{host}"))
+pub fn is_cloud_host(host: &str) -> bool {
+    CLOUD_HOST_PATTERNS
+        .iter()
+        .copied()
+        .chain(templated::host_templates())
+        .any(|place| matches_host_pattern(host, place))
+        || is_azure_blob_host(host)
+        || aws::is_sts_url(&format!("https://{host}"))
 }
 
-fn fits(host: &str, place: &str) -> bool {
+fn matches_host_pattern(host: &str, place: &str) -> bool {
     let Some((before, after)) = place.split_once("{}") else { return host == place };
     let own = host.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
     own.is_some_and(|own| !own.is_empty() && (before.is_empty() || !own.contains('.')))
@@ -53,16 +58,16 @@ fn fits(host: &str, place: &str) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        catalog::{Options, all},
+        catalog::{Options, all_providers},
         operation::Operation,
     };
 
-    fn host(url: &str) -> &str {
+    fn host_of_url(url: &str) -> &str {
         url.split('/').nth(2).unwrap()
     }
 
     #[test]
-    fn every_address_that_options_decide_is_known() {
+    fn every_base_url_from_options_is_a_cloud_host() {
         let given = [
             ("aws_region", "eu-west-1"),
             ("resource_name", "my-res"),
@@ -79,15 +84,15 @@ mod tests {
         ];
         let regions = ["us-east5", "us", "global"].map(|region| [("vertex_region", region)]);
         let kinds = [&[][..], &[("azure_deployment_type", "serverless")], &[("azure_deployment_type", "managed")]];
-        let placed = all().filter(|provider| provider.base_url().is_empty());
+        let placed = all_providers().filter(|provider| provider.base_url().is_empty());
         let mut known = 0;
         for provider in placed {
             for (region, kind) in regions.iter().flat_map(|region| kinds.map(|kind| (region, kind))) {
-                let options = Options::of(provider.options(), &[&given, &region[..], kind].concat());
+                let options = Options::from_pairs(provider.options(), &[&given, &region[..], kind].concat());
                 for operation in [Operation::ChatComplete, Operation::Models, Operation::Rerank, Operation::UploadFile]
                 {
-                    let Some(url) = provider.base(operation, &options).unwrap() else { continue };
-                    assert!(names_host(host(&url)), "{url}");
+                    let Some(url) = provider.resolve_base_url(operation, &options).unwrap() else { continue };
+                    assert!(is_cloud_host(host_of_url(&url)), "{url}");
                     known += 1;
                 }
             }
@@ -96,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_credentials_is_known_and_what_customers_name_is_not() {
+    fn recognises_token_endpoints_and_rejects_customer_named_hosts() {
         for host in ["sts.eu-west-1.amazonaws.com", "sts.cn-north-1.amazonaws.com.cn", "oauth2.googleapis.com"] {
-            assert!(names_host(host), "{host}");
+            assert!(is_cloud_host(host), "{host}");
         }
-        assert!(names_host("acct.blob.core.windows.net"));
+        assert!(is_cloud_host("acct.blob.core.windows.net"));
         for host in [
             "blob.core.windows.net",
             "acct.blob.core.windows.net.evil.example",
@@ -113,7 +118,7 @@ mod tests {
             "bedrock..amazonaws.com",
             "api.openai.com",
         ] {
-            assert!(!names_host(host), "{host}");
+            assert!(!is_cloud_host(host), "{host}");
         }
     }
 }

@@ -1,63 +1,70 @@
 //! Entra ID as Azure's services ask for it: an application with a secret, the machine itself, or an application for which that vouches.
 
-use super::{Federated, Grant, Known, Options, Voucher, options::known};
+use super::{ClientAssertion, FederatedApplication, Grant, OptionField, Options, options::gateway_option};
 use crate::catalog::path_segment;
 
-pub(crate) const OPTIONS: [Known; 9] = [
-    known("azure_auth_mode", "azure-auth-mode"),
-    known("azure_entra_tenant_id", "azure-entra-tenant-id"),
-    known("azure_entra_client_id", "azure-entra-client-id"),
-    known("azure_entra_client_secret", "azure-entra-client-secret"),
-    known("azure_entra_scope", "azure-entra-scope"),
-    known("azure_authority_host", "azure-authority-host"),
-    known("azure_managed_client_id", "azure-managed-client-id"),
-    known("azure_workload_client_id", "azure-workload-client-id"),
-    known("azure_workload_tenant_id", "azure-workload-tenant-id"),
+pub(crate) const OPTIONS: [OptionField; 9] = [
+    gateway_option("azure_auth_mode", "azure-auth-mode"),
+    gateway_option("azure_entra_tenant_id", "azure-entra-tenant-id"),
+    gateway_option("azure_entra_client_id", "azure-entra-client-id"),
+    gateway_option("azure_entra_client_secret", "azure-entra-client-secret"),
+    gateway_option("azure_entra_scope", "azure-entra-scope"),
+    gateway_option("azure_authority_host", "azure-authority-host"),
+    gateway_option("azure_managed_client_id", "azure-managed-client-id"),
+    gateway_option("azure_workload_client_id", "azure-workload-client-id"),
+    gateway_option("azure_workload_tenant_id", "azure-workload-tenant-id"),
 ];
 
-const AUTHORITY: &str = "https://login.microsoftonline.com";
+const DEFAULT_AUTHORITY: &str = "https://login.microsoftonline.com";
 const MODES: &str = "default, entra, managed, workload or entraFederated";
-const SCOPE: &str = "https://cognitiveservices.azure.com/.default";
+const DEFAULT_SCOPE: &str = "https://cognitiveservices.azure.com/.default";
 
 /// Where a token comes from, if the options say that one is to be fetched.
-pub(crate) fn grant(options: &Options) -> Result<Option<Grant>, String> {
+pub(crate) fn grant_from_options(options: &Options) -> Result<Option<Grant>, String> {
     let text = |key: &str| options.get(key).map(ToOwned::to_owned);
-    let scope = text("azure_entra_scope").unwrap_or_else(|| SCOPE.to_owned());
+    let scope = text("azure_entra_scope").unwrap_or_else(|| DEFAULT_SCOPE.to_owned());
     let managed = text("azure_managed_client_id");
     Ok(Some(match options.get("azure_auth_mode") {
         None | Some("default" | "apiKey") => return Ok(None),
-        Some("entra") => Grant::Application {
-            authority: text("azure_authority_host").unwrap_or_else(|| AUTHORITY.to_owned()),
-            tenant: tenant(options, "azure_entra_tenant_id")?.ok_or_else(|| lacks("azure_entra_tenant_id"))?,
-            client: text("azure_entra_client_id").ok_or_else(|| lacks("azure_entra_client_id"))?,
-            secret: text("azure_entra_client_secret").ok_or_else(|| lacks("azure_entra_client_secret"))?,
+        Some("entra") => Grant::EntraApplication {
+            authority: text("azure_authority_host").unwrap_or_else(|| DEFAULT_AUTHORITY.to_owned()),
+            tenant: tenant_from_options(options, "azure_entra_tenant_id")?
+                .ok_or_else(|| missing_option_error("azure_entra_tenant_id"))?,
+            client_id: text("azure_entra_client_id").ok_or_else(|| missing_option_error("azure_entra_client_id"))?,
+            client_secret: text("azure_entra_client_secret")
+                .ok_or_else(|| missing_option_error("azure_entra_client_secret"))?,
             scope,
         },
-        Some("managed") => Grant::Managed { resource: resource(&scope), client: managed },
-        Some("workload") => Grant::Federated(Box::new(Federated {
-            tenant: tenant(options, "azure_workload_tenant_id")?,
-            client: text("azure_workload_client_id"),
+        Some("managed") => Grant::ManagedIdentity { resource: resource_from_scope(&scope), client_id: managed },
+        Some("workload") => Grant::FederatedApplication(Box::new(FederatedApplication {
+            tenant: tenant_from_options(options, "azure_workload_tenant_id")?,
+            client_id: text("azure_workload_client_id"),
             scope,
-            voucher: Voucher::Workload,
+            client_assertion: ClientAssertion::WorkloadTokenFile,
         })),
-        Some("entraFederated") => Grant::Federated(Box::new(Federated {
-            tenant: Some(tenant(options, "azure_entra_tenant_id")?.ok_or_else(|| lacks("azure_entra_tenant_id"))?),
-            client: Some(text("azure_entra_client_id").ok_or_else(|| lacks("azure_entra_client_id"))?),
+        Some("entraFederated") => Grant::FederatedApplication(Box::new(FederatedApplication {
+            tenant: Some(
+                tenant_from_options(options, "azure_entra_tenant_id")?
+                    .ok_or_else(|| missing_option_error("azure_entra_tenant_id"))?,
+            ),
+            client_id: Some(
+                text("azure_entra_client_id").ok_or_else(|| missing_option_error("azure_entra_client_id"))?,
+            ),
             scope,
-            voucher: Voucher::Any { managed },
+            client_assertion: ClientAssertion::TokenFileOrManagedIdentity { managed_client_id: managed },
         })),
         Some(other) => return Err(format!("azure_auth_mode `{other}` is not known: it may be {MODES}")),
     }))
 }
 
-fn lacks(key: &str) -> String {
+fn missing_option_error(key: &str) -> String {
     format!("no {key}: send x-gateway-{}", key.replace('_', "-"))
 }
 
 /// A tenant stands in the path of where tokens are given.
-fn tenant(options: &Options, key: &str) -> Result<Option<String>, String> {
+fn tenant_from_options(options: &Options, key: &str) -> Result<Option<String>, String> {
     match options.get(key) {
-        Some(tenant) if !tenant.split('.').all(path_segment::is_label) => {
+        Some(tenant) if !tenant.split('.').all(path_segment::is_host_label) => {
             Err(format!("{key} must be an id or a domain"))
         }
         tenant => Ok(tenant.map(ToOwned::to_owned)),
@@ -65,7 +72,7 @@ fn tenant(options: &Options, key: &str) -> Result<Option<String>, String> {
 }
 
 /// What a scope is of, as machines ask for it.
-fn resource(scope: &str) -> String {
+fn resource_from_scope(scope: &str) -> String {
     scope.strip_suffix("/.default").unwrap_or(scope).to_owned()
 }
 
@@ -73,40 +80,56 @@ fn resource(scope: &str) -> String {
 mod tests {
     use super::*;
 
-    fn options(given: &[(&str, &str)]) -> Options {
-        Options::of(&OPTIONS, given)
+    fn build_options(given: &[(&str, &str)]) -> Options {
+        Options::from_pairs(&OPTIONS, given)
     }
 
     #[test]
-    fn an_application_is_named_in_full_or_what_lacks_is() {
+    fn names_the_missing_application_option() {
         let mode = ("azure_auth_mode", "entra");
-        assert_eq!(grant(&options(&[])), Ok(None));
-        assert!(grant(&options(&[mode])).unwrap_err().contains("x-gateway-azure-entra-tenant-id"));
+        assert_eq!(grant_from_options(&build_options(&[])), Ok(None));
+        assert!(grant_from_options(&build_options(&[mode])).unwrap_err().contains("x-gateway-azure-entra-tenant-id"));
         let given = [
             mode,
             ("azure_entra_tenant_id", "t-1"),
             ("azure_entra_client_id", "c"),
             ("azure_entra_client_secret", "s"),
         ];
-        let Ok(Some(Grant::Application { authority, scope, .. })) = grant(&options(&given)) else { panic!("a grant") };
-        assert_eq!((authority.as_str(), scope.as_str()), (AUTHORITY, SCOPE));
-        assert!(grant(&options(&[mode, ("azure_entra_tenant_id", "../x")])).is_err());
-        assert!(grant(&options(&[("azure_auth_mode", "other")])).unwrap_err().contains("managed, workload"));
+        let Ok(Some(Grant::EntraApplication { authority, scope, .. })) = grant_from_options(&build_options(&given))
+        else {
+            panic!("a grant")
+        };
+        assert_eq!((authority.as_str(), scope.as_str()), (DEFAULT_AUTHORITY, DEFAULT_SCOPE));
+        assert!(grant_from_options(&build_options(&[mode, ("azure_entra_tenant_id", "../x")])).is_err());
+        assert!(
+            grant_from_options(&build_options(&[("azure_auth_mode", "other")]))
+                .unwrap_err()
+                .contains("managed, workload")
+        );
     }
 
     #[test]
-    fn the_machine_asks_for_itself_or_vouches_for_an_application() {
-        let managed = grant(&options(&[("azure_auth_mode", "managed"), ("azure_managed_client_id", "m")]));
+    fn managed_and_federated_modes_use_the_machine_identity() {
+        let managed =
+            grant_from_options(&build_options(&[("azure_auth_mode", "managed"), ("azure_managed_client_id", "m")]));
         let (resource, client) = ("https://cognitiveservices.azure.com".to_owned(), Some("m".to_owned()));
-        assert_eq!(managed, Ok(Some(Grant::Managed { resource, client })));
+        assert_eq!(managed, Ok(Some(Grant::ManagedIdentity { resource, client_id: client })));
         let workload = ("azure_auth_mode", "workload");
-        let Ok(Some(Grant::Federated(own))) = grant(&options(&[workload])) else { panic!("a grant") };
-        assert_eq!((own.tenant, own.client, own.voucher), (None, None, Voucher::Workload));
-        assert!(grant(&options(&[workload, ("azure_workload_tenant_id", "a/b")])).unwrap_err().contains("workload"));
+        let Ok(Some(Grant::FederatedApplication(own))) = grant_from_options(&build_options(&[workload])) else {
+            panic!("a grant")
+        };
+        assert_eq!((own.tenant, own.client_id, own.client_assertion), (None, None, ClientAssertion::WorkloadTokenFile));
+        assert!(
+            grant_from_options(&build_options(&[workload, ("azure_workload_tenant_id", "a/b")]))
+                .unwrap_err()
+                .contains("workload")
+        );
         let federated = ("azure_auth_mode", "entraFederated");
-        assert!(grant(&options(&[federated])).unwrap_err().contains("x-gateway-azure-entra-tenant-id"));
+        assert!(
+            grant_from_options(&build_options(&[federated])).unwrap_err().contains("x-gateway-azure-entra-tenant-id")
+        );
         let given = [federated, ("azure_entra_tenant_id", "t.example"), ("azure_entra_client_id", "c")];
-        let granted = grant(&options(&given)).unwrap().unwrap();
-        assert!(granted.is_machines() && !granted.is_to_sign());
+        let granted = grant_from_options(&build_options(&given)).unwrap().unwrap();
+        assert!(granted.is_machine_identity() && !granted.requires_signing());
     }
 }

@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{ExternalAccount, Source};
+use super::{ExternalAccount, SubjectTokenSource};
 
 const OPTION: &str = "vertex_service_account_json";
 /// As long as a service account's own token lives where nothing else is said.
-const LIFE: u64 = 3600;
+const DEFAULT_TOKEN_LIFETIME_SECONDS: u64 = 3600;
 
 #[derive(Deserialize)]
-struct File {
+struct CredentialFile {
     #[serde(default, rename = "type")]
     kind: String,
     #[serde(default)]
     audience: String,
     #[serde(default)]
     subject_token_type: String,
-    #[serde(default = "exchange")]
+    #[serde(default = "default_token_url")]
     token_url: String,
     #[serde(default)]
     credential_source: Map<String, Value>,
@@ -35,52 +35,54 @@ struct Impersonation {
 }
 
 #[derive(Default, Deserialize)]
-struct Format {
+struct TokenFormat {
     #[serde(default, rename = "type")]
     kind: Option<String>,
     #[serde(default)]
     subject_token_field_name: Option<String>,
 }
 
-fn exchange() -> String {
+fn default_token_url() -> String {
     "https://sts.googleapis.com/v1/token".to_owned()
 }
 
 /// What the file says. Errors quote nothing of it: header fields in it may be secret.
-pub(crate) fn read(file: &str, scope: &'static str) -> Result<ExternalAccount, String> {
+pub(crate) fn parse_external_account(file: &str, scope: &'static str) -> Result<ExternalAccount, String> {
     let unread =
         || format!("{OPTION} must be a file of the type `external_account`, or the key file of a service account");
-    let file: File = serde_json::from_str(file).map_err(|_| unread())?;
+    let file: CredentialFile = serde_json::from_str(file).map_err(|_| unread())?;
     if file.kind != "external_account" {
         return Err(unread());
     }
     if file.audience.is_empty() || file.subject_token_type.is_empty() {
         return Err(format!("{OPTION} lacks `audience` or `subject_token_type`"));
     }
-    let life = file.service_account_impersonation.token_lifetime_seconds.unwrap_or(LIFE);
+    let life = file.service_account_impersonation.token_lifetime_seconds.unwrap_or(DEFAULT_TOKEN_LIFETIME_SECONDS);
     Ok(ExternalAccount {
-        source: source(&file.credential_source)?,
-        member: member(&file.credential_source)?,
+        subject_token_source: parse_source(&file.credential_source)?,
+        token_field: parse_token_member(&file.credential_source)?,
         audience: file.audience,
-        token_type: file.subject_token_type,
-        exchange: file.token_url,
+        subject_token_type: file.subject_token_type,
+        token_url: file.token_url,
         impersonation: file.service_account_impersonation_url.map(|url| (url, life)),
         scope,
     })
 }
 
-fn source(said: &Map<String, Value>) -> Result<Source, String> {
+fn parse_source(said: &Map<String, Value>) -> Result<SubjectTokenSource, String> {
     if let Some(other) = ["executable", "environment_id", "certificate"].iter().find(|name| said.contains_key(**name)) {
         return Err(format!("`credential_source.{other}` of {OPTION} is not supported: use file or url"));
     }
     match (said.get("file").and_then(Value::as_str), said.get("url").and_then(Value::as_str)) {
-        (Some(file), None) => Ok(Source::File(file.to_owned())),
-        (None, Some(url)) => Ok(Source::Url { url: url.to_owned(), fields: fields(said.get("headers"))? }),
+        (Some(file), None) => Ok(SubjectTokenSource::File(file.to_owned())),
+        (None, Some(url)) => {
+            Ok(SubjectTokenSource::Url { url: url.to_owned(), headers: parse_headers(said.get("headers"))? })
+        }
         _ => Err(format!("`credential_source` of {OPTION} must name either a file or a url")),
     }
 }
 
-fn fields(said: Option<&Value>) -> Result<Vec<(String, String)>, String> {
+fn parse_headers(said: Option<&Value>) -> Result<Vec<(String, String)>, String> {
     let odd = || format!("`credential_source.headers` of {OPTION} must be names of header fields and their texts");
     let Some(said) = said.filter(|said| !said.is_null()) else { return Ok(Vec::new()) };
     let given = BTreeMap::<String, String>::deserialize(said).map_err(|_| odd())?;
@@ -94,11 +96,11 @@ fn fields(said: Option<&Value>) -> Result<Vec<(String, String)>, String> {
 }
 
 /// Of what the source says, the member that is the token.
-fn member(said: &Map<String, Value>) -> Result<Option<String>, String> {
+fn parse_token_member(said: &Map<String, Value>) -> Result<Option<String>, String> {
     let odd =
         || format!("`credential_source.format` of {OPTION} must be text, or json with a subject_token_field_name");
     let Some(said) = said.get("format").filter(|said| !said.is_null()) else { return Ok(None) };
-    let format = Format::deserialize(said).map_err(|_| odd())?;
+    let format = TokenFormat::deserialize(said).map_err(|_| odd())?;
     match (format.kind.as_deref(), format.subject_token_field_name) {
         (None | Some("text"), _) => Ok(None),
         (Some("json"), Some(name)) => Ok(Some(name)),

@@ -1,10 +1,12 @@
 //! Fireworks: `OpenAI`'s API as a row has it, and one of its own for what belongs to an account: jobs of fine-tuning, batches, and
 //! the datasets that these read and write.
 
-use super::{Asked, CHAT, COMPLETE, EMBED, Group, Known, Options, Provider, options::known};
+use super::{
+    CHAT, COMPLETIONS, EMBED, OperationGroup, OptionField, Options, PathInfo, Provider, options::gateway_option,
+};
 use crate::catalog::{
-    openai_compatible::{Compatible, paints, row},
-    param_map::{FIREWORKS, FIREWORKS_TEXT, Wording},
+    openai_compatible::{OpenAiCompatible, row, with_image_api},
+    param_map::{FIREWORKS, FIREWORKS_COMPLETIONS, ParamRules},
     path_segment,
 };
 use crate::{
@@ -17,15 +19,15 @@ use crate::{
 
 pub(crate) struct Fireworks;
 
-const OPTIONS: [Known; 3] = [
-    known("fireworks_account_id", "fireworks-account-id"),
-    known("file_upload_size", "file-upload-size"),
-    known("file_purpose", "file-purpose"),
+const OPTIONS: [OptionField; 3] = [
+    gateway_option("fireworks_account_id", "fireworks-account-id"),
+    gateway_option("file_upload_size", "file-upload-size"),
+    gateway_option("file_purpose", "file-purpose"),
 ];
 
-const FILES: Group = super::FILES;
+const FILES: OperationGroup = super::FILES;
 /// Batches in its own words.
-const BATCHES: Group = &[
+const NATIVE_BATCHES: OperationGroup = &[
     Operation::CreateBatchJob,
     Operation::RetrieveBatchJob,
     Operation::DeleteBatchJob,
@@ -34,94 +36,101 @@ const BATCHES: Group = &[
     Operation::LocateBatchDataset,
 ];
 
-static ROW: Compatible = paints(
-    row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES, FILES])
-        .says(&FIREWORKS)
-        .completes_in(&FIREWORKS_TEXT),
+static INFERENCE_API: OpenAiCompatible = with_image_api(
+    row(
+        "fireworks-ai",
+        "https://api.fireworks.ai/inference/v1",
+        "",
+        &[CHAT, COMPLETIONS, EMBED, NATIVE_BATCHES, FILES],
+    )
+    .with_chat_rules(&FIREWORKS)
+    .with_completion_rules(&FIREWORKS_COMPLETIONS),
     &image_formats::FIREWORKS,
     "/image_generation/:model",
 );
 
 impl Provider for Fireworks {
     fn slug(&self) -> &'static str {
-        ROW.slug()
+        INFERENCE_API.slug()
     }
 
     fn base_url(&self) -> &'static str {
-        ROW.base_url()
+        INFERENCE_API.base_url()
     }
 
-    fn offers(&self) -> &'static [Group] {
-        ROW.offers()
+    fn native_operations(&self) -> &'static [OperationGroup] {
+        INFERENCE_API.native_operations()
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         &OPTIONS
     }
 
-    fn base(&self, operation: Operation, _options: &Options) -> Result<Option<String>, String> {
-        Ok(is_of_account(operation).then(|| "https://api.fireworks.ai".into()))
+    fn resolve_base_url(&self, operation: Operation, _options: &Options) -> Result<Option<String>, String> {
+        Ok(is_account_operation(operation).then(|| "https://api.fireworks.ai".into()))
     }
 
-    fn path(&self, operation: Operation) -> Option<&'static str> {
-        ROW.path(operation)
+    fn operation_path(&self, operation: Operation) -> Option<&'static str> {
+        INFERENCE_API.operation_path(operation)
     }
 
-    fn keeper(&self) -> Option<FileStore> {
+    fn file_store(&self) -> Option<FileStore> {
         Some(FileStore::Datasets(DatasetStore::Fireworks))
     }
 
-    fn has_own_ends(&self) -> bool {
-        ROW.has_own_ends()
+    fn has_custom_finish_reasons(&self) -> bool {
+        INFERENCE_API.has_custom_finish_reasons()
     }
 
-    fn wording(&self, operation: Operation) -> &'static Wording {
-        ROW.wording(operation)
+    fn param_rules(&self, operation: Operation) -> &'static ParamRules {
+        INFERENCE_API.param_rules(operation)
     }
 
-    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
             Operation::ListFinetuneCheckpoints => None,
-            _ if operation.tunes() => Some(&fine_tuning_providers::FIREWORKS),
-            _ if operation.batches() => Some(&batch_providers::FIREWORKS),
-            _ => ROW.wire(operation, model),
+            _ if operation.is_fine_tuning() => Some(&fine_tuning_providers::FIREWORKS),
+            _ if operation.is_batch() => Some(&batch_providers::FIREWORKS),
+            _ => INFERENCE_API.provider_format(operation, model),
         }
     }
 
-    fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if !is_of_account(asked.operation) {
-            return ROW.write_target(asked, options, out);
+    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if !is_account_operation(asked.operation) {
+            return INFERENCE_API.write_request_target(asked, options, out);
         }
         let account = options.get("fireworks_account_id").ok_or("no account: send x-gateway-fireworks-account-id")?;
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
         let below = match asked.operation {
-            operation if operation.is_of_jobs() => job(asked)?,
+            operation if operation.is_provider_job() => job_path(asked)?,
             operation if FILES.contains(&operation) => DatasetStore::Fireworks.request_target(asked)?,
-            _ => batched(asked),
+            _ => batch_path(asked),
         };
-        out.extend_from_slice(format!("{version}/accounts/{}/{below}", path_segment::escaped(account)).as_bytes());
+        out.extend_from_slice(
+            format!("{version}/accounts/{}/{below}", path_segment::encode_segment(account)).as_bytes(),
+        );
         Ok(())
     }
 }
 
-fn is_of_account(operation: Operation) -> bool {
-    operation.is_of_jobs() || BATCHES.contains(&operation) || FILES.contains(&operation)
+fn is_account_operation(operation: Operation) -> bool {
+    operation.is_provider_job() || NATIVE_BATCHES.contains(&operation) || FILES.contains(&operation)
 }
 
 /// A job of fine-tuning or a batch, or all of them: which part of a list is told is decided here.
-fn job(asked: &Asked<'_>) -> Result<String, String> {
-    let jobs = if asked.operation.tunes() { "supervisedFineTuningJobs" } else { "batchInferenceJobs" };
+fn job_path(asked: &PathInfo<'_>) -> Result<String, String> {
+    let jobs = if asked.operation.is_fine_tuning() { "supervisedFineTuningJobs" } else { "batchInferenceJobs" };
     Ok(match asked.operation {
         Operation::ListFinetunes | Operation::ListBatches => format!("{jobs}?pageSize=200"),
         Operation::CreateFinetune | Operation::CreateBatch => jobs.to_owned(),
         // A batch is ended by deleting it.
-        Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job(asked.path)?),
-        _ => format!("{jobs}/{}", super::job(asked.path)?),
+        Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job_id_in_path(asked.path)?),
+        _ => format!("{jobs}/{}", super::job_id_in_path(asked.path)?),
     })
 }
 
 /// A batch, or a dataset of one.
-fn batched(asked: &Asked<'_>) -> String {
+fn batch_path(asked: &PathInfo<'_>) -> String {
     let id = asked.path.split('/').nth(2).unwrap_or_default();
     let below = match asked.operation {
         Operation::CreateBatchDataset => "datasets".into(),
@@ -138,21 +147,26 @@ fn batched(asked: &Asked<'_>) -> String {
 mod tests {
     use super::*;
 
-    fn target(operation: Operation, path: &str, query: &str, account: &[(&str, &str)]) -> Result<String, String> {
-        let asked = Asked { query, ..Asked::of(operation, path, "") };
+    fn request_target(
+        operation: Operation,
+        path: &str,
+        query: &str,
+        account: &[(&str, &str)],
+    ) -> Result<String, String> {
+        let asked = PathInfo { query, ..PathInfo::for_test(operation, path, "") };
         let mut out = Vec::new();
-        Fireworks.write_target(&asked, &Options::of(&OPTIONS, account), &mut out)?;
+        Fireworks.write_request_target(&asked, &Options::from_pairs(&OPTIONS, account), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
     #[test]
-    fn jobs_belong_to_an_account_and_are_asked_for_beside_the_models() {
-        let base = |operation| Fireworks.base(operation, &Options::default()).unwrap();
+    fn jobs_use_the_account_path() {
+        let base = |operation| Fireworks.resolve_base_url(operation, &Options::default()).unwrap();
         assert_eq!(base(Operation::ChatComplete), None);
         for operation in [Operation::ListFinetunes, Operation::RetrieveBatchJob] {
             assert_eq!(base(operation).as_deref(), Some("https://api.fireworks.ai"));
         }
-        let job = |path, account: &[(&str, &str)]| target(Operation::RetrieveFinetune, path, "", account);
+        let job = |path, account: &[(&str, &str)]| request_target(Operation::RetrieveFinetune, path, "", account);
         let account = [("fireworks_account_id", "a/b")];
         assert!(job("/fine_tuning/jobs/..", &[]).unwrap_err().contains("x-gateway-fireworks-account-id"));
         assert!(job("/fine_tuning/jobs/..", &account).unwrap_err().contains("name a job"));
@@ -161,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn batches_and_datasets_are_the_accounts() {
+    fn batches_and_datasets_use_the_account_path() {
         let account = [("fireworks_account_id", "acme")];
-        let made = target(Operation::CreateBatchJob, "/batch_jobs", "batchInferenceJobId=b", &account).unwrap();
+        let made = request_target(Operation::CreateBatchJob, "/batch_jobs", "batchInferenceJobId=b", &account).unwrap();
         assert_eq!(made, "/v1/accounts/acme/batchInferenceJobs?batchInferenceJobId=b");
-        let located = target(Operation::LocateBatchDataset, "/batch_datasets/d-1", "", &account).unwrap();
+        let located = request_target(Operation::LocateBatchDataset, "/batch_datasets/d-1", "", &account).unwrap();
         assert_eq!(located, "/v1/accounts/acme/datasets/d-1:getDownloadEndpoint");
-        assert!(target(Operation::CreateBatchJob, "/batch_jobs", "", &[]).unwrap_err().contains("no account"));
+        assert!(request_target(Operation::CreateBatchJob, "/batch_jobs", "", &[]).unwrap_err().contains("no account"));
     }
 }

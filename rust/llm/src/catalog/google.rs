@@ -1,6 +1,8 @@
 //! Google AI Studio: Gemini, the model in the path, the key in a header of its own.
 
-use super::{Asked, Credential, GEMINI, GEMINI_COUNT, GEMINI_EMBED, Group, Options, Provider, is_in};
+use super::{
+    Credential, GEMINI, GEMINI_COUNT, GEMINI_EMBED, OperationGroup, Options, PathInfo, Provider, contains_operation,
+};
 use crate::catalog::path_segment;
 use crate::{
     chat::providers::{Wire, gemini},
@@ -20,22 +22,22 @@ impl Provider for Google {
         "https://generativelanguage.googleapis.com"
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         &[GEMINI, GEMINI_EMBED, GEMINI_COUNT]
     }
 
-    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            own if is_in(self.offers(), own) => None,
-            Operation::ImageGenerate => Some(painting(model)),
-            Operation::Embed | Operation::Models => Some(&gemini::STUDIO),
-            operation if operation.counts_tokens() => Some(&gemini::STUDIO),
-            _ => translation::is_talk(operation).then_some(&gemini::STUDIO),
+            own if contains_operation(self.native_operations(), own) => None,
+            Operation::ImageGenerate => Some(image_format(model)),
+            Operation::Embed | Operation::Models => Some(&gemini::AI_STUDIO),
+            operation if operation.counts_tokens() => Some(&gemini::AI_STUDIO),
+            _ => translation::is_chat_operation(operation).then_some(&gemini::AI_STUDIO),
         }
     }
 
-    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        let stated = asked.stated.google.map_or("/v1beta", |stated| stated.version);
+    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        let stated = asked.path_options.google.map_or("/v1beta", |stated| stated.version);
         // Vertex AI's preview has a name of its own.
         // What thinks as an experiment is known to the first version alone.
         let is_alpha = stated == "/v1alpha" || asked.model.contains("gemini-2.0-flash-thinking-exp");
@@ -45,26 +47,26 @@ impl Provider for Google {
         let version = if is_said { "" } else { version };
         if asked.operation == Operation::Models {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
-            crate::catalog::model_lists::write_next(asked, "pageToken", out);
+            crate::catalog::model_lists::write_page_token(asked, "pageToken", out);
             return Ok(());
         }
-        let is_its_own = is_in(self.offers(), asked.operation);
-        if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
+        let is_its_own = contains_operation(self.native_operations(), asked.operation);
+        if self.provider_format(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
-        let model = path_segment::model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
+        let model = path_segment::encode_model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
         out.extend_from_slice(format!("{version}/models/{model}:").as_bytes());
         if is_its_own {
-            write_own(asked, out);
+            write_native_verb(asked, out);
         } else {
-            out.extend_from_slice(verb_of(asked).as_bytes());
+            out.extend_from_slice(translated_verb(asked).as_bytes());
         }
         Ok(())
     }
 
-    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
-        path_segment::after(path, &["/models/", "/tunedModels/"])
+    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
+        path_segment::segment_after(path, &["/models/", "/tunedModels/"])
     }
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
@@ -73,7 +75,7 @@ impl Provider for Google {
 }
 
 /// What its own clients ask for, in the way that they chose.
-pub(crate) fn write_own(asked: &Asked<'_>, out: &mut Vec<u8>) {
+pub(crate) fn write_native_verb(asked: &PathInfo<'_>, out: &mut Vec<u8>) {
     let verb = match asked.operation {
         Operation::StreamGenerateContent => "streamGenerateContent",
         Operation::EmbedContent => "embedContent",
@@ -89,61 +91,61 @@ pub(crate) fn write_own(asked: &Asked<'_>, out: &mut Vec<u8>) {
 }
 
 /// What is done with the model, and how a stream of it comes.
-pub(crate) fn verb_of(asked: &Asked<'_>) -> &'static str {
+pub(crate) fn translated_verb(asked: &PathInfo<'_>) -> &'static str {
     match asked.operation {
         Operation::Embed => "batchEmbedContents",
         operation if operation.counts_tokens() => "countTokens",
-        Operation::ImageGenerate if !is_gemini(asked.model) => "predict",
-        _ if asked.streams => "streamGenerateContent?alt=sse",
+        Operation::ImageGenerate if !is_gemini_model(asked.model) => "predict",
+        _ if asked.is_streaming => "streamGenerateContent?alt=sse",
         _ => "generateContent",
     }
 }
 
 /// How a model is asked for images.
-pub(crate) fn painting(model: &str) -> &'static dyn Wire {
-    if is_gemini(model) { &image_formats::GEMINI } else { &image_formats::IMAGEN }
+pub(crate) fn image_format(model: &str) -> &'static dyn Wire {
+    if is_gemini_model(model) { &image_formats::GEMINI } else { &image_formats::IMAGEN }
 }
 
-fn is_gemini(model: &str) -> bool {
+fn is_gemini_model(model: &str) -> bool {
     model.contains("gemini")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{OfGoogle, Stated};
+    use crate::catalog::{GooglePathOptions, PathOptions};
 
-    fn target(model: &str, streams: bool) -> Result<String, String> {
+    fn request_target(model: &str, streams: bool) -> Result<String, String> {
         let operation = Operation::ChatComplete;
-        let asked = Asked { streams, ..Asked::of(operation, "/chat/completions", model) };
+        let asked = PathInfo { is_streaming: streams, ..PathInfo::for_test(operation, "/chat/completions", model) };
         let mut out = Vec::new();
-        Google.write_target(&asked, &Options::default(), &mut out)?;
+        Google.write_request_target(&asked, &Options::default(), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
     #[test]
-    fn the_model_is_a_segment_of_the_path_whatever_it_is_called() {
-        assert_eq!(target("gemini-2.5-pro", false).unwrap(), "/v1beta/models/gemini-2.5-pro:generateContent");
-        assert!(target("models/gemini-2.5-pro", true).unwrap().ends_with("pro:streamGenerateContent?alt=sse"));
+    fn the_model_is_one_escaped_path_segment() {
+        assert_eq!(request_target("gemini-2.5-pro", false).unwrap(), "/v1beta/models/gemini-2.5-pro:generateContent");
+        assert!(request_target("models/gemini-2.5-pro", true).unwrap().ends_with("pro:streamGenerateContent?alt=sse"));
         let thinks = "gemini-2.0-flash-thinking-exp-01-21";
-        assert_eq!(target(thinks, false).unwrap(), format!("/v1alpha/models/{thinks}:generateContent"));
-        assert_eq!(target("a/../b?x", false).unwrap(), "/v1beta/models/a%2F..%2Fb%3Fx:generateContent");
-        assert!(target("", false).unwrap_err().contains("no model") && target("..", false).is_err());
+        assert_eq!(request_target(thinks, false).unwrap(), format!("/v1alpha/models/{thinks}:generateContent"));
+        assert_eq!(request_target("a/../b?x", false).unwrap(), "/v1beta/models/a%2F..%2Fb%3Fx:generateContent");
+        assert!(request_target("", false).unwrap_err().contains("no model") && request_target("..", false).is_err());
     }
 
     #[test]
-    fn its_own_client_is_asked_in_the_version_that_it_names() {
+    fn keeps_the_api_version_of_google_clients() {
         for (version, prefix, sent) in [
             ("/v1alpha", "", "/v1alpha/models/g:generateContent"),
             ("/v1alpha", "/x/v1alpha", "/models/g:generateContent"),
             ("/v1beta", "", "/v1beta/models/g:generateContent"),
             ("/v1beta1", "", "/v1beta/models/g:generateContent"),
         ] {
-            let google = Some(OfGoogle { version, place: None });
-            let asked = Asked::of(Operation::GenerateContent, "/models/g:generateContent", "g");
-            let asked = Asked { prefix, stated: Stated { google, ..asked.stated }, ..asked };
+            let google = Some(GooglePathOptions { version, project_and_location: None });
+            let asked = PathInfo::for_test(Operation::GenerateContent, "/models/g:generateContent", "g");
+            let asked = PathInfo { prefix, path_options: PathOptions { google, ..asked.path_options }, ..asked };
             let mut out = Vec::new();
-            Google.write_target(&asked, &Options::default(), &mut out).unwrap();
+            Google.write_request_target(&asked, &Options::default(), &mut out).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), sent);
         }
     }

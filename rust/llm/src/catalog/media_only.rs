@@ -1,73 +1,75 @@
 //! Providers that make images or vectors and nothing else, in ways of their own: a row each.
 
-use super::{Asked, Credential, Group, Known, Options, Provider, options::sent, write_path};
+use super::{
+    Credential, OperationGroup, OptionField, Options, PathInfo, Provider, options::forwarded_option, write_path,
+};
 use crate::catalog::path_segment;
 use crate::{chat::providers::Wire, embeddings::embedding_formats, images::image_formats, operation::Operation};
 
-pub(crate) struct Drawing {
+pub(crate) struct MediaOnlyProvider {
     slug: &'static str,
     base_url: &'static str,
     credential: Credential,
     operation: Operation,
-    options: &'static [Known],
-    wire: fn(&str) -> &'static dyn Wire,
-    target: fn(&str) -> Result<String, String>,
+    options: &'static [OptionField],
+    format_for_model: fn(&str) -> &'static dyn Wire,
+    target_for_model: fn(&str) -> Result<String, String>,
 }
 
-pub(crate) static ROWS: &[Drawing] = &[
-    Drawing {
+pub(crate) static ROWS: &[MediaOnlyProvider] = &[
+    MediaOnlyProvider {
         slug: "nomic",
         base_url: "https://api-atlas.nomic.ai/v1",
         credential: Credential::Bearer,
         operation: Operation::Embed,
         options: &[],
-        wire: |_| &embedding_formats::NOMIC,
-        target: |_| Ok("/embedding/text".into()),
+        format_for_model: |_| &embedding_formats::NOMIC,
+        target_for_model: |_| Ok("/embedding/text".into()),
     },
-    Drawing {
+    MediaOnlyProvider {
         slug: "segmind",
         base_url: "https://api.segmind.com/v1",
         credential: Credential::Header("x-api-key"),
         operation: Operation::ImageGenerate,
         options: &[],
-        wire: |_| &image_formats::SEGMIND,
-        target: |model| Ok(format!("/{}", path_segment::model(model)?)),
+        format_for_model: |_| &image_formats::SEGMIND,
+        target_for_model: |model| Ok(format!("/{}", path_segment::encode_model(model)?)),
     },
-    Drawing {
+    MediaOnlyProvider {
         slug: "stability-ai",
         base_url: "https://api.stability.ai",
         credential: Credential::Bearer,
         operation: Operation::ImageGenerate,
         options: &[
-            sent("stability_client_id", "stability-client-id"),
-            sent("stability_client_user_id", "stability-client-user-id"),
-            sent("stability_client_version", "stability-client-version"),
+            forwarded_option("stability_client_id", "stability-client-id"),
+            forwarded_option("stability_client_user_id", "stability-client-user-id"),
+            forwarded_option("stability_client_version", "stability-client-version"),
         ],
-        wire: |model| if is_engine(model) { &image_formats::ENGINE } else { &image_formats::FORM },
-        target: stability,
+        format_for_model: |model| if is_legacy_engine(model) { &image_formats::ENGINE } else { &image_formats::FORM },
+        target_for_model: stability_path,
     },
 ];
 
 /// The engines of the older API.
-fn is_engine(model: &str) -> bool {
+fn is_legacy_engine(model: &str) -> bool {
     model.starts_with("stable-diffusion-")
 }
 
-fn stability(model: &str) -> Result<String, String> {
-    if is_engine(model) {
-        return Ok(format!("/v1/generation/{}/text-to-image", path_segment::model(model)?));
+fn stability_path(model: &str) -> Result<String, String> {
+    if is_legacy_engine(model) {
+        return Ok(format!("/v1/generation/{}/text-to-image", path_segment::encode_model(model)?));
     }
     let name = if model.starts_with("sd3") { "sd3" } else { model };
-    Ok(format!("/v2beta/stable-image/generate/{}", path_segment::model(name)?))
+    Ok(format!("/v2beta/stable-image/generate/{}", path_segment::encode_model(name)?))
 }
 
-impl Drawing {
-    fn does(&self, operation: Operation) -> bool {
-        operation == self.operation || (operation.embeds() && self.operation.embeds())
+impl MediaOnlyProvider {
+    fn supports_operation(&self, operation: Operation) -> bool {
+        operation == self.operation || (operation.is_embedding() && self.operation.is_embedding())
     }
 }
 
-impl Provider for Drawing {
+impl Provider for MediaOnlyProvider {
     fn slug(&self) -> &'static str {
         self.slug
     }
@@ -76,31 +78,31 @@ impl Provider for Drawing {
         self.base_url
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         &[]
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         self.options
     }
 
-    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
-        self.does(operation).then(|| (self.wire)(model))
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+        self.supports_operation(operation).then(|| (self.format_for_model)(model))
     }
 
-    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.does(asked.operation) {
-            out.extend_from_slice((self.target)(asked.model)?.as_bytes());
+    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if self.supports_operation(asked.operation) {
+            out.extend_from_slice((self.target_for_model)(asked.model)?.as_bytes());
         } else {
             write_path(self, asked, out);
         }
         Ok(())
     }
 
-    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.slug {
-            "segmind" => Some(path_segment::first(path.strip_prefix("/v1").unwrap_or(path))),
-            _ => path_segment::after(path, &["/generation/", "/generate/"]),
+            "segmind" => Some(path_segment::first_segment(path.strip_prefix("/v1").unwrap_or(path))),
+            _ => path_segment::segment_after(path, &["/generation/", "/generate/"]),
         }
     }
 
@@ -114,11 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_engine_has_the_older_path() {
+    fn legacy_engines_use_the_v1_path() {
         let old = "stable-diffusion-xl-1024-v1-0";
-        assert_eq!(stability(old).unwrap(), format!("/v1/generation/{old}/text-to-image"));
-        assert_eq!(stability("core").unwrap(), "/v2beta/stable-image/generate/core");
-        assert_eq!(stability("sd3.5-large").unwrap(), "/v2beta/stable-image/generate/sd3");
-        assert!(stability("").is_err());
+        assert_eq!(stability_path(old).unwrap(), format!("/v1/generation/{old}/text-to-image"));
+        assert_eq!(stability_path("core").unwrap(), "/v2beta/stable-image/generate/core");
+        assert_eq!(stability_path("sd3.5-large").unwrap(), "/v2beta/stable-image/generate/sd3");
+        assert!(stability_path("").is_err());
     }
 }

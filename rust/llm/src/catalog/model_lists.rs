@@ -2,10 +2,10 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::Asked;
+use super::PathInfo;
 
 /// Who has no list of models: they are what their documents say, or what their customers put there.
-pub(crate) const LISTLESS: [&str; 18] = [
+pub(crate) const WITHOUT_MODEL_LIST: [&str; 18] = [
     "cortex",
     "databricks",
     "fal-ai",
@@ -27,7 +27,7 @@ pub(crate) const LISTLESS: [&str; 18] = [
 ];
 
 /// Where the list of models is asked on, by a token that the page before gave.
-pub(crate) fn write_next(asked: &Asked<'_>, name: &str, out: &mut Vec<u8>) {
+pub(crate) fn write_page_token(asked: &PathInfo<'_>, name: &str, out: &mut Vec<u8>) {
     if !asked.query.is_empty() {
         out.extend_from_slice(format!("&{name}={}", utf8_percent_encode(asked.query, NON_ALPHANUMERIC)).as_bytes());
     }
@@ -35,13 +35,13 @@ pub(crate) fn write_next(asked: &Asked<'_>, name: &str, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::find, *};
+    use super::{super::find_provider, *};
 
     #[test]
-    fn who_has_no_list_of_models_is_there() {
-        for slug in LISTLESS {
-            assert!(!find(slug).unwrap().lists_models(), "{slug}");
+    fn providers_without_a_model_list_exist() {
+        for slug in WITHOUT_MODEL_LIST {
+            assert!(!find_provider(slug).unwrap().has_model_list(), "{slug}");
         }
-        assert!(find("openai").unwrap().lists_models());
+        assert!(find_provider("openai").unwrap().has_model_list());
     }
 }

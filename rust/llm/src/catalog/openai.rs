@@ -1,20 +1,32 @@
 //! `OpenAI`: the behaviour that is the default, all of its operations, and the headers that say whose account pays.
 
 use super::{
-    BATCHES, CHAT, COMPLETE, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, Provider, REALTIME, RESPONSES,
-    SPEECH, TRANSCRIBE, options::sent,
+    BATCHES, CHAT, COMPLETIONS, EMBED, FILES, FINE_TUNING, IMAGE_EDIT, IMAGE_GENERATION, OperationGroup, OptionField,
+    Provider, REALTIME, RESPONSES, SPEECH, TRANSCRIPTION, options::forwarded_option,
 };
 
 pub(crate) struct OpenAi;
 
 /// What both `OpenAI` and its API at Azure offer.
-pub(crate) const OFFERS: &[Group] =
-    &[CHAT, RESPONSES, EMBED, COMPLETE, IMAGE, IMAGE_EDIT, SPEECH, TRANSCRIBE, FILES, BATCHES, FINE_TUNING, REALTIME];
+pub(crate) const NATIVE_OPERATIONS: &[OperationGroup] = &[
+    CHAT,
+    RESPONSES,
+    EMBED,
+    COMPLETIONS,
+    IMAGE_GENERATION,
+    IMAGE_EDIT,
+    SPEECH,
+    TRANSCRIPTION,
+    FILES,
+    BATCHES,
+    FINE_TUNING,
+    REALTIME,
+];
 
-const OPTIONS: &[Known] = &[
-    sent("openai_organization", "openai-organization"),
-    sent("openai_project", "openai-project"),
-    sent("openai_beta", "openai-beta"),
+const OPTIONS: &[OptionField] = &[
+    forwarded_option("openai_organization", "openai-organization"),
+    forwarded_option("openai_project", "openai-project"),
+    forwarded_option("openai_beta", "openai-beta"),
 ];
 
 impl Provider for OpenAi {
@@ -26,11 +38,11 @@ impl Provider for OpenAi {
         "https://api.openai.com/v1"
     }
 
-    fn offers(&self) -> &'static [Group] {
-        OFFERS
+    fn native_operations(&self) -> &'static [OperationGroup] {
+        NATIVE_OPERATIONS
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         OPTIONS
     }
 }

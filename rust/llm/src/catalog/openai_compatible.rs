@@ -1,15 +1,17 @@
 //! The providers that speak `OpenAI`'s API: one row each.
 
 use super::{
-    Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES,
-    OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_openai, openai_path,
-    options::{known, sent},
+    BATCHES, CHAT, COMPLETIONS, CREATE_RESPONSE, Credential, EMBED, FILES, FINE_TUNING, IMAGE_EDIT, IMAGE_GENERATION,
+    MESSAGES, OCR, OperationGroup, OptionField, Options, PathInfo, Provider, REALTIME, RERANK, RESPONSES, SPEECH,
+    STORED_RESPONSES, TRANSCRIPTION, needs_openai_translation, openai_path,
+    options::{forwarded_option, gateway_option},
     write_path,
 };
 use crate::catalog::{
     param_map::{
-        self, CEREBRAS, COOL, DEEPSEEK, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER,
-        PENALISED, PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, SINGLE, TEXT, USUAL, VOYAGE_VECTORS, Wording,
+        self, CEREBRAS, DEEPSEEK, GROQ, IDENTITY, LEGACY_MAX_TOKENS, LEMONFOX, MISTRAL, MISTRAL_EMBEDDINGS, NSCALE,
+        OLLAMA, OPENAI_COMPATIBLE, OPENAI_COMPLETIONS, OPENROUTER, PERPLEXITY, ParamRules, REPETITION_PENALTY,
+        REPETITION_PENALTY_COMPLETIONS, SAMBANOVA, SINGLE_CHOICE, TEMPERATURE_UP_TO_ONE, VOYAGE_EMBEDDINGS,
     },
     path_segment,
 };
@@ -22,20 +24,20 @@ use crate::{
 };
 
 #[derive(Clone, Copy)]
-pub(crate) struct Compatible {
+pub(crate) struct OpenAiCompatible {
     slug: &'static str,
     base_url: &'static str,
     version: &'static str,
-    offers: &'static [Group],
-    options: &'static [Known],
+    offers: &'static [OperationGroup],
+    options: &'static [OptionField],
     credential: Credential,
     /// How images are asked for, and at which path, where that is not `OpenAI`'s.
-    paints: Option<(&'static Painting, &'static str)>,
+    image_api: Option<(&'static Painting, &'static str)>,
     /// What it calls otherwise in chats, in completions, and of texts that become vectors.
-    wordings: [&'static Wording; 3],
+    param_rules: [&'static ParamRules; 3],
 }
 
-impl Provider for Compatible {
+impl Provider for OpenAiCompatible {
     fn slug(&self) -> &'static str {
         self.slug
     }
@@ -44,32 +46,32 @@ impl Provider for Compatible {
         self.base_url
     }
 
-    fn version(&self) -> &'static str {
+    fn version_segment(&self) -> &'static str {
         self.version
     }
 
-    fn offers(&self) -> &'static [Group] {
+    fn native_operations(&self) -> &'static [OperationGroup] {
         self.offers
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         self.options
     }
 
-    fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
+    fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
         if operation == Operation::Models && self.slug == "bytez" {
             // Of the API that is not OpenAI's.
             return Ok(Some("https://api.bytez.com/models/v2/list".to_owned()));
         }
-        Ok(options.get(ENDPOINT.key).map(|url| url.trim_end_matches('/').to_owned()))
+        Ok(options.get(CUSTOM_ENDPOINT_OPTION.key).map(|url| url.trim_end_matches('/').to_owned()))
     }
 
-    fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
-        self.takes_usage_options()
+    fn accepts_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
+        self.accepts_usage_options()
     }
 
-    fn wording(&self, operation: Operation) -> &'static Wording {
-        let [chat, complete, embed] = self.wordings;
+    fn param_rules(&self, operation: Operation) -> &'static ParamRules {
+        let [chat, complete, embed] = self.param_rules;
         match operation {
             Operation::Complete => complete,
             Operation::Embed => embed,
@@ -77,74 +79,81 @@ impl Provider for Compatible {
         }
     }
 
-    fn wording_of(&self, operation: Operation, model: &str) -> &'static Wording {
-        let usual = self.wording(operation);
-        if self.slug == "github" { param_map::of_many(usual, operation, model) } else { usual }
+    fn param_rules_for_model(&self, operation: Operation, model: &str) -> &'static ParamRules {
+        let usual = self.param_rules(operation);
+        if self.slug == "github" { param_map::multi_vendor_rules(usual, operation, model) } else { usual }
     }
 
-    fn has_own_ends(&self) -> bool {
-        !ENDS_AS_OPENAI.contains(&self.slug)
+    fn has_custom_finish_reasons(&self) -> bool {
+        !OPENAI_FINISH_REASONS_ONLY.contains(&self.slug)
     }
 
-    fn path(&self, operation: Operation) -> Option<&'static str> {
+    fn operation_path(&self, operation: Operation) -> Option<&'static str> {
         let is_versioned = operation == Operation::CreateModelResponse && self.slug == "perplexity-ai";
         // Of all that it has, this alone is below a version.
         let own = is_versioned.then_some("/v1/responses");
-        own.or_else(|| by_openai(self.offers, operation).then(|| openai_path(operation)))
+        own.or_else(|| needs_openai_translation(self.offers, operation).then(|| openai_path(operation)))
     }
 
-    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
-        match self.paints {
-            _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&openai_chat::COMPATIBLE),
-            _ if self.completes(operation) => Some(&triton::Triton),
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+        match self.image_api {
+            _ if operation == Operation::Models && ARRAY_MODEL_LISTS.contains(&self.slug) => {
+                Some(&openai_chat::COMPATIBLE)
+            }
+            _ if self.uses_triton_generate(operation) => Some(&triton::Triton),
             _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&rerank_formats::VOYAGE),
-            _ if operation.embeds() && self.sees(model) => Some(&embedding_formats::MULTIMODAL),
+            _ if operation.is_embedding() && self.is_multimodal_embedding(model) => {
+                Some(&embedding_formats::MULTIMODAL)
+            }
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
-            _ if self.slug == "github" => {
-                by_openai(self.offers, operation).then(|| openai_chat::of_many(model) as &dyn Wire)
+            _ if self.slug == "github" => needs_openai_translation(self.offers, operation)
+                .then(|| openai_chat::format_for_model(model) as &dyn Wire),
+            _ if REQUIRES_REASONING_CONTENT.contains(&self.slug) => {
+                needs_openai_translation(self.offers, operation).then_some(&openai_chat::REPLAYS_REASONING)
             }
-            _ if WANTS_THOUGHTS.contains(&self.slug) => {
-                by_openai(self.offers, operation).then_some(&openai_chat::THOUGHTFUL)
+            _ if self.slug == "openrouter" => {
+                needs_openai_translation(self.offers, operation).then_some(&openai_chat::OPENROUTER)
             }
-            _ if self.slug == "openrouter" => by_openai(self.offers, operation).then_some(&openai_chat::DETAILED),
-            _ if !self.takes_usage_options() => by_openai(self.offers, operation).then_some(&openai_chat::UNASKED),
-            _ => by_openai(self.offers, operation).then_some(&openai_chat::COMPATIBLE),
+            _ if !self.accepts_usage_options() => {
+                needs_openai_translation(self.offers, operation).then_some(&openai_chat::USAGE_ALWAYS_STREAMED)
+            }
+            _ => needs_openai_translation(self.offers, operation).then_some(&openai_chat::COMPATIBLE),
         }
     }
 
-    fn wire_at(
+    fn provider_format_for_target(
         &self,
         operation: Operation,
         model: &str,
         (options, _prefix): (&Options, &str),
     ) -> Option<&'static dyn Wire> {
-        if continues_itself(operation, options) { None } else { self.wire(operation, model) }
+        if uses_endpoint_completions(operation, options) { None } else { self.provider_format(operation, model) }
     }
 
-    fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        match self.paints {
-            _ if continues_itself(asked.operation, options) => {
+    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        match self.image_api {
+            _ if uses_endpoint_completions(asked.operation, options) => {
                 let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
                 out.extend_from_slice(format!("{version}/completions").as_bytes());
             }
             Some((_, path)) if asked.operation == Operation::ImageGenerate => {
                 // Names with slashes stand in the path as they are.
-                let model: Vec<_> = asked.model.split('/').map(path_segment::model).collect::<Result<_, _>>()?;
+                let model: Vec<_> = asked.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
                 out.extend_from_slice(self.version.as_bytes());
-                out.extend_from_slice(path.replace(MODEL, &model.join("/")).as_bytes());
+                out.extend_from_slice(path.replace(MODEL_PLACEHOLDER, &model.join("/")).as_bytes());
             }
             _ if asked.operation == Operation::Models && self.slug == "bytez" && asked.query.is_empty() => {
                 // All that it can run are more models than are read, and these are the ones that its chats know.
-                write_path(self, &Asked { query: "task=chat", ..*asked }, out);
+                write_path(self, &PathInfo { query: "task=chat", ..*asked }, out);
             }
-            _ if asked.operation.embeds() && self.sees(asked.model) => {
+            _ if asked.operation.is_embedding() && self.is_multimodal_embedding(asked.model) => {
                 let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
                 out.extend_from_slice(format!("{version}/multimodalembeddings").as_bytes());
             }
-            _ if self.completes(asked.operation) => {
-                out.extend_from_slice(if asked.streams { b"/generate_stream" } else { b"/generate" });
+            _ if self.uses_triton_generate(asked.operation) => {
+                out.extend_from_slice(if asked.is_streaming { b"/generate_stream" } else { b"/generate" });
             }
-            _ if asked.operation == Operation::ChatComplete && options.get(FIM.key) == Some("true") => {
+            _ if asked.operation == Operation::ChatComplete && options.get(FIM_OPTION.key) == Some("true") => {
                 out.extend_from_slice(FIM_PATH.as_bytes());
             }
             _ => write_path(self, asked, out),
@@ -152,11 +161,11 @@ impl Provider for Compatible {
         Ok(())
     }
 
-    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.slug {
             // All of the path is the model's name.
             "fal-ai" => path.strip_prefix('/'),
-            _ => path_segment::after(path, path_segment::OF_MODELS),
+            _ => path_segment::segment_after(path, path_segment::MODEL_PATH_MARKERS),
         }
     }
 
@@ -170,206 +179,230 @@ impl Provider for Compatible {
     }
 }
 
-impl Compatible {
+impl OpenAiCompatible {
     /// The same, which says some things otherwise in chats.
-    pub(crate) const fn says(self, chat: &'static Wording) -> Self {
-        Self { wordings: [chat, self.wordings[1], self.wordings[2]], ..self }
+    pub(crate) const fn with_chat_rules(self, chat: &'static ParamRules) -> Self {
+        Self { param_rules: [chat, self.param_rules[1], self.param_rules[2]], ..self }
     }
 
     /// Likewise in completions.
-    pub(crate) const fn completes_in(self, words: &'static Wording) -> Self {
-        Self { wordings: [self.wordings[0], words, self.wordings[2]], ..self }
+    pub(crate) const fn with_completion_rules(self, words: &'static ParamRules) -> Self {
+        Self { param_rules: [self.param_rules[0], words, self.param_rules[2]], ..self }
     }
 
     /// Likewise of texts that become vectors.
-    const fn embeds_in(self, words: &'static Wording) -> Self {
-        Self { wordings: [self.wordings[0], self.wordings[1], words], ..self }
+    const fn with_embedding_rules(self, words: &'static ParamRules) -> Self {
+        Self { param_rules: [self.param_rules[0], self.param_rules[1], words], ..self }
     }
 
     /// Whether it says what a stream cost when that is asked for.
-    fn takes_usage_options(&self) -> bool {
-        !TELLS_UNASKED.contains(&self.slug) && self.wordings[0].takes("stream_options")
+    fn accepts_usage_options(&self) -> bool {
+        !ALWAYS_REPORTS_USAGE.contains(&self.slug) && self.param_rules[0].accepts_field("stream_options")
     }
 
     /// Whether a model embeds pictures in a way of its own.
-    fn sees(&self, model: &str) -> bool {
+    fn is_multimodal_embedding(&self, model: &str) -> bool {
         self.slug == "voyage" && model.contains("multimodal")
     }
 
     /// Whether it continues texts in the way of a server that does nothing else.
-    fn completes(&self, operation: Operation) -> bool {
+    fn uses_triton_generate(&self, operation: Operation) -> bool {
         self.slug == "triton" && operation == Operation::Complete
     }
 }
 
 /// Whose lists of models are arrays, and nothing around them.
-const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
+const ARRAY_MODEL_LISTS: [&str; 2] = ["github", "together-ai"];
 
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
-const TELLS_UNASKED: [&str; 4] = ["cerebras", "mistral-ai", "perplexity-ai", "together-ai"];
+const ALWAYS_REPORTS_USAGE: [&str; 4] = ["cerebras", "mistral-ai", "perplexity-ai", "together-ai"];
 
 /// Who wants back what its models thought (`reasoning_content`), and may refuse a turn that called tools where it is missing.
-const WANTS_THOUGHTS: [&str; 3] = ["deepseek", "moonshot", "z-ai"];
+const REQUIRES_REASONING_CONTENT: [&str; 3] = ["deepseek", "moonshot", "z-ai"];
 
 /// Whose completions end in `OpenAI`'s words alone. Others have `insufficient_system_resource`, `eos_token`, `model_length`,
 /// `error`, `eos`, `end_turn`, `sensitive`, `abort`, `load` and whatever the servers say by which they run models of others.
-const ENDS_AS_OPENAI: [&str; 3] = ["cerebras", "groq", "mock"];
+const OPENAI_FINISH_REASONS_ONLY: [&str; 3] = ["cerebras", "groq", "mock"];
 
 /// Where an endpoint of one's own is, with a provider that runs some.
-const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");
+const CUSTOM_ENDPOINT_OPTION: OptionField = gateway_option("huggingface_base_url", "huggingface-base-url");
 
 /// Whether one is asked to continue a text: what stands there otherwise does nothing but chat.
-fn continues_itself(operation: Operation, options: &Options) -> bool {
-    operation == Operation::Complete && options.get(ENDPOINT.key).is_some()
+fn uses_endpoint_completions(operation: Operation, options: &Options) -> bool {
+    operation == Operation::Complete && options.get(CUSTOM_ENDPOINT_OPTION.key).is_some()
 }
 
 /// What is asked as a chat is text with a gap, to be filled in.
-const FIM: Known = known("mistral_fim_completion", "mistral-fim-completion");
+const FIM_OPTION: OptionField = gateway_option("mistral_fim_completion", "mistral-fim-completion");
 const FIM_PATH: &str = "/fim/completions";
 
 /// Which application asks, for who lists them.
-const APP: [Known; 2] = [sent("http_referer", "http-referer"), sent("x_title", "x-title")];
+const APP_OPTIONS: [OptionField; 2] =
+    [forwarded_option("http_referer", "http-referer"), forwarded_option("x_title", "x-title")];
 
 /// Where the model stands in a path.
-const MODEL: &str = ":model";
+const MODEL_PLACEHOLDER: &str = ":model";
 
 /// A row whose key goes elsewhere.
-const fn keyed(row: Compatible, credential: Credential) -> Compatible {
-    Compatible { credential, ..row }
+const fn with_credential(row: OpenAiCompatible, credential: Credential) -> OpenAiCompatible {
+    OpenAiCompatible { credential, ..row }
 }
 
 /// A row that makes images in a way of its own.
-pub(crate) const fn paints(row: Compatible, painting: &'static Painting, path: &'static str) -> Compatible {
-    Compatible { paints: Some((painting, path)), ..row }
+pub(crate) const fn with_image_api(
+    row: OpenAiCompatible,
+    painting: &'static Painting,
+    path: &'static str,
+) -> OpenAiCompatible {
+    OpenAiCompatible { image_api: Some((painting, path)), ..row }
 }
 
 pub(crate) const fn row(
     slug: &'static str,
     base_url: &'static str,
     version: &'static str,
-    offers: &'static [Group],
-) -> Compatible {
-    let (credential, wordings) = (Credential::Bearer, [&USUAL, &TEXT, &SAME]);
-    Compatible { slug, base_url, version, offers, options: &[], credential, paints: None, wordings }
+    offers: &'static [OperationGroup],
+) -> OpenAiCompatible {
+    let (credential, wordings) = (Credential::Bearer, [&OPENAI_COMPATIBLE, &OPENAI_COMPLETIONS, &IDENTITY]);
+    OpenAiCompatible {
+        slug,
+        base_url,
+        version,
+        offers,
+        options: &[],
+        credential,
+        image_api: None,
+        param_rules: wordings,
+    }
 }
 
 // Slug, base URL, what stands between it and an operation's path, what is offered.
-pub(crate) static ROWS: &[Compatible] = &[
-    row("302ai", "https://api.302.ai", "/v1", &[CHAT]).says(&SHORT),
+pub(crate) static ROWS: &[OpenAiCompatible] = &[
+    row("302ai", "https://api.302.ai", "/v1", &[CHAT]).with_chat_rules(&LEGACY_MAX_TOKENS),
     row("aibadgr", "https://aibadgr.com/api/v1", "", &[CHAT]),
-    row("ai21", "https://api.ai21.com/studio/v1", "", &[CHAT]).says(&COOL),
-    row("anyscale", "https://api.endpoints.anyscale.com/v1", "", &[CHAT, COMPLETE, EMBED]).says(&SHORT),
-    keyed(row("bytez", "https://api.bytez.com/models/v2/openai/v1", "", &[CHAT]), Credential::Scheme("Key"))
-        .says(&SHORT),
-    row("cerebras", "https://api.cerebras.ai/v1", "", &[CHAT]).says(&CEREBRAS),
+    row("ai21", "https://api.ai21.com/studio/v1", "", &[CHAT]).with_chat_rules(&TEMPERATURE_UP_TO_ONE),
+    row("anyscale", "https://api.endpoints.anyscale.com/v1", "", &[CHAT, COMPLETIONS, EMBED])
+        .with_chat_rules(&LEGACY_MAX_TOKENS),
+    with_credential(row("bytez", "https://api.bytez.com/models/v2/openai/v1", "", &[CHAT]), Credential::Scheme("Key"))
+        .with_chat_rules(&LEGACY_MAX_TOKENS),
+    row("cerebras", "https://api.cerebras.ai/v1", "", &[CHAT]).with_chat_rules(&CEREBRAS),
     row("cometapi", "https://api.cometapi.com/v1", "", &[CHAT, EMBED]),
     row("dashscope", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "", &[CHAT, EMBED]),
-    row("deepbricks", "https://api.deepbricks.ai/v1", "", &[CHAT, IMAGE]).says(&SHORT),
-    keyed(row("deepgram", "https://api.deepgram.com/v1", "", &[]), Credential::Scheme("Token")),
-    row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]).says(&SINGLE),
-    row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]).says(&DEEPSEEK),
-    keyed(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
-    row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
-    row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETE, EMBED]),
-    row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, RESPOND, SPEECH, TRANSCRIBE]).says(&GROQ),
-    Compatible {
-        options: &[ENDPOINT],
-        ..row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]).says(&SHORT)
+    row("deepbricks", "https://api.deepbricks.ai/v1", "", &[CHAT, IMAGE_GENERATION])
+        .with_chat_rules(&LEGACY_MAX_TOKENS),
+    with_credential(row("deepgram", "https://api.deepgram.com/v1", "", &[]), Credential::Scheme("Token")),
+    row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]).with_chat_rules(&SINGLE_CHOICE),
+    row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]).with_chat_rules(&DEEPSEEK),
+    with_credential(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
+    row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETIONS]),
+    row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETIONS, EMBED]),
+    row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, CREATE_RESPONSE, SPEECH, TRANSCRIPTION])
+        .with_chat_rules(&GROQ),
+    OpenAiCompatible {
+        options: &[CUSTOM_ENDPOINT_OPTION],
+        ..row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]).with_chat_rules(&LEGACY_MAX_TOKENS)
     },
-    paints(
+    with_image_api(
         row("hyperbolic", "https://api.hyperbolic.xyz", "/v1", &[CHAT]),
         &image_formats::HYPERBOLIC,
         "/image/generation",
     ),
     row("inference-net", "https://api.inference.net/v1", "", &[CHAT]),
-    row("iointelligence", "https://api.intelligence.io.solutions/api/v1", "", &[CHAT, EMBED, RESPOND]),
+    row("iointelligence", "https://api.intelligence.io.solutions/api/v1", "", &[CHAT, EMBED, CREATE_RESPONSE]),
     row("jina", "https://api.jina.ai/v1", "", &[EMBED, RERANK]),
     row("kluster-ai", "https://api.kluster.ai/v1", "", &[CHAT, EMBED, FILES, BATCHES]),
     row("krutrim", "https://cloud.olakrutrim.com/v1", "", &[CHAT]),
-    row("lambda", "https://api.lambdalabs.com/v1", "", &[CHAT, COMPLETE]),
-    row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, IMAGE, TRANSCRIBE]).says(&LEMONFOX),
-    row("lepton", "https://api.lepton.ai", "/api/v1", &[CHAT, COMPLETE, TRANSCRIBE]).says(&SHORT),
+    row("lambda", "https://api.lambdalabs.com/v1", "", &[CHAT, COMPLETIONS]),
+    row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, IMAGE_GENERATION, TRANSCRIPTION])
+        .with_chat_rules(&LEMONFOX),
+    row("lepton", "https://api.lepton.ai", "/api/v1", &[CHAT, COMPLETIONS, TRANSCRIPTION])
+        .with_chat_rules(&LEGACY_MAX_TOKENS),
     row("lightning-ai", "https://lightning.ai/api/v1", "", &[CHAT]),
-    row("lingyi", "https://api.lingyiwanwu.com", "/v1", &[CHAT]).says(&SHORT),
+    row("lingyi", "https://api.lingyiwanwu.com", "/v1", &[CHAT]).with_chat_rules(&LEGACY_MAX_TOKENS),
     row("matterai", "https://api.matterai.so/v1", "", &[CHAT]),
     row("meshy", "https://api.meshy.ai/openapi/v1", "", &[]),
     row("milvus", "", "", &[]),
     row("minimax", "https://api.minimax.io/v1", "", &[CHAT]),
-    Compatible {
-        options: &[FIM],
+    OpenAiCompatible {
+        options: &[FIM_OPTION],
         ..row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR])
-            .says(&MISTRAL)
-            .embeds_in(&MISTRAL_VECTORS)
+            .with_chat_rules(&MISTRAL)
+            .with_embedding_rules(&MISTRAL_EMBEDDINGS)
     },
     // The pretend provider of this project: it speaks both dialects; its address is a setting.
-    Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING).says(&SAME).completes_in(&SAME) },
-    row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETE]),
-    row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).says(&COOL),
-    row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]).says(&SHORT),
-    row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]).says(&SINGLE),
-    row("nebius", "https://api.studio.nebius.ai/v1", "", &[CHAT, COMPLETE, EMBED]),
-    row("nextbit", "https://api.nextbit256.com/v1", "", &[CHAT, COMPLETE]),
-    row("novita-ai", "https://api.novita.ai/v3/openai", "/v1", &[CHAT, COMPLETE])
-        .says(&SHORT)
-        .completes_in(&PENALISED_TEXT),
-    row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE]).says(&NSCALE),
+    OpenAiCompatible {
+        options: MOCK_OPTIONS,
+        ..row("mock", "", "", MOCK_OPERATIONS).with_chat_rules(&IDENTITY).with_completion_rules(&IDENTITY)
+    },
+    row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETIONS]),
+    row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).with_chat_rules(&TEMPERATURE_UP_TO_ONE),
+    row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]).with_chat_rules(&LEGACY_MAX_TOKENS),
+    row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]).with_chat_rules(&SINGLE_CHOICE),
+    row("nebius", "https://api.studio.nebius.ai/v1", "", &[CHAT, COMPLETIONS, EMBED]),
+    row("nextbit", "https://api.nextbit256.com/v1", "", &[CHAT, COMPLETIONS]),
+    row("novita-ai", "https://api.novita.ai/v3/openai", "/v1", &[CHAT, COMPLETIONS])
+        .with_chat_rules(&LEGACY_MAX_TOKENS)
+        .with_completion_rules(&REPETITION_PENALTY_COMPLETIONS),
+    row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE_GENERATION]).with_chat_rules(&NSCALE),
     // Runs beside the caller: a custom host says where.
-    row("ollama", "", "/v1", &[CHAT, EMBED]).says(&OLLAMA),
-    Compatible {
-        options: &APP,
-        ..row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, RESPOND]).says(&OPENROUTER)
+    row("ollama", "", "/v1", &[CHAT, EMBED]).with_chat_rules(&OLLAMA),
+    OpenAiCompatible {
+        options: &APP_OPTIONS,
+        ..row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, CREATE_RESPONSE]).with_chat_rules(&OPENROUTER)
     },
     row("ovhcloud", "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", "", &[CHAT]),
     // Its models are gone; what its API still has is reached as it is.
-    keyed(
+    with_credential(
         row("palm", "https://generativelanguage.googleapis.com/v1beta3", "", &[]),
         Credential::Header("x-goog-api-key"),
     ),
-    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, RESPOND]).says(&PERPLEXITY),
-    keyed(row("qdrant", "", "", &[]), Credential::Header("api-key")),
-    row("recraft-ai", "https://external.api.recraft.ai/v1", "", &[IMAGE]),
-    keyed(row("reka-ai", "https://api.reka.ai/v1", "", &[CHAT]), Credential::Header("x-api-key")).says(&SHORT),
+    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, CREATE_RESPONSE]).with_chat_rules(&PERPLEXITY),
+    with_credential(row("qdrant", "", "", &[]), Credential::Header("api-key")),
+    row("recraft-ai", "https://external.api.recraft.ai/v1", "", &[IMAGE_GENERATION]),
+    with_credential(row("reka-ai", "https://api.reka.ai/v1", "", &[CHAT]), Credential::Header("x-api-key"))
+        .with_chat_rules(&LEGACY_MAX_TOKENS),
     row("replicate", "https://api.replicate.com/v1", "", &[]),
-    row("sambanova", "https://api.sambanova.ai", "/v1", &[CHAT]).says(&SAMBANOVA),
-    keyed(row("scenario-ai", "https://api.cloud.scenario.com/v1", "", &[]), Credential::Scheme("Basic")),
-    paints(
-        row("siliconflow", "https://api.siliconflow.cn/v1", "", &[CHAT, EMBED, RERANK]).says(&SHORT),
+    row("sambanova", "https://api.sambanova.ai", "/v1", &[CHAT]).with_chat_rules(&SAMBANOVA),
+    with_credential(row("scenario-ai", "https://api.cloud.scenario.com/v1", "", &[]), Credential::Scheme("Basic")),
+    with_image_api(
+        row("siliconflow", "https://api.siliconflow.cn/v1", "", &[CHAT, EMBED, RERANK])
+            .with_chat_rules(&LEGACY_MAX_TOKENS),
         &image_formats::SILICONFLOW,
         "/images/generations",
     ),
-    row("together-ai", "https://api.together.xyz", "/v1", &[CHAT, COMPLETE, EMBED])
-        .says(&PENALISED)
-        .completes_in(&PENALISED_TEXT),
+    row("together-ai", "https://api.together.xyz", "/v1", &[CHAT, COMPLETIONS, EMBED])
+        .with_chat_rules(&REPETITION_PENALTY)
+        .with_completion_rules(&REPETITION_PENALTY_COMPLETIONS),
     row("tripo3d", "https://api.tripo3d.ai/v2/openapi", "", &[]),
     // An address for each server and model.
     row("triton", "", "", &[]),
     row("upstage", "https://api.upstage.ai/v1/solar", "", &[CHAT, EMBED]),
     // Ranks in its own way.
-    row("voyage", "https://api.voyageai.com/v1", "", &[EMBED]).embeds_in(&VOYAGE_VECTORS),
-    row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND, STORED]),
+    row("voyage", "https://api.voyageai.com/v1", "", &[EMBED]).with_embedding_rules(&VOYAGE_EMBEDDINGS),
+    row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETIONS, EMBED, CREATE_RESPONSE, STORED_RESPONSES]),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]),
-    row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]).says(&SHORT),
+    row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]).with_chat_rules(&LEGACY_MAX_TOKENS),
 ];
 
 /// As real providers of either dialect have them.
-const EVERY_OPTION: &[Known] = &[
-    sent("openai_organization", "openai-organization"),
-    sent("openai_project", "openai-project"),
-    sent("openai_beta", "openai-beta"),
-    sent("anthropic_version", "anthropic-version"),
-    sent("anthropic_beta", "anthropic-beta"),
+const MOCK_OPTIONS: &[OptionField] = &[
+    forwarded_option("openai_organization", "openai-organization"),
+    forwarded_option("openai_project", "openai-project"),
+    forwarded_option("openai_beta", "openai-beta"),
+    forwarded_option("anthropic_version", "anthropic-version"),
+    forwarded_option("anthropic_beta", "anthropic-beta"),
 ];
 
-const EVERYTHING: &[Group] = &[
+const MOCK_OPERATIONS: &[OperationGroup] = &[
     CHAT,
     MESSAGES,
     RESPONSES,
     EMBED,
-    COMPLETE,
-    IMAGE,
+    COMPLETIONS,
+    IMAGE_GENERATION,
     IMAGE_EDIT,
     SPEECH,
-    TRANSCRIBE,
+    TRANSCRIPTION,
     FILES,
     BATCHES,
     FINE_TUNING,
@@ -383,15 +416,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_is_filled_where_that_is_said_and_a_chat_is_held_where_it_is_not() {
+    fn uses_the_fim_endpoint_only_if_the_option_is_set() {
         let row = ROWS.iter().find(|row| row.slug == "mistral-ai").unwrap();
         let target = |said, operation| {
-            let stated = super::super::Stated::default();
+            let stated = super::super::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/v1", "codestral-latest", "");
-            let asked = Asked { operation, path, query, prefix, model, user, streams: false, begun: false, stated };
+            let asked = PathInfo {
+                operation,
+                path,
+                query,
+                prefix,
+                model,
+                user,
+                is_streaming: false,
+                has_prefill: false,
+                path_options: stated,
+            };
             let mut out = Vec::new();
-            let options = Options::of(row.options, &[("mistral_fim_completion", said)]);
-            row.write_target(&asked, &options, &mut out).unwrap();
+            let options = Options::from_pairs(row.options, &[("mistral_fim_completion", said)]);
+            row.write_request_target(&asked, &options, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(target("true", Operation::ChatComplete), "/fim/completions");
@@ -400,23 +443,23 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_of_ones_own_stands_where_the_provider_would() {
+    fn custom_endpoint_replaces_the_base_url() {
         let row = ROWS.iter().find(|row| row.slug == "huggingface").unwrap();
         let base = |own: Option<&str>| {
             let mut options = Options::default();
             if let Some(own) = own {
-                options.put(ENDPOINT, own.into());
+                options.insert_if_absent(CUSTOM_ENDPOINT_OPTION, own.into());
             }
-            row.base(Operation::ChatComplete, &options).unwrap()
+            row.resolve_base_url(Operation::ChatComplete, &options).unwrap()
         };
         assert_eq!(base(None), None);
         assert_eq!(base(Some("https://mine.example/")).as_deref(), Some("https://mine.example"));
         let completes = |own: &[(&str, &str)], prefix: &'static str| {
-            let options = Options::of(row.options, own);
-            let asked = Asked { prefix, ..Asked::of(Operation::Complete, "/completions", "m") };
+            let options = Options::from_pairs(row.options, own);
+            let asked = PathInfo { prefix, ..PathInfo::for_test(Operation::Complete, "/completions", "m") };
             let mut out = Vec::new();
-            row.write_target(&asked, &options, &mut out).unwrap();
-            let is_told = row.wire_at(Operation::Complete, "m", (&options, "")).is_some();
+            row.write_request_target(&asked, &options, &mut out).unwrap();
+            let is_told = row.provider_format_for_target(Operation::Complete, "m", (&options, "")).is_some();
             (String::from_utf8(out).unwrap(), is_told)
         };
         let own = [("huggingface_base_url", "https://mine.example")];

@@ -6,29 +6,29 @@ use super::Provider;
 
 /// An option that a provider knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct OptionField {
     /// The key in a config.
     pub key: &'static str,
     /// The header's name after `x-gateway-`.
     pub header: &'static str,
     /// The (lower-case) header in which the provider itself takes it.
-    pub sent_as: Option<&'static str>,
+    pub forwarded_as: Option<&'static str>,
 }
 
 /// What an option's value is where it need not fit into a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    Line,
+pub enum ValueFormat {
+    SingleLine,
     /// Of several lines, such as a key in PEM.
-    Lines,
+    MultiLine,
     /// An object of JSON, or that as a text.
-    Document,
+    JsonObject,
     /// Yes or no, or that as a text.
-    Flag,
+    Boolean,
 }
 
 /// So end the names of those that are credentials, or parts of one.
-const SECRETS: [&str; 7] = [
+const SECRET_SUFFIXES: [&str; 7] = [
     "-access-key-id",
     "-client-secret",
     "-passphrase",
@@ -38,48 +38,48 @@ const SECRETS: [&str; 7] = [
     "-token",
 ];
 
-impl Known {
+impl OptionField {
     pub fn is_secret(&self) -> bool {
-        SECRETS.iter().any(|end| self.header.ends_with(end))
+        SECRET_SUFFIXES.iter().any(|end| self.header.ends_with(end))
     }
 
     /// What its value may be in a config.
-    pub fn form(&self) -> Form {
+    pub fn value_format(&self) -> ValueFormat {
         match self.header {
-            name if name.ends_with("-json") => Form::Document,
-            name if name.ends_with("-private-key") => Form::Lines,
-            name if name.ends_with("-cost-attribution") => Form::Flag,
-            _ => Form::Line,
+            name if name.ends_with("-json") => ValueFormat::JsonObject,
+            name if name.ends_with("-private-key") => ValueFormat::MultiLine,
+            name if name.ends_with("-cost-attribution") => ValueFormat::Boolean,
+            _ => ValueFormat::SingleLine,
         }
     }
 
     /// Whether it is called this in a config: by its key, or as its header without hyphens.
-    pub fn is_called(&self, name: &str) -> bool {
+    pub fn matches_config_name(&self, name: &str) -> bool {
         let plain = |byte: u8| if byte == b'-' { b'_' } else { byte };
         self.key == name || self.header.len() == name.len() && self.header.bytes().map(plain).eq(name.bytes())
     }
 }
 
 /// An option that decides the address or the credential.
-pub(crate) const fn known(key: &'static str, header: &'static str) -> Known {
-    Known { key, header, sent_as: None }
+pub(crate) const fn gateway_option(key: &'static str, header: &'static str) -> OptionField {
+    OptionField { key, header, forwarded_as: None }
 }
 
 /// An option that the provider takes as a header.
-pub(crate) const fn sent(key: &'static str, header: &'static str) -> Known {
-    Known { key, header, sent_as: Some(header) }
+pub(crate) const fn forwarded_option(key: &'static str, header: &'static str) -> OptionField {
+    OptionField { key, header, forwarded_as: Some(header) }
 }
 
 /// The model that is meant where it stands neither in a path nor in a body, such as that of a file's lines.
-pub(crate) const PROVIDER_MODEL: Known = known("provider_model", "provider-model");
+pub(crate) const PROVIDER_MODEL: OptionField = gateway_option("provider_model", "provider-model");
 
 /// The options of a family of providers, and those that one of them has besides.
-pub(crate) const fn joined<const A: usize, const B: usize, const ALL: usize>(
-    family: [Known; A],
-    own: [Known; B],
-) -> [Known; ALL] {
+pub(crate) const fn concat_options<const A: usize, const B: usize, const ALL: usize>(
+    family: [OptionField; A],
+    own: [OptionField; B],
+) -> [OptionField; ALL] {
     assert!(ALL == A + B, "as many as both together");
-    let mut all = [known("", ""); ALL];
+    let mut all = [gateway_option("", ""); ALL];
     let mut at = 0;
     while at < ALL {
         all[at] = if at < A { family[at] } else { own[at - A] };
@@ -90,38 +90,38 @@ pub(crate) const fn joined<const A: usize, const B: usize, const ALL: usize>(
 
 /// Options and their values. Usually there are none, which costs nothing.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Options(Vec<(Known, String)>);
+pub struct Options(Vec<(OptionField, String)>);
 
 impl Options {
     /// The first value counts.
-    pub fn put(&mut self, option: Known, value: String) {
+    pub fn insert_if_absent(&mut self, option: OptionField, value: String) {
         if self.get(option.key).is_none() {
             self.0.push((option, value));
         }
     }
 
     /// In the place of whatever was said.
-    pub fn replace(&mut self, option: Known, value: String) {
+    pub fn replace(&mut self, option: OptionField, value: String) {
         self.0.retain(|(other, _)| other.key != option.key);
         self.0.push((option, value));
     }
 
     /// Adds those of these that a provider knows, in the form in which it takes them.
-    pub fn told_to(&self, provider: &dyn Provider, options: &mut Self) {
+    pub fn copy_accepted_by(&self, provider: &dyn Provider, options: &mut Self) {
         for (said, value) in &self.0 {
             if let Some(own) = provider.options().iter().find(|own| own.key == said.key) {
-                options.put(*own, value.clone());
+                options.insert_if_absent(*own, value.clone());
             }
         }
     }
 
     /// Whether one of them has this value.
-    pub fn holds(&self, value: &str) -> bool {
+    pub fn has_value(&self, value: &str) -> bool {
         self.0.iter().any(|(_, held)| held == value)
     }
 
     /// All that they say, as one text: the same for the same values, whoever said them first. It may hold credentials.
-    pub fn said(&self) -> String {
+    pub fn canonical_string(&self) -> String {
         let mut said: Vec<_> =
             self.0.iter().map(|(option, value)| format!("{}={}:{value}\n", option.key, value.len())).collect();
         said.sort_unstable();
@@ -134,11 +134,11 @@ impl Options {
 
     /// Those of the given ones that are known, by their keys.
     #[cfg(test)]
-    pub(crate) fn of(known: &[Known], given: &[(&str, &str)]) -> Self {
+    pub(crate) fn from_pairs(known: &[OptionField], given: &[(&str, &str)]) -> Self {
         let mut options = Self::default();
         for (key, value) in given {
             if let Some(option) = known.iter().find(|option| option.key == *key) {
-                options.put(*option, (*value).to_owned());
+                options.insert_if_absent(*option, (*value).to_owned());
             }
         }
         options
@@ -149,10 +149,10 @@ impl Options {
     }
 
     /// Names and values of the headers in which the provider takes them; of two that are the same header, the first.
-    pub fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub fn forwarded_headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.0.iter().enumerate().filter_map(|(at, (option, value))| {
-            let name = option.sent_as?;
-            let is_first = self.0[..at].iter().all(|(before, _)| before.sent_as != Some(name));
+            let name = option.forwarded_as?;
+            let is_first = self.0[..at].iter().all(|(before, _)| before.forwarded_as != Some(name));
             is_first.then_some((name, value.as_str()))
         })
     }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     /// What the gateway's reference names for each provider, as headers after their prefix.
-    const HEADERS: &[(&[&str], &[&str])] = &[
+    const DOCUMENTED_HEADERS: &[(&[&str], &[&str])] = &[
         (
             &["azure-openai"],
             &["azure-resource-name", "azure-deployment-id", "azure-api-version", "azure-model-name", "openai-beta"],
@@ -284,29 +284,29 @@ mod tests {
     ];
 
     #[test]
-    fn every_header_of_the_reference_is_an_option_of_its_provider_and_of_configs() {
-        for (slugs, headers) in HEADERS {
+    fn every_documented_header_is_a_provider_option_and_a_config_key() {
+        for (slugs, headers) in DOCUMENTED_HEADERS {
             for (slug, header) in slugs.iter().flat_map(|slug| headers.iter().map(move |header| (slug, header))) {
-                let provider = crate::catalog::find(slug).unwrap();
+                let provider = crate::catalog::find_provider(slug).unwrap();
                 let known = provider.options().iter().find(|option| option.header == *header);
                 let known = known.unwrap_or_else(|| panic!("{slug} does not know {header}"));
-                let in_config = crate::catalog::option(&header.replace('-', "_"));
+                let in_config = crate::catalog::find_option(&header.replace('-', "_"));
                 assert_eq!(in_config.map(|option| option.key), Some(known.key), "{slug} {header}");
             }
         }
     }
 
     #[test]
-    fn what_is_called_the_same_means_the_same_everywhere() {
-        let all: Vec<_> = crate::catalog::all().flat_map(crate::catalog::Provider::options).collect();
+    fn options_with_the_same_key_have_the_same_header() {
+        let all: Vec<_> = crate::catalog::all_providers().flat_map(crate::catalog::Provider::options).collect();
         for option in &all {
             assert!(all.iter().all(|other| (other.header == option.header) == (other.key == option.key)), "{option:?}");
         }
     }
 
     #[test]
-    fn credentials_and_parts_of_one_are_known_by_their_names() {
-        let all = crate::catalog::all().flat_map(crate::catalog::Provider::options);
+    fn secret_options_are_recognised_by_their_suffix() {
+        let all = crate::catalog::all_providers().flat_map(crate::catalog::Provider::options);
         let mut secret: Vec<_> = all.filter(|option| option.is_secret()).map(|option| option.key).collect();
         secret.sort_unstable();
         secret.dedup();
@@ -324,17 +324,17 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_called_by_its_key_or_as_its_header_without_hyphens() {
-        let option = known("resource_name", "azure-resource-name");
-        assert!(option.is_called("resource_name") && option.is_called("azure_resource_name"));
-        assert!(!option.is_called("azure-resource-name") && !option.is_called("azure_resource"));
+    fn config_name_is_the_key_or_the_header_with_underscores() {
+        let option = gateway_option("resource_name", "azure-resource-name");
+        assert!(option.matches_config_name("resource_name") && option.matches_config_name("azure_resource_name"));
+        assert!(!option.matches_config_name("azure-resource-name") && !option.matches_config_name("azure_resource"));
     }
 
     #[test]
-    fn the_first_value_counts_and_none_is_printed() {
+    fn first_value_wins_and_debug_output_hides_values() {
         let mut options = Options::default();
-        options.put(known("azure_ad_token", "azure-ad-token"), "secret".into());
-        options.put(known("azure_ad_token", "azure-ad-token"), "other".into());
+        options.insert_if_absent(gateway_option("azure_ad_token", "azure-ad-token"), "secret".into());
+        options.insert_if_absent(gateway_option("azure_ad_token", "azure-ad-token"), "other".into());
         assert_eq!(options.get("azure_ad_token"), Some("secret"));
         assert_eq!(format!("{options:?}"), r#"["azure_ad_token"]"#);
     }

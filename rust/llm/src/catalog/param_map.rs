@@ -6,85 +6,110 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use crate::{
-    chat::call_ids::{self, Form},
+    chat::call_ids::{self, CallIdFormat},
     json::{
         edit::{self, FieldChange},
         scan::for_each_field,
     },
     operation::Operation,
-    translation::Lost,
+    translation::DroppedParams,
 };
 
 /// What is said otherwise. Where a body has a field under the provider's own name too, that one is meant.
 #[derive(Debug)]
-pub struct Wording {
+pub struct ParamRules {
     /// Fields, and what they are called there; behind a dot stands the name within an object.
     pub renames: &'static [(&'static str, &'static str)],
     /// Roles of messages, and what they are there; both as JSON.
-    pub roles: &'static [(&'static str, &'static str)],
+    pub role_map: &'static [(&'static str, &'static str)],
     /// A field, what it may say, and what it says there; both as JSON.
-    pub words: &'static [(&'static str, &'static str, &'static str)],
+    pub value_map: &'static [(&'static str, &'static str, &'static str)],
     /// Fields that are not taken: they are named to the caller.
-    pub drops: &'static [&'static str],
+    pub dropped_fields: &'static [&'static str],
     /// Fields that are not taken, and ask for what is done anyway: they go, and nothing is lost by that.
-    pub needless: &'static [&'static str],
+    pub ignored_fields: &'static [&'static str],
     /// Fields of messages that are not taken: they are named. A role that has one all the same stands beside it, as JSON.
-    pub unheard: &'static [(&'static str, &'static str)],
+    pub dropped_message_fields: &'static [(&'static str, &'static str)],
     /// A field that is not taken in messages, their parts or tools, wherever it stands: it is named.
-    pub hint: Option<&'static str>,
+    pub dropped_nested_field: Option<&'static str>,
     /// Fields whose nothing is another number there: one that says 0 goes, and nothing is lost by that.
-    pub neutral: &'static [&'static str],
+    pub zero_is_default: &'static [&'static str],
     /// Numbers, and where their scales begin and end, as JSON: what is beyond is put to the end of the scale, and named.
-    pub bounds: &'static [Scale],
+    pub ranges: &'static [NumberRange],
     /// Which ids calls of tools may have; the others have another there, and so has what the tools gave back.
-    pub call_ids: Option<Form>,
+    pub call_id_format: Option<CallIdFormat>,
     /// What the assistant says, as JSON, to what tools gave back, where a user must not be the next to speak: that is named.
-    pub bridge: Option<&'static str>,
+    pub bridge_message: Option<&'static str>,
 }
 
 /// Everything is called as `OpenAI` calls it.
-pub static SAME: Wording = Wording {
+pub static IDENTITY: ParamRules = ParamRules {
     renames: &[],
-    roles: &[],
-    words: &[],
-    drops: &[],
-    needless: &[],
-    unheard: &[],
-    hint: None,
-    neutral: &[],
-    bounds: &[],
-    call_ids: None,
-    bridge: None,
+    role_map: &[],
+    value_map: &[],
+    dropped_fields: &[],
+    ignored_fields: &[],
+    dropped_message_fields: &[],
+    dropped_nested_field: None,
+    zero_is_default: &[],
+    ranges: &[],
+    call_id_format: None,
+    bridge_message: None,
 };
 /// Likewise of completions, whose scales end where they end in chats.
-pub(crate) static TEXT: Wording =
-    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("logprobs", "0", "5")], ..SAME };
+pub(crate) static OPENAI_COMPLETIONS: ParamRules = ParamRules {
+    ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ("logprobs", "0", "5")],
+    ..IDENTITY
+};
 /// As it was when others became compatible with it.
-pub(crate) static USUAL: Wording = Wording { roles: &[DEVELOPER], bounds: SCALES, ..SAME };
+pub(crate) static OPENAI_COMPATIBLE: ParamRules =
+    ParamRules { role_map: &[DEVELOPER_TO_SYSTEM], ranges: OPENAI_RANGES, ..IDENTITY };
 /// Likewise, and the limit of an answer has its old name.
-pub(crate) static SHORT: Wording = Wording { renames: &[LIMIT], ..USUAL };
+pub(crate) static LEGACY_MAX_TOKENS: ParamRules = ParamRules { renames: &[RENAME_MAX_TOKENS], ..OPENAI_COMPATIBLE };
 
 /// Likewise, and there is one answer.
-pub(crate) static SINGLE: Wording = Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ONE], ..SHORT };
+pub(crate) static SINGLE_CHOICE: ParamRules = ParamRules {
+    ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ONE_CHOICE],
+    ..LEGACY_MAX_TOKENS
+};
 /// What is said there was put in its words before.
-pub(crate) static PREDIBASE: Wording = Wording { bounds: &[COOLER, TOP_P, ONE], ..SAME };
+pub(crate) static PREDIBASE: ParamRules =
+    ParamRules { ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, ONE_CHOICE], ..IDENTITY };
 /// With the limit of an answer by its old name, and a scale of temperatures that ends at 1.
-pub(crate) static COOL: Wording = Wording { bounds: &[COOLER, TOP_P, PRESENCE, FREQUENCY], ..SHORT };
-pub(crate) static DEEPSEEK: Wording =
-    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("top_logprobs", "0", "20")], ..SHORT };
+pub(crate) static TEMPERATURE_UP_TO_ONE: ParamRules = ParamRules {
+    ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE],
+    ..LEGACY_MAX_TOKENS
+};
+pub(crate) static DEEPSEEK: ParamRules = ParamRules {
+    ranges: &[
+        TEMPERATURE_RANGE,
+        TOP_P_RANGE,
+        PRESENCE_PENALTY_RANGE,
+        FREQUENCY_PENALTY_RANGE,
+        ("top_logprobs", "0", "20"),
+    ],
+    ..LEGACY_MAX_TOKENS
+};
 
-pub(crate) static PENALISED: Wording =
-    Wording { renames: &[LIMIT, PENALTY], neutral: &[PENALTY.0], bounds: &[TEMPERATURE, TOP_P, PRESENCE], ..USUAL };
-pub(crate) static PERPLEXITY: Wording =
-    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, ONE, ("top_k", "0", "2048")], ..PENALISED };
+pub(crate) static REPETITION_PENALTY: ParamRules = ParamRules {
+    renames: &[RENAME_MAX_TOKENS, RENAME_FREQUENCY_PENALTY],
+    zero_is_default: &[RENAME_FREQUENCY_PENALTY.0],
+    ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE],
+    ..OPENAI_COMPATIBLE
+};
+pub(crate) static PERPLEXITY: ParamRules = ParamRules {
+    ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, ONE_CHOICE, ("top_k", "0", "2048")],
+    ..REPETITION_PENALTY
+};
 /// Likewise, of completions.
-pub(crate) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], neutral: &[PENALTY.0], ..SAME };
+pub(crate) static REPETITION_PENALTY_COMPLETIONS: ParamRules =
+    ParamRules { renames: &[RENAME_FREQUENCY_PENALTY], zero_is_default: &[RENAME_FREQUENCY_PENALTY.0], ..IDENTITY };
 
 /// It refuses whatever it does not know, in messages too.
-pub(crate) static MISTRAL: Wording = Wording {
-    renames: &[LIMIT, ("seed", "random_seed"), ("safe_mode", "safe_prompt")],
-    words: &[("tool_choice", r#""required""#, r#""any""#)],
-    drops: &[
+pub(crate) static MISTRAL: ParamRules = ParamRules {
+    renames: &[RENAME_MAX_TOKENS, ("seed", "random_seed"), ("safe_mode", "safe_prompt")],
+    value_map: &[("tool_choice", r#""required""#, r#""any""#)],
+    dropped_fields: &[
         "functions",
         "function_call",
         "user",
@@ -95,13 +120,13 @@ pub(crate) static MISTRAL: Wording = Wording {
         "store",
         MODALITIES,
         AUDIO,
-        SEARCH,
-        SAFETY,
+        WEB_SEARCH_OPTIONS,
+        SAFETY_IDENTIFIER,
         VERBOSITY,
     ],
     // Its streams end with their usage.
-    needless: &[STREAM_OPTIONS],
-    unheard: &[
+    ignored_fields: &[STREAM_OPTIONS],
+    dropped_message_fields: &[
         ("name", r#""tool""#),
         (AUDIO, ""),
         ("annotations", ""),
@@ -112,46 +137,55 @@ pub(crate) static MISTRAL: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
-    hint: Some(CACHE),
-    bounds: &[COOLER, TOP_P, PRESENCE, FREQUENCY],
-    call_ids: Some(call_ids::MISTRAL),
-    bridge: Some(r#"{"role":"assistant","content":"OK."}"#),
-    ..USUAL
+    dropped_nested_field: Some(CACHE_CONTROL),
+    ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE],
+    call_id_format: Some(call_ids::MISTRAL),
+    bridge_message: Some(r#"{"role":"assistant","content":"OK."}"#),
+    ..OPENAI_COMPATIBLE
 };
 /// Mistral's models where others host them: what their templates refuse.
-static MISTRAL_HOSTED: Wording = Wording { call_ids: MISTRAL.call_ids, bridge: MISTRAL.bridge, ..USUAL };
+static MISTRAL_HOSTED: ParamRules =
+    ParamRules { call_id_format: MISTRAL.call_id_format, bridge_message: MISTRAL.bridge_message, ..OPENAI_COMPATIBLE };
 /// Likewise, of texts that become vectors.
-pub(crate) static MISTRAL_VECTORS: Wording =
-    Wording { renames: &[("dimensions", "output_dimension")], drops: &["user"], ..SAME };
+pub(crate) static MISTRAL_EMBEDDINGS: ParamRules =
+    ParamRules { renames: &[("dimensions", "output_dimension")], dropped_fields: &["user"], ..IDENTITY };
 /// Likewise; and that numbers are to be numbers is said by saying nothing.
-pub(crate) static VOYAGE_VECTORS: Wording =
-    Wording { words: &[("encoding_format", r#""float""#, "null")], ..MISTRAL_VECTORS };
+pub(crate) static VOYAGE_EMBEDDINGS: ParamRules =
+    ParamRules { value_map: &[("encoding_format", r#""float""#, "null")], ..MISTRAL_EMBEDDINGS };
 /// It refuses what it does not know.
-pub(crate) static FIREWORKS: Wording = Wording {
-    drops: &["store", MODALITIES, AUDIO, SEARCH, SAFETY, VERBOSITY],
-    bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("n", "1", "128"), ("top_k", "1", "128")],
-    ..SHORT
+pub(crate) static FIREWORKS: ParamRules = ParamRules {
+    dropped_fields: &["store", MODALITIES, AUDIO, WEB_SEARCH_OPTIONS, SAFETY_IDENTIFIER, VERBOSITY],
+    ranges: &[
+        TEMPERATURE_RANGE,
+        TOP_P_RANGE,
+        PRESENCE_PENALTY_RANGE,
+        FREQUENCY_PENALTY_RANGE,
+        ("n", "1", "128"),
+        ("top_k", "1", "128"),
+    ],
+    ..LEGACY_MAX_TOKENS
 };
 /// Likewise, of completions.
-pub(crate) static FIREWORKS_TEXT: Wording = Wording {
-    bounds: &[
-        TEMPERATURE,
-        TOP_P,
-        PRESENCE,
-        FREQUENCY,
+pub(crate) static FIREWORKS_COMPLETIONS: ParamRules = ParamRules {
+    ranges: &[
+        TEMPERATURE_RANGE,
+        TOP_P_RANGE,
+        PRESENCE_PENALTY_RANGE,
+        FREQUENCY_PENALTY_RANGE,
         ("logprobs", "0", "5"),
         ("n", "1", "128"),
         ("top_k", "1", "128"),
     ],
-    ..SAME
+    ..IDENTITY
 };
-pub(crate) static OLLAMA: Wording = Wording { renames: &[LIMIT, ("thinking", "think")], ..USUAL };
-pub(crate) static OPENROUTER: Wording =
-    Wording { renames: &[LIMIT, ("reasoning_effort", "reasoning.effort")], ..USUAL };
+pub(crate) static OLLAMA: ParamRules =
+    ParamRules { renames: &[RENAME_MAX_TOKENS, ("thinking", "think")], ..OPENAI_COMPATIBLE };
+pub(crate) static OPENROUTER: ParamRules =
+    ParamRules { renames: &[RENAME_MAX_TOKENS, ("reasoning_effort", "reasoning.effort")], ..OPENAI_COMPATIBLE };
 
 /// It refuses what it does not know, in messages too.
-pub(crate) static GROQ: Wording = Wording {
-    drops: &[
+pub(crate) static GROQ: ParamRules = ParamRules {
+    dropped_fields: &[
         "logit_bias",
         "logprobs",
         "top_logprobs",
@@ -161,11 +195,11 @@ pub(crate) static GROQ: Wording = Wording {
         "store",
         MODALITIES,
         AUDIO,
-        SEARCH,
-        SAFETY,
+        WEB_SEARCH_OPTIONS,
+        SAFETY_IDENTIFIER,
         VERBOSITY,
     ],
-    unheard: &[
+    dropped_message_fields: &[
         ("name", ""),
         ("metadata", ""),
         (AUDIO, ""),
@@ -175,12 +209,12 @@ pub(crate) static GROQ: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
-    hint: Some(CACHE),
-    ..USUAL
+    dropped_nested_field: Some(CACHE_CONTROL),
+    ..OPENAI_COMPATIBLE
 };
 /// Likewise.
-pub(crate) static CEREBRAS: Wording = Wording {
-    drops: &[
+pub(crate) static CEREBRAS: ParamRules = ParamRules {
+    dropped_fields: &[
         "presence_penalty",
         "frequency_penalty",
         "logit_bias",
@@ -189,14 +223,14 @@ pub(crate) static CEREBRAS: Wording = Wording {
         "prompt_cache_key",
         "service_tier",
         "store",
-        PARALLEL,
+        PARALLEL_TOOL_CALLS,
         MODALITIES,
         AUDIO,
-        SEARCH,
-        SAFETY,
+        WEB_SEARCH_OPTIONS,
+        SAFETY_IDENTIFIER,
         VERBOSITY,
     ],
-    unheard: &[
+    dropped_message_fields: &[
         (AUDIO, ""),
         ("annotations", ""),
         ("content_blocks", ""),
@@ -204,13 +238,13 @@ pub(crate) static CEREBRAS: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
-    hint: Some(CACHE),
-    bounds: &[TEMPERATURE, TOP_P],
-    ..USUAL
+    dropped_nested_field: Some(CACHE_CONTROL),
+    ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE],
+    ..OPENAI_COMPATIBLE
 };
 /// It has learnt to call tools and to keep to a format.
-pub(crate) static SAMBANOVA: Wording = Wording {
-    drops: &[
+pub(crate) static SAMBANOVA: ParamRules = ParamRules {
+    dropped_fields: &[
         "functions",
         "function_call",
         "presence_penalty",
@@ -220,11 +254,11 @@ pub(crate) static SAMBANOVA: Wording = Wording {
         "seed",
         "logprobs",
     ],
-    bounds: &[TEMPERATURE, TOP_P],
-    ..USUAL
+    ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE],
+    ..OPENAI_COMPATIBLE
 };
-pub(crate) static LEMONFOX: Wording = Wording {
-    drops: &[
+pub(crate) static LEMONFOX: ParamRules = ParamRules {
+    dropped_fields: &[
         "functions",
         "function_call",
         "n",
@@ -237,75 +271,79 @@ pub(crate) static LEMONFOX: Wording = Wording {
         "logprobs",
         STREAM_OPTIONS,
     ],
-    ..USUAL
+    ..OPENAI_COMPATIBLE
 };
-pub(crate) static NSCALE: Wording =
-    Wording { drops: &["functions", "function_call", "user", "seed", "tools", "tool_choice", STREAM_OPTIONS], ..USUAL };
+pub(crate) static NSCALE: ParamRules = ParamRules {
+    dropped_fields: &["functions", "function_call", "user", "seed", "tools", "tool_choice", STREAM_OPTIONS],
+    ..OPENAI_COMPATIBLE
+};
 
 /// A number, and where its scale begins and ends.
-type Scale = (&'static str, &'static str, &'static str);
-const SCALES: &[Scale] = &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY];
-const TEMPERATURE: Scale = ("temperature", "0", "2");
-const COOLER: Scale = ("temperature", "0", "1");
-const TOP_P: Scale = ("top_p", "0", "1");
-const PRESENCE: Scale = ("presence_penalty", "-2", "2");
+type NumberRange = (&'static str, &'static str, &'static str);
+const OPENAI_RANGES: &[NumberRange] =
+    &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE];
+const TEMPERATURE_RANGE: NumberRange = ("temperature", "0", "2");
+const TEMPERATURE_0_TO_1: NumberRange = ("temperature", "0", "1");
+const TOP_P_RANGE: NumberRange = ("top_p", "0", "1");
+const PRESENCE_PENALTY_RANGE: NumberRange = ("presence_penalty", "-2", "2");
 /// So many answers.
-const ONE: Scale = ("n", "1", "1");
-const FREQUENCY: Scale = ("frequency_penalty", "-2", "2");
+const ONE_CHOICE: NumberRange = ("n", "1", "1");
+const FREQUENCY_PENALTY_RANGE: NumberRange = ("frequency_penalty", "-2", "2");
 
-const LIMIT: (&str, &str) = ("max_completion_tokens", "max_tokens");
-const PENALTY: (&str, &str) = ("frequency_penalty", "repetition_penalty");
-const DEVELOPER: (&str, &str) = (r#""developer""#, r#""system""#);
+const RENAME_MAX_TOKENS: (&str, &str) = ("max_completion_tokens", "max_tokens");
+const RENAME_FREQUENCY_PENALTY: (&str, &str) = ("frequency_penalty", "repetition_penalty");
+const DEVELOPER_TO_SYSTEM: (&str, &str) = (r#""developer""#, r#""system""#);
 const STREAM_OPTIONS: &str = "stream_options";
 const MODALITIES: &str = "modalities";
 const AUDIO: &str = "audio";
-const SEARCH: &str = "web_search_options";
-const SAFETY: &str = "safety_identifier";
-const CACHE: &str = "cache_control";
+const WEB_SEARCH_OPTIONS: &str = "web_search_options";
+const SAFETY_IDENTIFIER: &str = "safety_identifier";
+const CACHE_CONTROL: &str = "cache_control";
 const VERBOSITY: &str = "verbosity";
 /// Who says no to it wants something.
-const PARALLEL: &str = "parallel_tool_calls";
+const PARALLEL_TOOL_CALLS: &str = "parallel_tool_calls";
 
-const MESSAGES: &[u8] = b"messages";
-const TOOLS: &[u8] = b"tools";
+const MESSAGES_KEY: &[u8] = b"messages";
+const TOOLS_KEY: &[u8] = b"tools";
 
 /// Which of the renamed fields a body has, by their places in the table: a bit each.
 #[derive(Default)]
-struct Said {
+struct PresentFields {
     /// Under `OpenAI`'s name.
-    usual: u32,
+    openai_names: u32,
     /// Under the provider's.
-    own: u32,
+    provider_names: u32,
 }
 
-impl Wording {
+impl ParamRules {
     /// Whether a request can have anything that is said otherwise.
-    pub fn is_same(&self) -> bool {
-        self.roles.is_empty() && self.keeps_fields()
+    pub fn is_identity(&self) -> bool {
+        self.role_map.is_empty() && self.leaves_fields_unchanged()
     }
 
-    pub(crate) fn takes(&self, name: &str) -> bool {
-        !self.drops.contains(&name) && !self.needless.contains(&name)
+    pub(crate) fn accepts_field(&self, name: &str) -> bool {
+        !self.dropped_fields.contains(&name) && !self.ignored_fields.contains(&name)
     }
 
-    fn keeps_fields(&self) -> bool {
-        let keeps_all = self.drops.is_empty() && self.needless.is_empty() && self.is_deaf();
-        keeps_all && self.renames.is_empty() && self.words.is_empty() && self.bounds.is_empty()
+    fn leaves_fields_unchanged(&self) -> bool {
+        let keeps_all =
+            self.dropped_fields.is_empty() && self.ignored_fields.is_empty() && self.leaves_messages_unchanged();
+        keeps_all && self.renames.is_empty() && self.value_map.is_empty() && self.ranges.is_empty()
     }
 
     /// The request in these words, and what it says no longer; `None` where nothing changes.
-    pub fn say(&self, body: &[u8]) -> Option<(Vec<u8>, Lost)> {
-        let has_role = self.roles.iter().any(|(from, _)| memmem::find(body, from.as_bytes()).is_some());
-        if !has_role && self.keeps_fields() {
+    pub fn apply(&self, body: &[u8]) -> Option<(Vec<u8>, DroppedParams)> {
+        let has_role = self.role_map.iter().any(|(from, _)| memmem::find(body, from.as_bytes()).is_some());
+        if !has_role && self.leaves_fields_unchanged() {
             return None;
         }
-        let (mut said, mut is_due) = (Said::default(), has_role);
+        let (mut said, mut is_due) = (PresentFields::default(), has_role);
         for_each_field(body, |key, at| {
-            is_due |= self.concerns(key) || self.end_of(key, &body[at.clone()]).is_some();
+            is_due |= self.affects_field(key) || self.find_exceeded_limit(key, &body[at.clone()]).is_some();
             if body[at] != *b"null" {
                 for (index, (from, to)) in self.renames.iter().enumerate() {
-                    said.usual |= u32::from(from.as_bytes() == key) << index;
-                    said.own |= u32::from(outermost(to).as_bytes() == key) << index;
+                    said.openai_names |= u32::from(from.as_bytes() == key) << index;
+                    said.provider_names |= u32::from(top_level_name(to).as_bytes() == key) << index;
                 }
             }
             Ok(())
@@ -314,109 +352,112 @@ impl Wording {
         if !is_due {
             return None;
         }
-        let mut lost = Lost::default();
-        let told = edit::map_fields(body, |key, value| self.change(key, value, &said, &mut lost)).ok()?;
+        let mut lost = DroppedParams::default();
+        let told = edit::map_fields(body, |key, value| self.change_field(key, value, &said, &mut lost)).ok()?;
         (told != body).then_some((told, lost))
     }
 
     /// Where the scale of a number ends that it is beyond.
-    fn end_of(&self, key: &[u8], value: &[u8]) -> Option<(&'static str, &'static str)> {
-        let (name, least, most) = self.bounds.iter().find(|(name, ..)| name.as_bytes() == key)?;
-        bounded(value, least, most).map(|end| (*name, end))
+    fn find_exceeded_limit(&self, key: &[u8], value: &[u8]) -> Option<(&'static str, &'static str)> {
+        let (name, least, most) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
+        exceeded_limit(value, least, most).map(|end| (*name, end))
     }
 
-    fn concerns(&self, key: &[u8]) -> bool {
+    fn affects_field(&self, key: &[u8]) -> bool {
         self.renames.iter().any(|(from, _)| from.as_bytes() == key)
-            || self.words.iter().any(|(name, ..)| name.as_bytes() == key)
-            || self.drops.iter().chain(self.needless).any(|name| name.as_bytes() == key)
-            || !self.is_deaf() && key == MESSAGES
-            || self.hint.is_some() && key == TOOLS
+            || self.value_map.iter().any(|(name, ..)| name.as_bytes() == key)
+            || self.dropped_fields.iter().chain(self.ignored_fields).any(|name| name.as_bytes() == key)
+            || !self.leaves_messages_unchanged() && key == MESSAGES_KEY
+            || self.dropped_nested_field.is_some() && key == TOOLS_KEY
     }
 
-    fn change(&self, key: &[u8], value: &[u8], said: &Said, lost: &mut Lost) -> FieldChange {
-        if let Some(name) = self.drops.iter().find(|name| name.as_bytes() == key) {
-            lose(name, value, lost);
+    fn change_field(&self, key: &[u8], value: &[u8], said: &PresentFields, lost: &mut DroppedParams) -> FieldChange {
+        if let Some(name) = self.dropped_fields.iter().find(|name| name.as_bytes() == key) {
+            report_dropped(name, value, lost);
             return FieldChange::Removed;
         }
         let is_among = |names: &[&str]| names.iter().any(|name| name.as_bytes() == key);
-        if is_among(self.needless) || is_among(self.neutral) && is_zero(value) {
+        if is_among(self.ignored_fields) || is_among(self.zero_is_default) && is_zero(value) {
             return FieldChange::Removed;
         }
-        if let Some((name, end)) = self.end_of(key, value) {
+        if let Some((name, end)) = self.find_exceeded_limit(key, value) {
             lost.add(name);
             return FieldChange::Replaced { key: None, value: Some(end.as_bytes().to_vec()) };
         }
         for (index, (from, to)) in self.renames.iter().enumerate() {
-            let (is_usual, is_own) = ((said.usual >> index) & 1 == 1, (said.own >> index) & 1 == 1);
+            let (is_usual, is_own) = ((said.openai_names >> index) & 1 == 1, (said.provider_names >> index) & 1 == 1);
             if from.as_bytes() == key {
                 if is_own {
-                    lose(from, value, lost);
+                    report_dropped(from, value, lost);
                     return FieldChange::Removed;
                 }
-                return renamed(to, value);
+                return rename_field(to, value);
             }
-            if is_usual && !is_own && outermost(to).as_bytes() == key {
+            if is_usual && !is_own && top_level_name(to).as_bytes() == key {
                 // It says null, and would say so beside the other.
                 return FieldChange::Removed;
             }
         }
         let is_said = |(name, from, _): &&(&str, &str, &str)| name.as_bytes() == key && from.as_bytes() == value;
-        if let Some((_, _, to)) = self.words.iter().find(is_said) {
+        if let Some((_, _, to)) = self.value_map.iter().find(is_said) {
             return FieldChange::Replaced { key: None, value: Some(to.as_bytes().to_vec()) };
         }
-        if key == TOOLS
-            && let Some(told) = self.unhinted(value, lost)
+        if key == TOOLS_KEY
+            && let Some(told) = self.strip_nested_field(value, lost)
         {
             return FieldChange::Replaced { key: None, value: Some(told) };
         }
-        if key == MESSAGES && !(self.roles.is_empty() && self.is_deaf()) {
-            let heard = edit::map_item_fields(value, |message, key, said| self.heard(message, key, said, lost));
-            let told = edit::replace_values(&heard, "role", self.roles);
-            return FieldChange::Replaced { key: None, value: Some(self.bridged(told, lost)) };
+        if key == MESSAGES_KEY && !(self.role_map.is_empty() && self.leaves_messages_unchanged()) {
+            let heard =
+                edit::map_item_fields(value, |message, key, said| self.change_message_field(message, key, said, lost));
+            let told = edit::replace_values(&heard, "role", self.role_map);
+            return FieldChange::Replaced { key: None, value: Some(self.insert_bridge_messages(told, lost)) };
         }
         FieldChange::Unchanged
     }
 
     /// Whether fields of messages stay as they are, and nothing comes between two of them.
-    fn is_deaf(&self) -> bool {
-        self.unheard.is_empty() && self.hint.is_none() && self.call_ids.is_none() && self.bridge.is_none()
+    fn leaves_messages_unchanged(&self) -> bool {
+        self.dropped_message_fields.is_empty()
+            && self.dropped_nested_field.is_none()
+            && self.call_id_format.is_none()
+            && self.bridge_message.is_none()
     }
 
     /// Objects in a list without the field that is taken nowhere; `None` where they have none.
-    fn unhinted(&self, items: &[u8], lost: &mut Lost) -> Option<Vec<u8>> {
-        let hint = self.hint?.as_bytes();
+    fn strip_nested_field(&self, items: &[u8], lost: &mut DroppedParams) -> Option<Vec<u8>> {
+        let hint = self.dropped_nested_field?.as_bytes();
         memmem::find(items, hint)?;
-        Some(edit::map_item_fields(
-            items,
-            |_, key, said| if key == hint { self.forget(said, lost) } else { FieldChange::Unchanged },
-        ))
+        Some(edit::map_item_fields(items, |_, key, said| {
+            if key == hint { self.drop_nested_field(said, lost) } else { FieldChange::Unchanged }
+        }))
     }
 
-    fn forget(&self, said: &[u8], lost: &mut Lost) -> FieldChange {
-        if let Some(hint) = self.hint.filter(|_| !says_nothing(said)) {
+    fn drop_nested_field(&self, said: &[u8], lost: &mut DroppedParams) -> FieldChange {
+        if let Some(hint) = self.dropped_nested_field.filter(|_| !is_empty_value(said)) {
             lost.add(hint);
         }
         FieldChange::Removed
     }
 
     /// What becomes of a field of a message.
-    fn heard(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut Lost) -> FieldChange {
-        if self.is_unheard(message, key, said, lost) {
+    fn change_message_field(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut DroppedParams) -> FieldChange {
+        if self.drops_message_field(message, key, said, lost) {
             return FieldChange::Removed;
         }
-        match (self.call_ids, key) {
-            (_, b"content") => match self.unhinted(said, lost) {
+        match (self.call_id_format, key) {
+            (_, b"content") => match self.strip_nested_field(said, lost) {
                 Some(told) => FieldChange::Replaced { key: None, value: Some(told) },
                 None => FieldChange::Unchanged,
             },
-            _ if self.hint.is_some_and(|hint| hint.as_bytes() == key) => self.forget(said, lost),
-            (Some(form), b"tool_call_id") => called(form, said),
+            _ if self.dropped_nested_field.is_some_and(|hint| hint.as_bytes() == key) => {
+                self.drop_nested_field(said, lost)
+            }
+            (Some(form), b"tool_call_id") => fit_call_id(form, said),
             (Some(form), b"tool_calls") => {
-                let calls =
-                    edit::map_item_fields(
-                        said,
-                        |_, key, id| if key == b"id" { called(form, id) } else { FieldChange::Unchanged },
-                    );
+                let calls = edit::map_item_fields(said, |_, key, id| {
+                    if key == b"id" { fit_call_id(form, id) } else { FieldChange::Unchanged }
+                });
                 FieldChange::Replaced { key: None, value: Some(calls) }
             }
             _ => FieldChange::Unchanged,
@@ -424,10 +465,10 @@ impl Wording {
     }
 
     /// The messages, with somebody's words between those of a tool and of a user.
-    fn bridged(&self, messages: Vec<u8>, lost: &mut Lost) -> Vec<u8> {
-        let Some(bridge) = self.bridge else { return messages };
+    fn insert_bridge_messages(&self, messages: Vec<u8>, lost: &mut DroppedParams) -> Vec<u8> {
+        let Some(bridge) = self.bridge_message else { return messages };
         edit::insert_between(&messages, bridge, |before, after| {
-            let meets = is_of(before, r#""tool""#) && is_of(after, r#""user""#);
+            let meets = message_has_role(before, r#""tool""#) && message_has_role(after, r#""user""#);
             if meets {
                 lost.add("messages.assistant");
             }
@@ -436,12 +477,14 @@ impl Wording {
     }
 
     /// Whether a field of a message goes; what it said is named.
-    fn is_unheard(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut Lost) -> bool {
-        let Some((name, role)) = self.unheard.iter().find(|(name, _)| name.as_bytes() == key) else { return false };
-        if !role.is_empty() && is_of(message, role) {
+    fn drops_message_field(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut DroppedParams) -> bool {
+        let Some((name, role)) = self.dropped_message_fields.iter().find(|(name, _)| name.as_bytes() == key) else {
+            return false;
+        };
+        if !role.is_empty() && message_has_role(message, role) {
             return false;
         }
-        if !says_nothing(said) {
+        if !is_empty_value(said) {
             lost.add(&format!("messages.{name}"));
         }
         true
@@ -449,22 +492,22 @@ impl Wording {
 }
 
 /// Of Azure, which hosts models of many makers and has usual words for them.
-pub(crate) fn of_many(usual: &'static Wording, operation: Operation, model: &str) -> &'static Wording {
-    let is_mistrals = operation == Operation::ChatComplete && call_ids::of_chat(model) == call_ids::MISTRAL;
+pub(crate) fn multi_vendor_rules(usual: &'static ParamRules, operation: Operation, model: &str) -> &'static ParamRules {
+    let is_mistrals = operation == Operation::ChatComplete && call_ids::for_chat_model(model) == call_ids::MISTRAL;
     if is_mistrals { &MISTRAL_HOSTED } else { usual }
 }
 
 /// An id of a call, as JSON, where it must be another.
-fn called(form: Form, id: &[u8]) -> FieldChange {
+fn fit_call_id(form: CallIdFormat, id: &[u8]) -> FieldChange {
     let Ok(id) = serde_json::from_slice::<String>(id) else { return FieldChange::Unchanged };
-    match form.fit(&id) {
+    match form.normalise_id(&id) {
         Cow::Borrowed(_) => FieldChange::Unchanged,
         Cow::Owned(fitted) => FieldChange::Replaced { key: None, value: Some(format!("\"{fitted}\"").into_bytes()) },
     }
 }
 
 /// Whether a message has this role.
-fn is_of(message: &[u8], role: &str) -> bool {
+fn message_has_role(message: &[u8], role: &str) -> bool {
     let mut is_so = false;
     let read = for_each_field(message, |key, at| {
         is_so |= key == b"role" && message[at] == *role.as_bytes();
@@ -478,7 +521,7 @@ fn is_zero(value: &[u8]) -> bool {
 }
 
 /// The end of a scale that a number is beyond, if it is one and is beyond.
-fn bounded(value: &[u8], least: &'static str, most: &'static str) -> Option<&'static str> {
+fn exceeded_limit(value: &[u8], least: &'static str, most: &'static str) -> Option<&'static str> {
     let number = |text: &[u8]| serde_json::from_slice::<f64>(text).ok();
     let said = number(value)?;
     if said < number(least.as_bytes())? {
@@ -487,23 +530,23 @@ fn bounded(value: &[u8], least: &'static str, most: &'static str) -> Option<&'st
     (said > number(most.as_bytes())?).then_some(most)
 }
 
-fn says_nothing(value: &[u8]) -> bool {
+fn is_empty_value(value: &[u8]) -> bool {
     matches!(value, b"null" | b"[]" | b"{}" | b"\"\"")
 }
 
 /// The name of a field of the body itself.
-fn outermost(name: &'static str) -> &'static str {
+fn top_level_name(name: &'static str) -> &'static str {
     name.split_once('.').map_or(name, |(outer, _)| outer)
 }
 
-fn renamed(to: &'static str, value: &[u8]) -> FieldChange {
+fn rename_field(to: &'static str, value: &[u8]) -> FieldChange {
     let within = to.split_once('.').map(|(_, within)| [b"{\"", within.as_bytes(), b"\":", value, b"}"].concat());
-    FieldChange::Replaced { key: Some(outermost(to)), value: within }
+    FieldChange::Replaced { key: Some(top_level_name(to)), value: within }
 }
 
 /// Names what goes, unless it says what is so anyway.
-fn lose(name: &str, value: &[u8], lost: &mut Lost) {
-    if !(says_nothing(value) || value == b"false" && name != PARALLEL) {
+fn report_dropped(name: &str, value: &[u8], lost: &mut DroppedParams) {
+    if !(is_empty_value(value) || value == b"false" && name != PARALLEL_TOOL_CALLS) {
         lost.add(name);
     }
 }
@@ -512,45 +555,48 @@ fn lose(name: &str, value: &[u8], lost: &mut Lost) {
 mod tests {
     use super::*;
 
-    fn told(wording: &Wording, body: &str) -> Option<(String, String)> {
-        wording.say(body.as_bytes()).map(|(told, lost)| (String::from_utf8(told).unwrap(), lost.text()))
+    fn apply_rules(wording: &ParamRules, body: &str) -> Option<(String, String)> {
+        wording.apply(body.as_bytes()).map(|(told, lost)| (String::from_utf8(told).unwrap(), lost.header_value()))
     }
 
     #[test]
-    fn what_has_nothing_to_change_stays_as_it_came() {
+    fn unaffected_bodies_stay_unchanged() {
         let body =
             r#"{"model":"m","messages":[{"role":"user","content":"\"max_completion_tokens\" developer"}],"n":1}"#;
-        for wording in [&SAME, &USUAL, &SHORT, &MISTRAL, &OPENROUTER, &CEREBRAS] {
-            assert_eq!(told(wording, body), None);
+        for wording in [&IDENTITY, &OPENAI_COMPATIBLE, &LEGACY_MAX_TOKENS, &MISTRAL, &OPENROUTER, &CEREBRAS] {
+            assert_eq!(apply_rules(wording, body), None);
         }
-        assert_eq!(told(&USUAL, r#"{"messages":[{"role":"user","content":["developer"]}]}"#), None);
-        assert_eq!(told(&SHORT, r#"{"max_completion_tokens":1"#), None);
-        assert_eq!(told(&SAME, r#"{"messages":[{"role":"developer"}]}"#), None);
+        assert_eq!(apply_rules(&OPENAI_COMPATIBLE, r#"{"messages":[{"role":"user","content":["developer"]}]}"#), None);
+        assert_eq!(apply_rules(&LEGACY_MAX_TOKENS, r#"{"max_completion_tokens":1"#), None);
+        assert_eq!(apply_rules(&IDENTITY, r#"{"messages":[{"role":"developer"}]}"#), None);
     }
 
     #[test]
-    fn the_providers_own_name_is_meant_where_it_stands_too() {
+    fn provider_name_wins_over_the_openai_name() {
         let both = r#"{"max_completion_tokens":1, "max_tokens":2}"#;
-        assert_eq!(told(&SHORT, both), Some((r#"{ "max_tokens":2}"#.into(), "max_completion_tokens".into())));
+        assert_eq!(
+            apply_rules(&LEGACY_MAX_TOKENS, both),
+            Some((r#"{ "max_tokens":2}"#.into(), "max_completion_tokens".into()))
+        );
         let null = r#"{"max_tokens":null,"max_completion_tokens":1}"#;
-        assert_eq!(told(&SHORT, null), Some((r#"{"max_tokens":1}"#.into(), String::new())));
+        assert_eq!(apply_rules(&LEGACY_MAX_TOKENS, null), Some((r#"{"max_tokens":1}"#.into(), String::new())));
         let own = r#"{"reasoning":{"max_tokens":9},"reasoning_effort":"low"}"#;
         assert_eq!(
-            told(&OPENROUTER, own),
+            apply_rules(&OPENROUTER, own),
             Some((r#"{"reasoning":{"max_tokens":9}}"#.into(), "reasoning_effort".into()))
         );
     }
 
     #[test]
-    fn what_goes_is_named_unless_it_says_what_is_so_anyway() {
+    fn reports_dropped_fields_unless_they_state_the_default() {
         let body = r#"{"model":"m","logprobs":false,"parallel_tool_calls":false,"logit_bias":{}}"#;
-        assert_eq!(told(&CEREBRAS, body), Some((r#"{"model":"m"}"#.into(), "parallel_tool_calls".into())));
+        assert_eq!(apply_rules(&CEREBRAS, body), Some((r#"{"model":"m"}"#.into(), "parallel_tool_calls".into())));
     }
 
     #[test]
-    fn a_role_changes_and_the_text_beside_it_does_not() {
+    fn maps_roles_and_leaves_other_text_unchanged() {
         let body = r#"{"messages":[ {"content":"developer","role":"developer","name":"developer"} ],"x":"developer"}"#;
         let expected = body.replace(r#""role":"developer""#, r#""role":"system""#);
-        assert_eq!(told(&USUAL, body), Some((expected, String::new())));
+        assert_eq!(apply_rules(&OPENAI_COMPATIBLE, body), Some((expected, String::new())));
     }
 }

@@ -1,10 +1,11 @@
 //! Providers that speak `OpenAI`'s API at an address with a place in it for what is the customer's: a row each.
 
 use super::{
-    CHAT, EMBED, Grant, Group, Known, Options, Provider, RESPOND, Signature, by_openai, is_in, options::known, oracle,
+    CHAT, CREATE_RESPONSE, EMBED, Grant, OperationGroup, OptionField, Options, Provider, SigningKeys,
+    contains_operation, needs_openai_translation, options::gateway_option, oracle,
 };
 use crate::catalog::{
-    param_map::{SHORT, USUAL, Wording},
+    param_map::{LEGACY_MAX_TOKENS, OPENAI_COMPATIBLE, ParamRules},
     path_segment,
 };
 use crate::{
@@ -13,79 +14,80 @@ use crate::{
     operation::Operation,
 };
 
-pub(crate) struct Placed {
+pub(crate) struct TemplatedProvider {
     slug: &'static str,
     /// What is the customer's stands where the braces are.
-    base_url: &'static str,
-    offers: &'static [Group],
-    options: &'static [Known],
+    base_url_template: &'static str,
+    native_operations: &'static [OperationGroup],
+    options: &'static [OptionField],
     /// Where nobody says.
-    usual: Option<&'static str>,
+    default_value: Option<&'static str>,
 }
 
-pub(crate) static ROWS: &[Placed] = &[
-    Placed {
+pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
+    TemplatedProvider {
         slug: "byteplus",
-        base_url: "https://ark.{}.bytepluses.com/api/v3",
-        offers: &[CHAT, EMBED],
-        options: &[known("byteplus_region", "byteplus-region")],
-        usual: Some("ap-southeast"),
+        base_url_template: "https://ark.{}.bytepluses.com/api/v3",
+        native_operations: &[CHAT, EMBED],
+        options: &[gateway_option("byteplus_region", "byteplus-region")],
+        default_value: Some("ap-southeast"),
     },
-    Placed {
+    TemplatedProvider {
         slug: "cortex",
-        base_url: "https://{}.snowflakecomputing.com/api/v2/cortex/v1",
-        offers: &[CHAT],
-        options: &[known("snowflake_account", "snowflake-account")],
-        usual: None,
+        base_url_template: "https://{}.snowflakecomputing.com/api/v2/cortex/v1",
+        native_operations: &[CHAT],
+        options: &[gateway_option("snowflake_account", "snowflake-account")],
+        default_value: None,
     },
-    Placed {
+    TemplatedProvider {
         slug: "databricks",
-        base_url: "https://{}.cloud.databricks.com/serving-endpoints",
-        offers: &[CHAT, EMBED],
-        options: &[known("databricks_workspace", "databricks-workspace"), DATABRICKS_ENDPOINT],
-        usual: None,
+        base_url_template: "https://{}.cloud.databricks.com/serving-endpoints",
+        native_operations: &[CHAT, EMBED],
+        options: &[gateway_option("databricks_workspace", "databricks-workspace"), DATABRICKS_ENDPOINT],
+        default_value: None,
     },
-    Placed {
+    TemplatedProvider {
         slug: "oracle",
-        base_url: "https://inference.generativeai.{}.oci.oraclecloud.com",
-        offers: &[CHAT, RESPOND],
+        base_url_template: "https://inference.generativeai.{}.oci.oraclecloud.com",
+        native_operations: &[CHAT, CREATE_RESPONSE],
         options: oracle::OPTIONS,
-        usual: None,
+        default_value: None,
     },
-    Placed {
+    TemplatedProvider {
         slug: "workers-ai",
-        base_url: "https://api.cloudflare.com/client/v4/accounts/{}/ai",
-        offers: &[CHAT, EMBED],
-        options: &[known("workers_ai_account_id", "workers-ai-account-id")],
-        usual: None,
+        base_url_template: "https://api.cloudflare.com/client/v4/accounts/{}/ai",
+        native_operations: &[CHAT, EMBED],
+        options: &[gateway_option("workers_ai_account_id", "workers-ai-account-id")],
+        default_value: None,
     },
 ];
 
 /// Their hosts, with the place in them.
-pub(crate) fn hosts() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().filter_map(|row| row.base_url.split('/').nth(2))
+pub(crate) fn host_templates() -> impl Iterator<Item = &'static str> {
+    TEMPLATED_PROVIDERS.iter().filter_map(|row| row.base_url_template.split('/').nth(2))
 }
 
 /// Which of a workspace's endpoints is asked, whatever the model is called.
-const DATABRICKS_ENDPOINT: Known = known("databricks_serving_endpoint_name", "databricks-serving-endpoint-name");
+const DATABRICKS_ENDPOINT: OptionField =
+    gateway_option("databricks_serving_endpoint_name", "databricks-serving-endpoint-name");
 
-impl Placed {
+impl TemplatedProvider {
     /// Whether its images are made at a path of the model's own.
-    fn draws(&self, operation: Operation) -> bool {
-        self.is_cloudflares() && operation == Operation::ImageGenerate
+    fn is_image_generation(&self, operation: Operation) -> bool {
+        self.is_workers_ai() && operation == Operation::ImageGenerate
     }
 
     /// Likewise its list.
-    fn lists(&self, operation: Operation) -> bool {
-        self.is_cloudflares() && operation == Operation::Models
+    fn is_model_search(&self, operation: Operation) -> bool {
+        self.is_workers_ai() && operation == Operation::Models
     }
 
-    fn is_cloudflares(&self) -> bool {
+    fn is_workers_ai(&self) -> bool {
         self.slug == "workers-ai"
     }
 }
 
-impl Provider for Placed {
+impl Provider for TemplatedProvider {
     fn slug(&self) -> &'static str {
         self.slug
     }
@@ -94,76 +96,82 @@ impl Provider for Placed {
         ""
     }
 
-    fn version(&self) -> &'static str {
-        if self.is_cloudflares() { "/v1" } else { "" }
+    fn version_segment(&self) -> &'static str {
+        if self.is_workers_ai() { "/v1" } else { "" }
     }
 
-    fn offers(&self) -> &'static [Group] {
-        self.offers
+    fn native_operations(&self) -> &'static [OperationGroup] {
+        self.native_operations
     }
 
-    fn options(&self) -> &'static [Known] {
+    fn options(&self) -> &'static [OptionField] {
         self.options
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+    fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let [option, ..] = self.options else { return Ok(None) };
         let missing = || format!("no {}: send x-gateway-{}", option.key, option.header);
-        let own = options.get(option.key).or(self.usual).ok_or_else(missing)?;
+        let own = options.get(option.key).or(self.default_value).ok_or_else(missing)?;
         // Accounts may have a region behind a dot.
-        if !own.split('.').all(path_segment::is_label) {
+        if !own.split('.').all(path_segment::is_host_label) {
             return Err(format!("{} must be letters, digits, dots and dashes", option.key));
         }
-        let version = if self.slug == "oracle" { oracle::below(options)? } else { String::new() };
-        Ok(Some(self.base_url.replace("{}", own) + &version))
+        let version = if self.slug == "oracle" { oracle::base_path(options)? } else { String::new() };
+        Ok(Some(self.base_url_template.replace("{}", own) + &version))
     }
 
-    fn write_target(&self, asked: &super::Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.lists(asked.operation) {
+    fn write_request_target(
+        &self,
+        asked: &super::PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if self.is_model_search(asked.operation) {
             out.extend_from_slice(b"/models/search?per_page=1000");
             return Ok(());
         }
         if self.slug == "oracle" {
-            oracle::refuse_other_mode(options, asked.model)?;
+            oracle::check_serving_mode(options, asked.model)?;
         }
         if let Some(endpoint) = options.get(DATABRICKS_ENDPOINT.key)
-            && (is_in(self.offers, asked.operation) || self.wire(asked.operation, asked.model).is_some())
+            && (contains_operation(self.native_operations, asked.operation)
+                || self.provider_format(asked.operation, asked.model).is_some())
         {
-            out.extend_from_slice(format!("/{}/invocations", path_segment::model(endpoint)?).as_bytes());
+            out.extend_from_slice(format!("/{}/invocations", path_segment::encode_model(endpoint)?).as_bytes());
             return Ok(());
         }
-        if !self.draws(asked.operation) {
+        if !self.is_image_generation(asked.operation) {
             super::write_path(self, asked, out);
             return Ok(());
         }
         // Its names have slashes, which stand in the path as they are.
-        let model: Vec<_> = asked.model.split('/').map(path_segment::model).collect::<Result<_, _>>()?;
+        let model: Vec<_> = asked.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
         out.extend_from_slice(format!("/run/{}", model.join("/")).as_bytes());
         Ok(())
     }
 
-    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.slug {
             // Its names have slashes.
             "workers-ai" => path.split_once("/run/").map(|(_, name)| name),
             // Below its base endpoints have their names.
-            "databricks" => path_segment::after(path, &["/serving-endpoints/"])
-                .or_else(|| path.ends_with("/invocations").then(|| path_segment::first(path))),
-            _ => path_segment::after(path, path_segment::OF_MODELS),
+            "databricks" => path_segment::segment_after(path, &["/serving-endpoints/"])
+                .or_else(|| path.ends_with("/invocations").then(|| path_segment::first_segment(path))),
+            _ => path_segment::segment_after(path, path_segment::MODEL_PATH_MARKERS),
         }
     }
 
-    fn pinned<'o>(&self, options: &'o Options, _stated: super::Stated<'o>) -> Option<&'o str> {
+    fn model_override<'o>(&self, options: &'o Options, _stated: super::PathOptions<'o>) -> Option<&'o str> {
         options.get(DATABRICKS_ENDPOINT.key)
     }
 
-    fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
+    fn accepts_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
         // What it serves of Amazon's refuses them; each of its events says what was used so far.
         self.slug != "databricks"
     }
 
-    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
-        if self.slug == "oracle" { oracle::signature(options) } else { Ok(None) }
+    fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
+        if self.slug == "oracle" { oracle::signing_keys(options) } else { Ok(None) }
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
@@ -171,20 +179,21 @@ impl Provider for Placed {
     }
 
     /// Its models are of many vendors, and so are their words.
-    fn has_own_ends(&self) -> bool {
+    fn has_custom_finish_reasons(&self) -> bool {
         true
     }
 
-    fn wording(&self, _operation: Operation) -> &'static Wording {
-        if self.is_cloudflares() { &SHORT } else { &USUAL }
+    fn param_rules(&self, _operation: Operation) -> &'static ParamRules {
+        if self.is_workers_ai() { &LEGACY_MAX_TOKENS } else { &OPENAI_COMPATIBLE }
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        if self.draws(operation) {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        if self.is_image_generation(operation) {
             return Some(&image_formats::WORKERS);
         }
-        let wire = if self.slug == "databricks" { &openai_chat::UNASKED } else { &openai_chat::COMPATIBLE };
-        (self.lists(operation) || by_openai(self.offers, operation)).then_some(wire)
+        let wire =
+            if self.slug == "databricks" { &openai_chat::USAGE_ALWAYS_STREAMED } else { &openai_chat::COMPATIBLE };
+        (self.is_model_search(operation) || needs_openai_translation(self.native_operations, operation)).then_some(wire)
     }
 }
 
@@ -193,42 +202,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_the_customers_is_part_of_the_address_and_nothing_else() {
-        for row in ROWS {
+    fn base_url_accepts_only_plain_values_for_the_template() {
+        for row in TEMPLATED_PROVIDERS {
             let base = |own: &str| {
                 let mut options = Options::default();
-                options.put(row.options[0], own.into());
-                row.base(Operation::ChatComplete, &options)
+                options.insert_if_absent(row.options[0], own.into());
+                row.resolve_base_url(Operation::ChatComplete, &options)
             };
             let url = base("my-own").unwrap().unwrap();
             assert!(url.starts_with("https://") && url.contains("my-own"), "{url}");
             for wrong in ["evil.example/", "a@b", "", "a/../b", "a b"] {
                 assert!(base(wrong).is_err(), "{} {wrong}", row.slug);
             }
-            let alone = row.base(Operation::ChatComplete, &Options::default());
-            assert_eq!(alone.is_ok(), row.usual.is_some(), "{}", row.slug);
+            let alone = row.resolve_base_url(Operation::ChatComplete, &Options::default());
+            assert_eq!(alone.is_ok(), row.default_value.is_some(), "{}", row.slug);
         }
     }
 
     #[test]
-    fn an_endpoint_of_databricks_is_asked_whatever_the_model_is_called() {
-        let row = ROWS.iter().find(|row| row.slug == "databricks").unwrap();
+    fn databricks_endpoint_option_overrides_the_model() {
+        let row = TEMPLATED_PROVIDERS.iter().find(|row| row.slug == "databricks").unwrap();
         let target = |operation, named: &[(&str, &str)]| {
-            let stated = super::super::Stated::default();
+            let stated = super::super::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/serving-endpoints", "m", "");
-            let asked = super::super::Asked {
+            let asked = super::super::PathInfo {
                 operation,
                 path,
                 query,
                 prefix,
                 model,
                 user,
-                streams: false,
-                begun: false,
-                stated,
+                is_streaming: false,
+                has_prefill: false,
+                path_options: stated,
             };
             let mut out = Vec::new();
-            row.write_target(&asked, &Options::of(row.options, named), &mut out)?;
+            row.write_request_target(&asked, &Options::from_pairs(row.options, named), &mut out)?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
         let named = [("databricks_serving_endpoint_name", "my/own")];
@@ -241,15 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn a_model_of_workers_ai_stands_in_the_path_of_its_images() {
-        let row = ROWS.iter().find(|row| row.slug == "workers-ai").unwrap();
-        let asked = |operation, model| super::super::Asked {
+    fn workers_ai_puts_the_image_model_into_the_path() {
+        let row = TEMPLATED_PROVIDERS.iter().find(|row| row.slug == "workers-ai").unwrap();
+        let asked = |operation, model| super::super::PathInfo {
             prefix: "/client/v4/accounts/a/ai",
-            ..super::super::Asked::of(operation, "/chat/completions", model)
+            ..super::super::PathInfo::for_test(operation, "/chat/completions", model)
         };
         let target = |asked| {
             let mut out = Vec::new();
-            row.write_target(&asked, &Options::default(), &mut out).map(|()| String::from_utf8(out).unwrap())
+            row.write_request_target(&asked, &Options::default(), &mut out).map(|()| String::from_utf8(out).unwrap())
         };
         let drawn = target(asked(Operation::ImageGenerate, "@cf/black-forest-labs/flux-1-schnell"));
         assert_eq!(drawn.unwrap(), "/run/%40cf/black-forest-labs/flux-1-schnell");

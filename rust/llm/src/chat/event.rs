@@ -1,32 +1,32 @@
 //! What an answer consists of, whoever gives it and however it comes: whole or streamed, it is the same pieces.
 
-use crate::citations::Cites;
+use crate::citations::CitationSet;
 use crate::usage::Usage;
 
 /// The next of an answer. Text comes in runs of any size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Piece<'a> {
+pub enum ResponseEvent<'a> {
     Start {
         id: &'a str,
         model: &'a str,
     },
     Text(&'a str),
     /// The text that follows is a block of its own.
-    TextBlock,
+    TextBlockStart,
     Refusal(&'a str),
     Thinking(&'a str),
     /// Ends the thinking before it.
-    Signature(&'a str),
-    Redacted(&'a str),
+    ThinkingSignature(&'a str),
+    RedactedThinking(&'a str),
     /// A call of a tool begins. Calls are numbered from 0.
-    Call {
+    ToolCall {
         id: &'a str,
         name: &'a str,
         signature: Option<&'a str>,
     },
     /// More of the arguments of a call, as JSON.
-    Arguments {
-        call: usize,
+    ToolCallArguments {
+        call_index: usize,
         json: &'a str,
     },
     /// An image that the model made, its bytes as base64.
@@ -35,17 +35,17 @@ pub enum Piece<'a> {
         data: &'a str,
     },
     /// Seals the text before it: its provider wants that back, unread.
-    Seal(&'a str),
+    TextSignature(&'a str),
     /// What stands beside the words, such as where they are from, as JSON.
-    Aside {
-        place: Place,
+    ExtraField {
+        scope: FieldScope,
         name: &'a str,
         json: &'a str,
     },
     /// Where stretches of what was said are from.
-    Cites(Cites<'a>),
+    Citations(CitationSet<'a>),
     /// A block that only its provider knows, as JSON.
-    Native {
+    NativeBlock {
         kind: &'a str,
         json: &'a str,
     },
@@ -65,11 +65,13 @@ pub enum Piece<'a> {
     End,
 }
 
-impl Piece<'_> {
+impl ResponseEvent<'_> {
     /// As who has no words for citations takes it.
-    pub fn plain(self) -> Self {
+    pub fn without_citations(self) -> Self {
         match self {
-            Self::Cites(Cites { place, name, json, .. }) => Self::Aside { place, name, json },
+            Self::Citations(CitationSet { scope: place, name, json, .. }) => {
+                Self::ExtraField { scope: place, name, json }
+            }
             other => other,
         }
     }
@@ -77,8 +79,8 @@ impl Piece<'_> {
 
 /// What an aside belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    Answer,
+pub enum FieldScope {
+    Response,
     Choice,
     Message,
     /// The text before it.
@@ -86,6 +88,6 @@ pub enum Place {
 }
 
 /// Who takes the pieces of an answer.
-pub trait Taker {
-    fn take(&mut self, piece: Piece<'_>);
+pub trait EventSink {
+    fn push_event(&mut self, piece: ResponseEvent<'_>);
 }

@@ -28,7 +28,7 @@ pub fn to_openai(reason: &str) -> &'static str {
 }
 
 /// Whether it is one of `OpenAI`'s words.
-pub fn is_openais(reason: &str) -> bool {
+pub fn is_openai_reason(reason: &str) -> bool {
     matches!(reason, "stop" | "length" | "tool_calls" | "function_call" | "content_filter")
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_providers_word_has_one_of_each_dialect() {
+    fn maps_every_finish_reason_to_each_api_format() {
         for (word, openai, anthropic) in [
             ("stop", "stop", "end_turn"),
             ("end_turn", "stop", "end_turn"),

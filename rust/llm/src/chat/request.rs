@@ -5,25 +5,25 @@ use std::{ops::RangeInclusive, sync::Arc};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
-use super::signatures::Kept;
-use crate::translation::dropped::Lost;
+use super::signatures::ScopedSignatures;
+use crate::translation::dropped::DroppedParams;
 
 pub type Fields = Map<String, Value>;
 
 /// Why a request cannot be said to a provider, and where in the caller's body that is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RequestError {
     pub path: String,
     pub message: String,
 }
 
-impl Refusal {
+impl RequestError {
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), message: message.into() }
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for RequestError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}: {}", self.path, self.message)
     }
@@ -31,43 +31,43 @@ impl std::fmt::Display for Refusal {
 
 /// A request between the dialect it came in and the one it leaves in.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct ChatRequest {
     pub model: String,
     pub stream: bool,
     pub messages: Vec<Message>,
     pub tools: Vec<Tool>,
-    pub choice: Option<Choice>,
+    pub tool_choice: Option<ToolChoice>,
     /// Everything else. Who writes the request takes what the provider knows; what is left was lost.
     pub fields: Fields,
-    pub lost: Lost,
+    pub dropped_params: DroppedParams,
     /// What of Anthropic's betas the body asks for, where they are asked for in a header.
     pub betas: Option<String>,
     /// Which version of Anthropic's API it asks for, likewise.
-    pub version: Option<String>,
+    pub api_version: Option<String>,
     /// Where signatures are that the caller's client did not keep.
-    pub signatures: Option<Kept>,
+    pub signatures: Option<ScopedSignatures>,
 }
 
-impl Asked {
+impl ChatRequest {
     /// Takes a parameter; null counts as absent.
-    pub fn take(&mut self, key: &str) -> Option<Value> {
+    pub fn take_param(&mut self, key: &str) -> Option<Value> {
         self.fields.shift_remove(key).filter(|value| !value.is_null())
     }
 
     /// Notes what the provider cannot be told.
-    pub fn lose(&mut self, name: &str) {
-        self.lost.add(name);
+    pub fn record_dropped(&mut self, name: &str) {
+        self.dropped_params.add(name);
     }
 
     /// Moves a parameter as it is, if there is one.
-    pub fn hand(&mut self, key: &str, to: &mut Fields, name: &str) {
-        if let Some(value) = self.take(key) {
+    pub fn move_param(&mut self, key: &str, to: &mut Fields, name: &str) {
+        if let Some(value) = self.take_param(key) {
             to.insert(name.to_owned(), value);
         }
     }
 
     /// Keeps a number within what the provider takes; that it was changed is named.
-    pub fn bound(&mut self, key: &str, within: &RangeInclusive<i32>) {
+    pub fn clamp_param(&mut self, key: &str, within: &RangeInclusive<i32>) {
         let Some(said) = self.fields.get(key).and_then(Value::as_f64) else { return };
         let bound = if said < f64::from(*within.start()) {
             within.start()
@@ -77,48 +77,48 @@ impl Asked {
             return;
         };
         self.fields.insert(key.to_owned(), (*bound).into());
-        self.lost.add(key);
+        self.dropped_params.add(key);
     }
 
     /// Likewise, where it was said at all.
-    pub fn lose_some<T>(&mut self, name: &str, said: Option<&T>) {
+    pub fn record_dropped_if_set<T>(&mut self, name: &str, said: Option<&T>) {
         if said.is_some() {
-            self.lost.add(name);
+            self.dropped_params.add(name);
         }
     }
 
     /// Notes what nobody took of an object within the request.
-    pub fn lose_rest(&mut self, of: &str, rest: &Fields) {
-        self.lost.rest(of, rest);
+    pub fn record_dropped_fields(&mut self, of: &str, rest: &Fields) {
+        self.dropped_params.add_remaining_fields(of, rest);
     }
 
     /// Refuses more than one answer to one question.
-    pub fn refuse_several(&mut self) -> Result<(), Refusal> {
-        match self.take("n") {
-            Some(n) if n != 1 => Err(Refusal::new("n", "this provider gives one answer: it must be 1")),
+    pub fn reject_several_choices(&mut self) -> Result<(), RequestError> {
+        match self.take_param("n") {
+            Some(n) if n != 1 => Err(RequestError::new("n", "this provider gives one answer: it must be 1")),
             _ => Ok(()),
         }
     }
 
     /// Refuses messages of which nothing is left to say: an empty list of them is nobody's question.
-    pub fn refuse_silence(were: usize, are: usize) -> Result<(), Refusal> {
+    pub fn reject_empty_messages(were: usize, are: usize) -> Result<(), RequestError> {
         if were == 0 || are > 0 {
             return Ok(());
         }
-        Err(Refusal::new(
+        Err(RequestError::new(
             "messages",
             "nothing is said in them: a message of the user or the assistant must have content",
         ))
     }
 
     /// Whether images are wanted in so many words.
-    pub fn asks_for_images(&self) -> bool {
+    pub fn has_image_modality(&self) -> bool {
         let kinds = self.fields.get("modalities").and_then(Value::as_array);
         kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "image"))
     }
 
     /// What the documents are called that are given beside the messages: who gives them no names has them numbered.
-    pub fn documents(&self) -> Arc<[String]> {
+    pub fn document_names(&self) -> Arc<[String]> {
         let given = self.fields.get("documents").and_then(Value::as_array).into_iter().flatten();
         let name =
             |(at, one): (usize, &Value)| one["id"].as_str().map_or_else(|| format!("doc:{at}"), ToOwned::to_owned);
@@ -126,18 +126,18 @@ impl Asked {
     }
 
     /// What nobody took.
-    pub fn into_lost(mut self) -> Lost {
+    pub fn into_dropped_params(mut self) -> DroppedParams {
         for (key, value) in &self.fields {
-            if !says_nothing(value) {
-                self.lost.add(key);
+            if !is_default_value(value) {
+                self.dropped_params.add(key);
             }
         }
-        self.lost
+        self.dropped_params
     }
 }
 
 /// What says the default loses nothing.
-pub(crate) fn says_nothing(value: &Value) -> bool {
+pub(crate) fn is_default_value(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Array(items) => items.is_empty(),
@@ -177,7 +177,7 @@ pub enum Part {
         name: Option<String>,
         cache: Option<Value>,
         /// What few are told of it: what it is about, and whether it is to be cited.
-        more: Box<Fields>,
+        extra: Box<Fields>,
     },
     Audio {
         data: String,
@@ -187,19 +187,19 @@ pub enum Part {
         text: String,
         signature: Option<String>,
     },
-    Redacted {
+    RedactedThinking {
         data: String,
     },
-    Call(Call),
+    ToolCall(ToolCall),
     /// What seals the text before it: for the provider that gave it, and nobody else.
-    Seal(String),
+    Signature(String),
     /// A block that only its provider knows.
-    Native {
+    ProviderBlock {
         kind: String,
         fields: Fields,
     },
     /// What a tool gave back.
-    Result {
+    ToolResult {
         id: String,
         parts: Vec<Part>,
         is_error: bool,
@@ -214,27 +214,27 @@ impl Part {
 }
 
 /// What is said of where a text is from: a list that names something.
-pub fn citations(fields: &mut Fields) -> Option<Value> {
+pub fn take_citations(fields: &mut Fields) -> Option<Value> {
     fields.get("citations").filter(|value| value.is_array())?;
-    fields.shift_remove("citations").filter(|value| !says_nothing(value))
+    fields.shift_remove("citations").filter(|value| !is_default_value(value))
 }
 
 /// What few are told of a document, in Anthropic's words, which are Converse's.
-pub fn of_document(fields: &mut Fields) -> Fields {
+pub fn take_document_extra(fields: &mut Fields) -> Fields {
     let told = ["context", "citations"].into_iter().filter_map(|key| Some((key.to_owned(), fields.shift_remove(key)?)));
     let says = |(_, value): &(String, Value)| !value.is_null() && value["enabled"] != false;
     told.filter(says).collect()
 }
 
 /// The texts among parts, a line each.
-pub fn joined(parts: Vec<Part>) -> String {
+pub fn join_text(parts: Vec<Part>) -> String {
     let text = |part| if let Part::Text { text, .. } = part { Some(text) } else { None };
     parts.into_iter().filter_map(text).collect::<Vec<_>>().join("\n")
 }
 
 /// A tool that the model called.
 #[derive(Debug)]
-pub struct Call {
+pub struct ToolCall {
     pub id: String,
     pub name: String,
     /// As JSON.
@@ -244,9 +244,9 @@ pub struct Call {
     pub cache: Option<Value>,
 }
 
-impl Call {
+impl ToolCall {
     /// The arguments as an object; none at all are an empty one.
-    pub fn input(&self) -> Option<Value> {
+    pub fn parse_arguments(&self) -> Option<Value> {
         if self.arguments.trim().is_empty() {
             return Some(Value::Object(Fields::new()));
         }
@@ -265,7 +265,7 @@ pub enum Source {
 
 impl Source {
     /// From a URL, which may hold the bytes itself.
-    pub fn of_url(url: String, mime: Option<String>) -> Self {
+    pub fn from_url(url: String, mime: Option<String>) -> Self {
         let Some((head, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
             return Self::Url { url, mime };
         };
@@ -275,7 +275,7 @@ impl Source {
     }
 
     /// As a URL, where it can be one.
-    pub fn url(&self) -> Option<String> {
+    pub fn to_url(&self) -> Option<String> {
         match self {
             Self::Data { mime, data } => Some(format!("data:{mime};base64,{data}")),
             Self::Url { url, .. } => Some(url.clone()),
@@ -285,7 +285,7 @@ impl Source {
 }
 
 /// The text behind base64, if it is that.
-pub fn decoded(data: &str) -> Option<String> {
+pub fn decode_base64_text(data: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }
 
@@ -298,14 +298,14 @@ pub enum Tool {
         strict: Option<Value>,
         cache: Option<Value>,
         /// What few know: when it is loaded, who may call it, examples.
-        more: Box<Fields>,
+        extra: Box<Fields>,
     },
     /// One that a provider has itself, in the caller's words.
-    Native { kind: String, fields: Fields },
+    BuiltIn { kind: String, fields: Fields },
 }
 
 /// The schema that an answer is to keep to; what describes the format stands in the schema where that has nothing of its own.
-pub fn answer_schema(format: &Value) -> Option<Value> {
+pub fn response_schema(format: &Value) -> Option<Value> {
     let told = format.get("json_schema")?;
     let mut schema = told.get("schema")?.clone();
     if let (Some(fields), Some(text)) =
@@ -319,7 +319,7 @@ pub fn answer_schema(format: &Value) -> Option<Value> {
 
 /// Which tool is to be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Choice {
+pub enum ToolChoice {
     Auto,
     None,
     Any,
@@ -327,7 +327,7 @@ pub enum Choice {
 }
 
 /// A string behind a key. What is none stays where it is, to be named with what else nobody took.
-pub fn string(fields: &mut Fields, key: &str) -> Option<String> {
+pub fn take_string(fields: &mut Fields, key: &str) -> Option<String> {
     fields.get(key).filter(|value| value.is_string())?;
     match fields.shift_remove(key)? {
         Value::String(text) => Some(text),
@@ -336,19 +336,19 @@ pub fn string(fields: &mut Fields, key: &str) -> Option<String> {
 }
 
 /// A string that must be there.
-pub fn needed(fields: &mut Fields, key: &str, path: &str) -> Result<String, Refusal> {
-    string(fields, key).ok_or_else(|| Refusal::new(format!("{path}.{key}"), "must be a string"))
+pub fn take_required_string(fields: &mut Fields, key: &str, path: &str) -> Result<String, RequestError> {
+    take_string(fields, key).ok_or_else(|| RequestError::new(format!("{path}.{key}"), "must be a string"))
 }
 
-pub fn object(value: Value, path: &str) -> Result<Fields, Refusal> {
+pub fn into_object(value: Value, path: &str) -> Result<Fields, RequestError> {
     match value {
         Value::Object(fields) => Ok(fields),
-        _ => Err(Refusal::new(path, "must be an object")),
+        _ => Err(RequestError::new(path, "must be an object")),
     }
 }
 
 /// An object that may be missing. What is none stays, likewise.
-pub fn some_object(fields: &mut Fields, key: &str) -> Option<Fields> {
+pub fn take_object(fields: &mut Fields, key: &str) -> Option<Fields> {
     fields.get(key).filter(|value| value.is_object())?;
     match fields.shift_remove(key)? {
         Value::Object(inner) => Some(inner),
@@ -357,23 +357,23 @@ pub fn some_object(fields: &mut Fields, key: &str) -> Option<Fields> {
 }
 
 /// What describes the arguments of a function: an object, or nothing.
-pub fn schema(fields: &mut Fields, key: &str, path: &str) -> Result<Value, Refusal> {
+pub fn take_schema(fields: &mut Fields, key: &str, path: &str) -> Result<Value, RequestError> {
     match fields.shift_remove(key) {
         None | Some(Value::Null) => Ok(Value::Null),
         Some(schema @ Value::Object(_)) => Ok(schema),
-        Some(_) => Err(Refusal::new(format!("{path}.{key}"), "must be an object")),
+        Some(_) => Err(RequestError::new(format!("{path}.{key}"), "must be an object")),
     }
 }
 
-pub fn array(value: Option<Value>, path: &str) -> Result<Vec<Value>, Refusal> {
+pub fn into_array(value: Option<Value>, path: &str) -> Result<Vec<Value>, RequestError> {
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(items)) => Ok(items),
-        Some(_) => Err(Refusal::new(path, "must be an array")),
+        Some(_) => Err(RequestError::new(path, "must be an array")),
     }
 }
 
 /// The object of a whole body.
-pub fn body(json: &[u8]) -> Result<Fields, Refusal> {
-    serde_json::from_slice(json).map_err(|error| Refusal::new("$", error.to_string()))
+pub fn parse_body(json: &[u8]) -> Result<Fields, RequestError> {
+    serde_json::from_slice(json).map_err(|error| RequestError::new("$", error.to_string()))
 }

@@ -1,45 +1,45 @@
 //! Who tells a caller: takes the pieces of an answer and gives bytes in the caller's dialect.
 
-use super::signatures::Kept;
+use super::signatures::ScopedSignatures;
 use crate::{
     chat::{
-        event::{Piece, Taker},
-        response_context::Answering,
+        event::{EventSink, ResponseEvent},
+        response_context::ResponseContext,
     },
-    translation::dropped::Unsaid,
+    translation::dropped::DroppedFields,
 };
 
-pub trait Teller: Taker + Send {
+pub trait ResponseWriter: EventSink + Send {
     /// What is to be sent so far; for a whole answer, all of it, once.
-    fn told(&mut self) -> Vec<u8>;
+    fn take_output(&mut self) -> Vec<u8>;
 }
 
 /// Tells, and notes what it cost as the provider said it, and how calls are signed.
-pub struct Noting {
-    teller: Box<dyn Teller>,
-    unsaid: Unsaid,
-    signatures: Option<Kept>,
+pub struct RecordingWriter {
+    writer: Box<dyn ResponseWriter>,
+    dropped_fields: DroppedFields,
+    signatures: Option<ScopedSignatures>,
 }
 
-impl Noting {
-    pub fn new(teller: Box<dyn Teller>, answering: &Answering) -> Self {
-        Self { teller, unsaid: answering.unsaid.clone(), signatures: answering.signatures.clone() }
+impl RecordingWriter {
+    pub fn new(writer: Box<dyn ResponseWriter>, answering: &ResponseContext) -> Self {
+        Self { writer, dropped_fields: answering.dropped_fields.clone(), signatures: answering.signatures.clone() }
     }
 }
 
-impl Taker for Noting {
-    fn take(&mut self, piece: Piece<'_>) {
+impl EventSink for RecordingWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
         match (piece, &self.signatures) {
-            (Piece::Usage(usage), _) => self.unsaid.cost(usage),
-            (Piece::Call { id, signature: Some(signature), .. }, Some(kept)) => kept.keep(id, signature),
+            (ResponseEvent::Usage(usage), _) => self.dropped_fields.set_usage(usage),
+            (ResponseEvent::ToolCall { id, signature: Some(signature), .. }, Some(kept)) => kept.insert(id, signature),
             _ => (),
         }
-        self.teller.take(piece);
+        self.writer.push_event(piece);
     }
 }
 
-impl Teller for Noting {
-    fn told(&mut self) -> Vec<u8> {
-        self.teller.told()
+impl ResponseWriter for RecordingWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        self.writer.take_output()
     }
 }

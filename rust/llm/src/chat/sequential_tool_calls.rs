@@ -2,59 +2,59 @@
 //! said between pieces of one.
 
 use crate::chat::{
-    event::{Piece, Taker},
-    response_writer::Teller,
+    event::{EventSink, ResponseEvent},
+    response_writer::ResponseWriter,
 };
 
 /// So much of what is said of calls may wait.
-const MOST: usize = 1024 * 1024;
+const MAX_BUFFERED_BYTES: usize = 1024 * 1024;
 
-pub struct InTurn<T> {
-    teller: T,
-    calls: usize,
-    open: Option<Open>,
-    waiting: Vec<Waiting>,
+pub struct SequentialToolCallWriter<T> {
+    writer: T,
+    call_count: usize,
+    open_call: Option<OpenCall>,
+    queued_calls: Vec<QueuedCall>,
     /// What was said between pieces of a call's arguments.
-    between: Vec<(Words, String)>,
-    held: usize,
-    over: bool,
+    deferred_texts: Vec<(TextEventConstructor, String)>,
+    buffered_bytes: usize,
+    has_failed: bool,
 }
 
 /// A piece that is made of words.
-type Words = for<'a> fn(&'a str) -> Piece<'a>;
+type TextEventConstructor = for<'a> fn(&'a str) -> ResponseEvent<'a>;
 
 /// The call that is being told.
-struct Open {
-    call: usize,
-    arguments: Nesting,
+struct OpenCall {
+    call_index: usize,
+    nesting: JsonNesting,
 }
 
 /// A call that began while another was not all there.
-struct Waiting {
-    call: usize,
+struct QueuedCall {
+    call_index: usize,
     id: String,
     name: String,
     signature: Option<String>,
-    json: String,
+    arguments: String,
 }
 
 /// How far a JSON object is.
 #[derive(Default)]
-struct Nesting {
+struct JsonNesting {
     depth: usize,
-    in_text: bool,
+    is_in_string: bool,
     is_escaped: bool,
     is_closed: bool,
 }
 
-impl Nesting {
-    fn read(&mut self, json: &str) {
+impl JsonNesting {
+    fn scan(&mut self, json: &str) {
         for byte in json.bytes() {
             match byte {
                 _ if self.is_escaped => self.is_escaped = false,
-                b'\\' if self.in_text => self.is_escaped = true,
-                b'"' => self.in_text = !self.in_text,
-                _ if self.in_text => (),
+                b'\\' if self.is_in_string => self.is_escaped = true,
+                b'"' => self.is_in_string = !self.is_in_string,
+                _ if self.is_in_string => (),
                 b'{' | b'[' => self.depth += 1,
                 b'}' | b']' => {
                     self.depth = self.depth.saturating_sub(1);
@@ -66,132 +66,140 @@ impl Nesting {
     }
 }
 
-impl<T: Teller> InTurn<T> {
-    pub fn new(teller: T) -> Self {
-        Self { teller, calls: 0, open: None, waiting: Vec::new(), between: Vec::new(), held: 0, over: false }
+impl<T: ResponseWriter> SequentialToolCallWriter<T> {
+    pub fn new(writer: T) -> Self {
+        Self {
+            writer,
+            call_count: 0,
+            open_call: None,
+            queued_calls: Vec::new(),
+            deferred_texts: Vec::new(),
+            buffered_bytes: 0,
+            has_failed: false,
+        }
     }
 
-    fn begin(&mut self, call: usize, piece: Piece<'_>) {
-        self.open = Some(Open { call, arguments: Nesting::default() });
-        self.teller.take(piece);
+    fn begin_call(&mut self, call: usize, piece: ResponseEvent<'_>) {
+        self.open_call = Some(OpenCall { call_index: call, nesting: JsonNesting::default() });
+        self.writer.push_event(piece);
     }
 
-    fn argue(&mut self, call: usize, json: &str) {
+    fn write_arguments(&mut self, call: usize, json: &str) {
         if json.is_empty() {
             return;
         }
-        if let Some(open) = self.open.as_mut().filter(|open| open.call == call) {
-            open.arguments.read(json);
-            self.teller.take(Piece::Arguments { call, json });
-        } else if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.call == call) {
-            waiting.json.push_str(json);
-            self.hold(json.len());
+        if let Some(open) = self.open_call.as_mut().filter(|open| open.call_index == call) {
+            open.nesting.scan(json);
+            self.writer.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
+        } else if let Some(waiting) = self.queued_calls.iter_mut().find(|waiting| waiting.call_index == call) {
+            waiting.arguments.push_str(json);
+            self.add_buffered_bytes(json.len());
         } else {
             // It was told as one of nothing, and was not: who reads by number still takes it.
-            self.teller.take(Piece::Arguments { call, json });
+            self.writer.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
         }
     }
 
-    fn hold(&mut self, length: usize) {
-        self.held += length;
-        if self.held > MOST {
-            self.over = true;
+    fn add_buffered_bytes(&mut self, length: usize) {
+        self.buffered_bytes += length;
+        if self.buffered_bytes > MAX_BUFFERED_BYTES {
+            self.has_failed = true;
             let message = "the model says too much of several calls at once";
-            self.teller.take(Piece::Failed { kind: None, message, code: None });
+            self.writer.push_event(ResponseEvent::Failed { kind: None, message, code: None });
         }
     }
 
     /// Tells those that wait, as long as the one before is all there, or nothing more can come of it.
-    fn go_on(&mut self, is_last: bool) {
-        if is_last || !self.is_within() {
-            self.tell_between();
+    fn write_queued_calls(&mut self, is_last: bool) {
+        if is_last || !self.is_within_arguments() {
+            self.flush_deferred_texts();
         }
-        let is_told = |open: &Open| is_last || open.arguments.is_closed;
-        while self.open.as_ref().is_none_or(is_told) && !self.waiting.is_empty() {
-            let Waiting { call, id, name, signature, json } = self.waiting.remove(0);
-            self.held -= id.len() + name.len() + json.len();
-            self.begin(call, Piece::Call { id: &id, name: &name, signature: signature.as_deref() });
-            self.argue(call, &json);
+        let is_told = |open: &OpenCall| is_last || open.nesting.is_closed;
+        while self.open_call.as_ref().is_none_or(is_told) && !self.queued_calls.is_empty() {
+            let QueuedCall { call_index: call, id, name, signature, arguments: json } = self.queued_calls.remove(0);
+            self.buffered_bytes -= id.len() + name.len() + json.len();
+            self.begin_call(call, ResponseEvent::ToolCall { id: &id, name: &name, signature: signature.as_deref() });
+            self.write_arguments(call, &json);
         }
         if is_last {
-            self.open = None;
+            self.open_call = None;
         }
     }
 
     /// Whether a call is in the middle of its arguments.
-    fn is_within(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.arguments.depth > 0)
+    fn is_within_arguments(&self) -> bool {
+        self.open_call.as_ref().is_some_and(|open| open.nesting.depth > 0)
     }
 
     /// Tells what was said between pieces of arguments that are all there now: that ends their call.
-    fn tell_between(&mut self) {
-        for (words, text) in std::mem::take(&mut self.between) {
-            self.open = None;
-            self.held -= text.len();
-            self.teller.take(words(&text));
+    fn flush_deferred_texts(&mut self) {
+        for (words, text) in std::mem::take(&mut self.deferred_texts) {
+            self.open_call = None;
+            self.buffered_bytes -= text.len();
+            self.writer.push_event(words(&text));
         }
     }
 }
 
 /// What is made of words alone, and can be told later.
-fn words(piece: Piece<'_>) -> Option<(Words, &str)> {
+fn split_text_event(piece: ResponseEvent<'_>) -> Option<(TextEventConstructor, &str)> {
     Some(match piece {
-        Piece::Text(text) => (|text| Piece::Text(text), text),
-        Piece::Refusal(text) => (|text| Piece::Refusal(text), text),
-        Piece::Thinking(text) => (|text| Piece::Thinking(text), text),
-        Piece::Signature(text) => (|text| Piece::Signature(text), text),
-        Piece::Redacted(text) => (|text| Piece::Redacted(text), text),
-        Piece::Seal(text) => (|text| Piece::Seal(text), text),
+        ResponseEvent::Text(text) => (|text| ResponseEvent::Text(text), text),
+        ResponseEvent::Refusal(text) => (|text| ResponseEvent::Refusal(text), text),
+        ResponseEvent::Thinking(text) => (|text| ResponseEvent::Thinking(text), text),
+        ResponseEvent::ThinkingSignature(text) => (|text| ResponseEvent::ThinkingSignature(text), text),
+        ResponseEvent::RedactedThinking(text) => (|text| ResponseEvent::RedactedThinking(text), text),
+        ResponseEvent::TextSignature(text) => (|text| ResponseEvent::TextSignature(text), text),
         _ => return None,
     })
 }
 
-impl<T: Teller> Taker for InTurn<T> {
-    fn take(&mut self, piece: Piece<'_>) {
-        if self.over {
+impl<T: ResponseWriter> EventSink for SequentialToolCallWriter<T> {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        if self.has_failed {
             return;
         }
         match piece {
-            Piece::Call { id, name, signature } => {
-                let call = self.calls;
-                self.calls += 1;
-                if self.open.as_ref().is_none_or(|open| open.arguments.is_closed) {
-                    return self.begin(call, piece);
+            ResponseEvent::ToolCall { id, name, signature } => {
+                let call = self.call_count;
+                self.call_count += 1;
+                if self.open_call.as_ref().is_none_or(|open| open.nesting.is_closed) {
+                    return self.begin_call(call, piece);
                 }
                 let (id, name, signature) = (id.to_owned(), name.to_owned(), signature.map(ToOwned::to_owned));
                 let length = id.len() + name.len();
-                self.waiting.push(Waiting { call, id, name, signature, json: String::new() });
-                self.hold(length);
+                self.queued_calls.push(QueuedCall { call_index: call, id, name, signature, arguments: String::new() });
+                self.add_buffered_bytes(length);
             }
-            Piece::Arguments { call, json } => {
-                self.argue(call, json);
-                self.go_on(false);
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                self.write_arguments(call, json);
+                self.write_queued_calls(false);
             }
             // What opens no block ends none.
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
-            Piece::Start { .. }
-            | Piece::Usage(_)
-            | Piece::Finish { .. }
-            | Piece::Aside { .. }
-            | Piece::Cites(_)
-            | Piece::Failed { .. } => {
-                self.teller.take(piece);
+            ResponseEvent::Text("") | ResponseEvent::Refusal("") | ResponseEvent::Thinking("") => (),
+            ResponseEvent::Start { .. }
+            | ResponseEvent::Usage(_)
+            | ResponseEvent::Finish { .. }
+            | ResponseEvent::ExtraField { .. }
+            | ResponseEvent::Citations(_)
+            | ResponseEvent::Failed { .. } => {
+                self.writer.push_event(piece);
             }
             piece => {
-                if let Some((words, text)) = words(piece).filter(|_| self.is_within()) {
-                    self.between.push((words, text.to_owned()));
-                    return self.hold(text.len());
+                if let Some((words, text)) = split_text_event(piece).filter(|_| self.is_within_arguments()) {
+                    self.deferred_texts.push((words, text.to_owned()));
+                    return self.add_buffered_bytes(text.len());
                 }
-                self.go_on(true);
-                self.teller.take(piece);
+                self.write_queued_calls(true);
+                self.writer.push_event(piece);
             }
         }
     }
 }
 
-impl<T: Teller> Teller for InTurn<T> {
-    fn told(&mut self) -> Vec<u8> {
-        self.teller.told()
+impl<T: ResponseWriter> ResponseWriter for SequentialToolCallWriter<T> {
+    fn take_output(&mut self) -> Vec<u8> {
+        self.writer.take_output()
     }
 }
 
@@ -201,77 +209,132 @@ mod tests {
 
     /// Notes what it is told of calls.
     #[derive(Default)]
-    struct Notes(String);
+    struct EventRecorder(String);
 
-    impl Taker for Notes {
-        fn take(&mut self, piece: Piece<'_>) {
+    impl EventSink for EventRecorder {
+        fn push_event(&mut self, piece: ResponseEvent<'_>) {
             match piece {
-                Piece::Call { name, .. } => self.0.push_str(name),
-                Piece::Arguments { call, json } => self.0.extend([" ", &call.to_string(), ":", json, " "]),
-                Piece::Text(text) => self.0.push_str(text),
-                Piece::Failed { .. } => self.0.push('!'),
-                Piece::End => self.0.push('.'),
+                ResponseEvent::ToolCall { name, .. } => self.0.push_str(name),
+                ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                    self.0.extend([" ", &call.to_string(), ":", json, " "])
+                }
+                ResponseEvent::Text(text) => self.0.push_str(text),
+                ResponseEvent::Failed { .. } => self.0.push('!'),
+                ResponseEvent::End => self.0.push('.'),
                 _ => (),
             }
         }
     }
 
-    impl Teller for Notes {
-        fn told(&mut self) -> Vec<u8> {
+    impl ResponseWriter for EventRecorder {
+        fn take_output(&mut self) -> Vec<u8> {
             std::mem::take(&mut self.0).into_bytes()
         }
     }
 
-    fn told(pieces: &[Piece<'_>]) -> String {
-        let mut in_turn = InTurn::new(Notes::default());
+    fn write_events(pieces: &[ResponseEvent<'_>]) -> String {
+        let mut in_turn = SequentialToolCallWriter::new(EventRecorder::default());
         for piece in pieces {
-            in_turn.take(*piece);
+            in_turn.push_event(*piece);
         }
-        String::from_utf8(in_turn.told()).unwrap()
+        String::from_utf8(in_turn.take_output()).unwrap()
     }
 
-    fn call(name: &str) -> Piece<'_> {
-        Piece::Call { id: "i", name, signature: None }
+    fn tool_call(name: &str) -> ResponseEvent<'_> {
+        ResponseEvent::ToolCall { id: "i", name, signature: None }
     }
 
-    fn of(call: usize, json: &str) -> Piece<'_> {
-        Piece::Arguments { call, json }
-    }
-
-    #[test]
-    fn what_is_said_of_several_calls_at_once_is_told_one_by_one() {
-        let mixed = [call("a"), call("b"), of(1, "{\"y\""), of(0, "{\"x\":\"}"), of(1, ":2}"), of(0, "\"}")];
-        assert_eq!(told(&mixed), "a 0:{\"x\":\"}  0:\"} b 1:{\"y\":2} ");
-        let three = [call("a"), call("b"), call("c"), of(2, "{}"), of(0, "{}"), of(1, "{}"), Piece::End];
-        assert_eq!(told(&three), "a 0:{} b 1:{} c 2:{} .");
+    fn arguments(call: usize, json: &str) -> ResponseEvent<'_> {
+        ResponseEvent::ToolCallArguments { call_index: call, json }
     }
 
     #[test]
-    fn calls_that_come_one_by_one_wait_for_nothing() {
-        assert_eq!(told(&[call("a"), of(0, "{}"), call("b"), of(1, "{")]), "a 0:{} b 1:{ ");
+    fn writes_parallel_calls_one_after_the_other() {
+        let mixed = [
+            tool_call("a"),
+            tool_call("b"),
+            arguments(1, "{\"y\""),
+            arguments(0, "{\"x\":\"}"),
+            arguments(1, ":2}"),
+            arguments(0, "\"}"),
+        ];
+        assert_eq!(write_events(&mixed), "a 0:{\"x\":\"}  0:\"} b 1:{\"y\":2} ");
+        let three = [
+            tool_call("a"),
+            tool_call("b"),
+            tool_call("c"),
+            arguments(2, "{}"),
+            arguments(0, "{}"),
+            arguments(1, "{}"),
+            ResponseEvent::End,
+        ];
+        assert_eq!(write_events(&three), "a 0:{} b 1:{} c 2:{} .");
     }
 
     #[test]
-    fn a_call_of_nothing_ends_with_the_rest() {
-        assert_eq!(told(&[call("a"), call("b"), of(1, "{}")]), "a");
-        assert_eq!(told(&[call("a"), call("b"), of(1, "{}"), Piece::End]), "ab 1:{} .");
-        let late = [call("a"), call("b"), of(1, "{}"), Piece::Text("t"), of(0, "{}")];
-        assert_eq!(told(&late), "ab 1:{} t 0:{} ");
+    fn does_not_delay_sequential_calls() {
+        assert_eq!(
+            write_events(&[tool_call("a"), arguments(0, "{}"), tool_call("b"), arguments(1, "{")]),
+            "a 0:{} b 1:{ "
+        );
     }
 
     #[test]
-    fn words_between_pieces_of_arguments_are_told_when_those_are_all_there() {
-        let between = [call("a"), of(0, "{\"x\":"), Piece::Text("t"), Piece::Text("u"), of(0, "1}"), Piece::End];
-        assert_eq!(told(&between), "a 0:{\"x\":  0:1} tu.");
-        let several = [call("a"), of(0, "{"), Piece::Text("t"), call("b"), of(0, "}"), of(1, "{}")];
-        assert_eq!(told(&several), "a 0:{  0:} tb 1:{} ");
+    fn a_call_without_arguments_ends_with_the_next_block_or_the_response() {
+        assert_eq!(write_events(&[tool_call("a"), tool_call("b"), arguments(1, "{}")]), "a");
+        assert_eq!(
+            write_events(&[tool_call("a"), tool_call("b"), arguments(1, "{}"), ResponseEvent::End]),
+            "ab 1:{} ."
+        );
+        let late = [tool_call("a"), tool_call("b"), arguments(1, "{}"), ResponseEvent::Text("t"), arguments(0, "{}")];
+        assert_eq!(write_events(&late), "ab 1:{} t 0:{} ");
+    }
+
+    #[test]
+    fn defers_text_within_arguments_until_they_are_complete() {
+        let between = [
+            tool_call("a"),
+            arguments(0, "{\"x\":"),
+            ResponseEvent::Text("t"),
+            ResponseEvent::Text("u"),
+            arguments(0, "1}"),
+            ResponseEvent::End,
+        ];
+        assert_eq!(write_events(&between), "a 0:{\"x\":  0:1} tu.");
+        let several = [
+            tool_call("a"),
+            arguments(0, "{"),
+            ResponseEvent::Text("t"),
+            tool_call("b"),
+            arguments(0, "}"),
+            arguments(1, "{}"),
+        ];
+        assert_eq!(write_events(&several), "a 0:{  0:} tb 1:{} ");
         // Some are cut off.
-        assert_eq!(told(&[call("a"), of(0, "{"), call("b"), Piece::Text("t"), Piece::End]), "a 0:{ tb.");
+        assert_eq!(
+            write_events(&[
+                tool_call("a"),
+                arguments(0, "{"),
+                tool_call("b"),
+                ResponseEvent::Text("t"),
+                ResponseEvent::End
+            ]),
+            "a 0:{ tb."
+        );
     }
 
     #[test]
-    fn what_waits_has_an_end() {
-        let long = "x".repeat(MOST);
-        assert_eq!(told(&[call("a"), call("b"), of(1, &long), of(0, "{}"), Piece::End]), "a!");
+    fn fails_if_the_buffer_exceeds_its_limit() {
+        let long = "x".repeat(MAX_BUFFERED_BYTES);
+        assert_eq!(
+            write_events(&[
+                tool_call("a"),
+                tool_call("b"),
+                arguments(1, &long),
+                arguments(0, "{}"),
+                ResponseEvent::End
+            ]),
+            "a!"
+        );
     }
 }

@@ -15,76 +15,84 @@ use crate::{
 };
 use crate::{
     chat::{
-        event::{Piece, Taker},
+        event::{EventSink, ResponseEvent},
         providers::{self, Listener},
-        response_writer::{Noting, Teller},
+        response_writer::{RecordingWriter, ResponseWriter},
     },
     translation::errors,
 };
 
 /// An event that is longer is not one. Images in the largest size come in events of 20 MB and more.
-const MAX_EVENT: usize = 32 * 1024 * 1024;
+const MAX_EVENT_BYTES: usize = 32 * 1024 * 1024;
 
 pub struct Transcoder {
-    frames: Frames,
-    work: Work,
-    failed: bool,
+    splitter: FrameSplitter,
+    processor: PayloadProcessor,
+    has_failed: bool,
 }
 
 /// What is done with what the frames hold.
-enum Work {
-    Tell {
-        listener: Box<dyn Listener>,
-        teller: Noting,
+enum PayloadProcessor {
+    Translate {
+        decoder: Box<dyn Listener>,
+        writer: RecordingWriter,
     },
     /// It is what the caller gets, out of its host's frames.
-    Carry(Vec<u8>),
+    PassThrough(Vec<u8>),
 }
 
-enum Frames {
-    Events(Splitter),
-    AwsEventStream(aws_event_stream::Frames),
+enum FrameSplitter {
+    Sse(Splitter),
+    AwsEventStream(aws_event_stream::FrameDecoder),
 }
 
 impl Transcoder {
-    pub(crate) fn new(frames: providers::Frames, listener: Box<dyn Listener>, teller: Noting) -> Self {
-        Self { frames: Frames::of(frames), work: Work::Tell { listener, teller }, failed: false }
+    pub(crate) fn new(frames: providers::Frames, listener: Box<dyn Listener>, teller: RecordingWriter) -> Self {
+        Self {
+            splitter: FrameSplitter::new(frames),
+            processor: PayloadProcessor::Translate { decoder: listener, writer: teller },
+            has_failed: false,
+        }
     }
 
     /// Passes on what the frames hold.
-    pub(crate) fn carrying(frames: providers::Frames) -> Self {
-        Self { frames: Frames::of(frames), work: Work::Carry(Vec::new()), failed: false }
+    pub(crate) fn passthrough(frames: providers::Frames) -> Self {
+        Self {
+            splitter: FrameSplitter::new(frames),
+            processor: PayloadProcessor::PassThrough(Vec::new()),
+            has_failed: false,
+        }
     }
 
     /// Takes what came and gives what is to be sent; nothing where no event is complete.
-    pub fn push(&mut self, chunk: Bytes) -> Bytes {
-        if let (Frames::Events(_), Work::Carry(_)) = (&self.frames, &self.work) {
+    pub fn push_chunk(&mut self, chunk: Bytes) -> Bytes {
+        if let (FrameSplitter::Sse(_), PayloadProcessor::PassThrough(_)) = (&self.splitter, &self.processor) {
             return chunk;
         }
-        if !self.failed
-            && let Err(message) = self.hear(chunk)
+        if !self.has_failed
+            && let Err(message) = self.process_chunk(chunk)
         {
-            self.failed = true;
-            self.work.fail(message);
+            self.has_failed = true;
+            self.processor.write_failure(message);
         }
-        self.work.told()
+        self.processor.take_output()
     }
 
-    fn hear(&mut self, chunk: Bytes) -> Result<(), &'static str> {
-        match &mut self.frames {
-            Frames::Events(splitter) => {
+    fn process_chunk(&mut self, chunk: Bytes) -> Result<(), &'static str> {
+        match &mut self.splitter {
+            FrameSplitter::Sse(splitter) => {
                 for event in splitter.push(chunk) {
                     let event = event.map_err(|_| "an event of the stream is too long")?;
                     if let Some(data) = event.data() {
-                        self.work.hear("", &data);
+                        self.processor.process_payload("", &data);
                     }
                 }
             }
-            Frames::AwsEventStream(frames) => {
-                frames.push(&chunk);
-                while let Some(frame) = frames.take() {
-                    let frame = frame.map_err(aws_event_stream::Fault::message)?;
-                    self.work.hear(&frame.name, &frame.payload);
+            FrameSplitter::AwsEventStream(frames) => {
+                frames.push_chunk(&chunk);
+                while let Some(frame) = frames.next_frame() {
+                    let frame = frame.map_err(aws_event_stream::FrameError::message)?;
+                    self.processor.process_payload(&frame.event_name, &frame.payload);
                 }
             }
         }
@@ -93,86 +101,90 @@ impl Transcoder {
 
     /// The provider's stream is over: what is still to be said of it. A stream that was cut gets no proper end.
     pub fn finish(&mut self) -> Bytes {
-        let Work::Tell { .. } = &self.work else { return Bytes::new() };
-        if self.failed {
+        let PayloadProcessor::Translate { .. } = &self.processor else { return Bytes::new() };
+        if self.has_failed {
             return Bytes::new();
         }
-        if let Frames::Events(splitter) = &mut self.frames {
+        if let FrameSplitter::Sse(splitter) = &mut self.splitter {
             let last = splitter.finish();
             if let Some(data) = last.as_ref().and_then(Event::data) {
-                self.work.hear("", &data);
+                self.processor.process_payload("", &data);
             }
             // Some end without the blank line that ends their last event.
-            if let Some(data) = sse::data(splitter.pending()) {
-                self.work.hear("", &data);
+            if let Some(data) = sse::event_data(splitter.pending()) {
+                self.processor.process_payload("", &data);
             }
         }
-        if let Work::Tell { listener, teller } = &mut self.work {
+        if let PayloadProcessor::Translate { decoder: listener, writer: teller } = &mut self.processor {
             listener.over(teller);
         }
-        self.work.told()
+        self.processor.take_output()
     }
 }
 
-impl Frames {
-    fn of(frames: providers::Frames) -> Self {
+impl FrameSplitter {
+    fn new(frames: providers::Frames) -> Self {
         match frames {
-            providers::Frames::Events => Self::Events(Splitter::new(MAX_EVENT)),
-            providers::Frames::AwsEventStream => Self::AwsEventStream(aws_event_stream::Frames::new(MAX_EVENT)),
+            providers::Frames::Events => Self::Sse(Splitter::new(MAX_EVENT_BYTES)),
+            providers::Frames::AwsEventStream => {
+                Self::AwsEventStream(aws_event_stream::FrameDecoder::new(MAX_EVENT_BYTES))
+            }
         }
     }
 }
 
-impl Work {
-    fn hear(&mut self, name: &str, data: &[u8]) {
+impl PayloadProcessor {
+    fn process_payload(&mut self, name: &str, data: &[u8]) {
         match self {
-            Self::Tell { listener, teller } if name.is_empty() => listener.hear(data, teller),
-            Self::Tell { listener, teller } => listener.named(name, data, teller),
-            Self::Carry(out) => carry(name, data, out),
+            Self::Translate { decoder: listener, writer: teller } if name.is_empty() => listener.hear(data, teller),
+            Self::Translate { decoder: listener, writer: teller } => listener.named(name, data, teller),
+            Self::PassThrough(out) => write_unwrapped_event(name, data, out),
         }
     }
 
-    fn fail(&mut self, message: &str) {
+    fn write_failure(&mut self, message: &str) {
         match self {
-            Self::Tell { teller, .. } => teller.take(Piece::Failed { kind: None, message, code: None }),
-            Self::Carry(out) => fail(None, message, out),
+            Self::Translate { writer: teller, .. } => {
+                teller.push_event(ResponseEvent::Failed { kind: None, message, code: None })
+            }
+            Self::PassThrough(out) => write_error_event(None, message, out),
         }
     }
 
-    fn told(&mut self) -> Bytes {
+    fn take_output(&mut self) -> Bytes {
         match self {
-            Self::Tell { teller, .. } => teller.told().into(),
-            Self::Carry(out) => std::mem::take(out).into(),
+            Self::Translate { writer: teller, .. } => teller.take_output().into(),
+            Self::PassThrough(out) => std::mem::take(out).into(),
         }
     }
 }
 
 /// The event inside of one of Amazon's frames, as Anthropic sends it.
-fn carry(name: &str, data: &[u8], out: &mut Vec<u8>) {
+fn write_unwrapped_event(name: &str, data: &[u8], out: &mut Vec<u8>) {
     #[derive(Deserialize)]
-    struct Frame<'a> {
+    struct AwsFrame<'a> {
         #[serde(default, borrow)]
         bytes: Cow<'a, str>,
         #[serde(default, borrow)]
         message: Option<Cow<'a, str>>,
     }
     #[derive(Deserialize)]
-    struct Kind<'a> {
+    struct EventType<'a> {
         #[serde(rename = "type", borrow)]
         kind: Cow<'a, str>,
     }
-    let Ok(frame) = serde_json::from_slice::<Frame<'_>>(data) else { return };
+    let Ok(frame) = serde_json::from_slice::<AwsFrame<'_>>(data) else { return };
     if name != "chunk" {
-        return fail(Some(name), frame.message.as_deref().unwrap_or(name), out);
+        return write_error_event(Some(name), frame.message.as_deref().unwrap_or(name), out);
     }
     let Ok(event) = STANDARD.decode(frame.bytes.as_bytes()) else { return };
-    let Ok(Kind { kind }) = serde_json::from_slice(&event) else { return };
+    let Ok(EventType { kind }) = serde_json::from_slice(&event) else { return };
     for part in [b"event: ".as_slice(), kind.as_bytes(), b"\ndata: ", &event, b"\n\n"] {
         out.extend_from_slice(part);
     }
 }
 
-fn fail(name: Option<&str>, message: &str, out: &mut Vec<u8>) {
-    let failure = errors::on_the_way(ApiFormat::Anthropic, None, message, name);
+fn write_error_event(name: Option<&str>, message: &str, out: &mut Vec<u8>) {
+    let failure = errors::stream_failure(ApiFormat::Anthropic, None, message, name);
     out.extend_from_slice(&anthropic_messages::error_event(&failure));
 }

@@ -4,69 +4,76 @@ use serde_json::Value;
 
 use super::to_anthropic;
 use crate::chat::{
-    event::{Piece, Place, Taker},
-    response_writer::Teller,
+    event::{EventSink, FieldScope, ResponseEvent},
+    response_writer::ResponseWriter,
 };
-use crate::citations::cited_text::{Cited, Cites};
+use crate::citations::cited_text::{Citation, CitationSet};
 
-const CITATIONS: &str = "citations";
+const CITATIONS_FIELD: &str = "citations";
 
-pub struct ByBlock<T> {
-    teller: T,
+pub struct BlockCitationWriter<T> {
+    writer: T,
     /// How many characters were said, and at how many the block began.
-    said: usize,
-    begun: usize,
+    char_count: usize,
+    block_start: usize,
     /// Where the block is from: in Anthropic's words, and as it was said.
     sources: Vec<Value>,
-    own: Vec<Value>,
+    provider_citations: Vec<Value>,
 }
 
-impl<T: Teller> ByBlock<T> {
-    pub fn new(teller: T) -> Self {
-        Self { teller, said: 0, begun: 0, sources: Vec::new(), own: Vec::new() }
+impl<T: ResponseWriter> BlockCitationWriter<T> {
+    pub fn new(writer: T) -> Self {
+        Self { writer, char_count: 0, block_start: 0, sources: Vec::new(), provider_citations: Vec::new() }
     }
 
     /// The block is over: now it is known how far it goes.
-    fn end(&mut self) {
-        let claim = std::mem::replace(&mut self.begun, self.said)..self.said;
-        if self.own.is_empty() {
+    fn finish_block(&mut self) {
+        let claim = std::mem::replace(&mut self.block_start, self.char_count)..self.char_count;
+        if self.provider_citations.is_empty() {
             return;
         }
-        let json = Value::from(std::mem::take(&mut self.own)).to_string();
-        let cited = std::mem::take(&mut self.sources).into_iter().map(|one| Cited::of(claim.clone(), one));
+        let json = Value::from(std::mem::take(&mut self.provider_citations)).to_string();
+        let cited =
+            std::mem::take(&mut self.sources).into_iter().map(|one| Citation::without_marker(claim.clone(), one));
         let cited: Vec<_> = cited.collect();
-        let all = Cites { place: Place::Block, name: CITATIONS, json: &json, cited: &cited, rest: &[] };
-        self.teller.take(Piece::Cites(all));
+        let all = CitationSet {
+            scope: FieldScope::Block,
+            name: CITATIONS_FIELD,
+            json: &json,
+            citations: &cited,
+            untranslated_fields: &[],
+        };
+        self.writer.push_event(ResponseEvent::Citations(all));
     }
 }
 
-impl<T: Teller> Taker for ByBlock<T> {
-    fn take(&mut self, piece: Piece<'_>) {
+impl<T: ResponseWriter> EventSink for BlockCitationWriter<T> {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
         match piece {
-            Piece::Text(text) => self.said += text.chars().count(),
-            Piece::Aside { place: Place::Block, name: CITATIONS, json } => {
+            ResponseEvent::Text(text) => self.char_count += text.chars().count(),
+            ResponseEvent::ExtraField { scope: FieldScope::Block, name: CITATIONS_FIELD, json } => {
                 let list = serde_json::from_str::<Value>(json).unwrap_or_default();
                 if let (Some(sources), Value::Array(own)) = (to_anthropic(&list), list) {
                     self.sources.extend(sources);
-                    self.own.extend(own);
+                    self.provider_citations.extend(own);
                     return;
                 }
             }
-            Piece::Start { .. }
-            | Piece::Aside { .. }
-            | Piece::Cites(_)
-            | Piece::Usage(_)
-            | Piece::Arguments { .. }
-            | Piece::Thinking("")
-            | Piece::Refusal("") => (),
-            _ => self.end(),
+            ResponseEvent::Start { .. }
+            | ResponseEvent::ExtraField { .. }
+            | ResponseEvent::Citations(_)
+            | ResponseEvent::Usage(_)
+            | ResponseEvent::ToolCallArguments { .. }
+            | ResponseEvent::Thinking("")
+            | ResponseEvent::Refusal("") => (),
+            _ => self.finish_block(),
         }
-        self.teller.take(piece);
+        self.writer.push_event(piece);
     }
 }
 
-impl<T: Teller> Teller for ByBlock<T> {
-    fn told(&mut self) -> Vec<u8> {
-        self.teller.told()
+impl<T: ResponseWriter> ResponseWriter for BlockCitationWriter<T> {
+    fn take_output(&mut self) -> Vec<u8> {
+        self.writer.take_output()
     }
 }

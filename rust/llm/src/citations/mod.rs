@@ -5,9 +5,12 @@ mod by_block;
 pub(crate) mod cited_text;
 pub(crate) mod text_index;
 
-pub use crate::citations::cited_text::{ANNOTATIONS, Cited, Cites, cut, of_chat, page, result};
-pub use crate::citations::text_index::{MOST_CITED, MOST_TOLD, Spoken};
-pub use by_block::ByBlock;
+pub use crate::citations::cited_text::{
+    ANNOTATIONS_FIELD, Citation, CitationSet, parse_chat_annotations, search_result_source, split_cited_blocks,
+    web_page_source,
+};
+pub use crate::citations::text_index::{MAX_CITATIONS, MAX_SOURCE_BYTES, TextIndex};
+pub use by_block::BlockCitationWriter;
 
 use serde_json::{Value, json};
 
@@ -15,19 +18,19 @@ use crate::chat::request::Fields;
 
 /// A kind of place: Anthropic's word, Converse's, and what Anthropic calls the number of what is cited, and where it begins
 /// and ends there.
-const PLACES: [(&str, &str, [&str; 3]); 4] = [
+const LOCATION_TYPES: [(&str, &str, [&str; 3]); 4] = [
     ("char_location", "documentChar", ["document_index", "start_char_index", "end_char_index"]),
     ("page_location", "documentPage", ["document_index", "start_page_number", "end_page_number"]),
     ("content_block_location", "documentChunk", ["document_index", "start_block_index", "end_block_index"]),
     ("search_result_location", "searchResultLocation", ["search_result_index", "start_block_index", "end_block_index"]),
 ];
-const PAGE_OF_THE_WEB: &str = "web_search_result_location";
+const WEB_PAGE_LOCATION: &str = "web_search_result_location";
 
 /// A list of citations as Anthropic has it; `None` where one of them is neither Anthropic's nor Converse's.
 pub fn to_anthropic(list: &Value) -> Option<Vec<Value>> {
     list.as_array()?
         .iter()
-        .map(|one| if one["type"].is_string() { Some(one.clone()) } else { anthropics(one) })
+        .map(|one| if one["type"].is_string() { Some(one.clone()) } else { converse_to_anthropic(one) })
         .collect()
 }
 
@@ -35,30 +38,30 @@ pub fn to_anthropic(list: &Value) -> Option<Vec<Value>> {
 pub fn to_converse(list: &Value) -> Option<Vec<Value>> {
     list.as_array()?
         .iter()
-        .map(|one| if one["location"].is_object() { Some(one.clone()) } else { converses(one) })
+        .map(|one| if one["location"].is_object() { Some(one.clone()) } else { anthropic_to_converse(one) })
         .collect()
 }
 
 /// Likewise, to be said again: pages of the web are proved by what only whoever cited them has.
-pub fn again_to_anthropic(list: &Value) -> Option<Vec<Value>> {
-    let is_unproved = |one: &Value| one["type"] == PAGE_OF_THE_WEB && one["encrypted_index"] == "";
+pub fn to_anthropic_request(list: &Value) -> Option<Vec<Value>> {
+    let is_unproved = |one: &Value| one["type"] == WEB_PAGE_LOCATION && one["encrypted_index"] == "";
     let is_of_the_web = |one: &Value| one["location"].get("web").is_some() || is_unproved(one);
     if list.as_array()?.iter().any(is_of_the_web) { None } else { to_anthropic(list) }
 }
 
-pub fn again_to_converse(list: &Value) -> Option<Vec<Value>> {
-    if list.as_array()?.iter().any(|one| one["type"] == PAGE_OF_THE_WEB) { None } else { to_converse(list) }
+pub fn to_converse_request(list: &Value) -> Option<Vec<Value>> {
+    if list.as_array()?.iter().any(|one| one["type"] == WEB_PAGE_LOCATION) { None } else { to_converse(list) }
 }
 
-fn anthropics(citation: &Value) -> Option<Value> {
+fn converse_to_anthropic(citation: &Value) -> Option<Value> {
     let (place, at) = citation["location"].as_object()?.iter().next()?;
-    let cited: String = texts(&citation["sourceContent"]);
+    let cited: String = join_texts(&citation["sourceContent"]);
     let mut told = Fields::new();
     let mut tell = |key: &str, value: &Value| drop(told.insert(key.to_owned(), value.clone()));
     if place == "web" {
-        return Some(page(at["url"].as_str().unwrap_or_default(), &citation["title"], &cited));
+        return Some(web_page_source(at["url"].as_str().unwrap_or_default(), &citation["title"], &cited));
     }
-    let (kind, _, names) = PLACES.iter().find(|(_, own, _)| own == place)?;
+    let (kind, _, names) = LOCATION_TYPES.iter().find(|(_, own, _)| own == place)?;
     let is_found = *kind == "search_result_location";
     let number = if is_found { &at["searchResultIndex"] } else { &at["documentIndex"] };
     tell("type", &(*kind).into());
@@ -75,13 +78,13 @@ fn anthropics(citation: &Value) -> Option<Value> {
     Some(told.into())
 }
 
-fn converses(citation: &Value) -> Option<Value> {
+fn anthropic_to_converse(citation: &Value) -> Option<Value> {
     let kind = citation["type"].as_str()?;
     let title = citation.get("title").or_else(|| citation.get("document_title"));
-    let location = if kind == PAGE_OF_THE_WEB {
+    let location = if kind == WEB_PAGE_LOCATION {
         json!({"web": {"url": citation["url"]}})
     } else {
-        let (_, place, [number, start, end]) = PLACES.iter().find(|(own, ..)| *own == kind)?;
+        let (_, place, [number, start, end]) = LOCATION_TYPES.iter().find(|(own, ..)| *own == kind)?;
         let index = if *number == "document_index" { "documentIndex" } else { "searchResultIndex" };
         json!({*place: {index: citation[number], "start": citation[start], "end": citation[end]}})
     };
@@ -98,7 +101,7 @@ fn converses(citation: &Value) -> Option<Value> {
     Some(told.into())
 }
 
-fn texts(parts: &Value) -> String {
+fn join_texts(parts: &Value) -> String {
     parts.as_array().into_iter().flatten().filter_map(|part| part["text"].as_str()).collect()
 }
 
@@ -107,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_place_has_a_word_in_either_dialect_and_comes_back_as_it_was() {
+    fn converts_each_location_type_in_both_directions() {
         let texts = json!([{"text": "cited"}]);
         for (anthropic, location, source) in [
             (
@@ -153,18 +156,18 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_the_web_is_told_and_never_said_again_without_its_proof() {
+    fn web_page_citations_are_not_sent_back_without_their_encrypted_index() {
         let cited = json!([{"type": "web_search_result_location", "url": "u", "title": "t", "encrypted_index": "e",
             "cited_text": "c"}]);
         let told = to_converse(&cited).unwrap();
         assert_eq!(told[0]["location"], json!({"web": {"url": "u"}}));
-        assert_eq!((again_to_converse(&cited), again_to_anthropic(&told.into())), (None, None));
-        assert_eq!(again_to_anthropic(&cited), Some(cited.as_array().unwrap().clone()));
-        assert_eq!(again_to_anthropic(&json!([page("u", &json!("t"), "c")])), None, "it was never sealed");
+        assert_eq!((to_converse_request(&cited), to_anthropic_request(&told.into())), (None, None));
+        assert_eq!(to_anthropic_request(&cited), Some(cited.as_array().unwrap().clone()));
+        assert_eq!(to_anthropic_request(&json!([web_page_source("u", &json!("t"), "c")])), None, "it was never sealed");
     }
 
     #[test]
-    fn what_neither_of_them_has_is_not_told_as_if_they_had() {
+    fn does_not_convert_unknown_formats() {
         for list in [json!(["https://a.example"]), json!([{"start": 1, "end": 2}]), json!({}), json!([{"type": 1}])] {
             assert_eq!((to_anthropic(&list), to_converse(&list)), (None, None), "{list}");
         }

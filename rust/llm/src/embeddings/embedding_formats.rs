@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::chat::providers::{Wire, openai_chat};
 use crate::{
-    chat::request::{Fields, Refusal, Source},
-    embeddings::request::{Item, Texts, Vectors, Video},
+    chat::request::{Fields, RequestError, Source},
+    embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse, Video},
 };
 
 /// Whose way.
@@ -22,12 +22,12 @@ pub static NOMIC: Embedding = Embedding::Nomic;
 pub static PREDICT: Embedding = Embedding::Predict;
 pub static MULTIMODAL: Embedding = Embedding::Multimodal;
 
-fn nomic(texts: &mut Texts) -> Value {
-    let mut out = json!({"model": texts.model, "texts": std::mem::take(&mut texts.inputs)});
+fn nomic(texts: &mut EmbeddingRequest) -> Value {
+    let mut out = json!({"model": texts.model, "texts": std::mem::take(&mut texts.texts)});
     if let Some(dimensions) = texts.dimensions.take() {
         out["dimensionality"] = dimensions;
     }
-    if let Some(task) = texts.purpose() {
+    if let Some(task) = texts.take_task_type() {
         out["task_type"] = task;
     }
     for key in ["long_text_mode", "dimensionality"] {
@@ -43,9 +43,9 @@ fn is_of_pictures(model: &str) -> bool {
     model.contains("multimodalembedding")
 }
 
-fn shown(texts: &mut Texts) -> Result<Value, Refusal> {
-    let mut items = std::mem::take(&mut texts.items);
-    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
+fn shown(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+    let mut items = std::mem::take(&mut texts.multimodal_inputs);
+    items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
     let instances = items.into_iter().enumerate().map(instance).collect::<Result<Value, _>>()?;
     let mut out = json!({"instances": instances});
     if let Some(dimensions) = texts.dimensions.take() {
@@ -55,7 +55,7 @@ fn shown(texts: &mut Texts) -> Result<Value, Refusal> {
 }
 
 /// What is shown together has a vector each: of the text, of the image, and of each piece of the film.
-fn instance((at, item): (usize, Item)) -> Result<Value, Refusal> {
+fn instance((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> {
     let mut out = json!({});
     if let Some(text) = item.text {
         out["text"] = text.into();
@@ -63,7 +63,7 @@ fn instance((at, item): (usize, Item)) -> Result<Value, Refusal> {
     if let Some(image) = item.image {
         out["image"] = stored(image, true, &format!("input[{at}].image"))?;
     }
-    if let Some(Video { source, segment }) = item.video {
+    if let Some(Video { source, segment_options: segment }) = item.video {
         out["video"] = stored(source, false, &format!("input[{at}].video"))?;
         for (key, value) in ["startOffsetSec", "endOffsetSec", "intervalSec"].into_iter().zip(segment) {
             if let Some(value) = value {
@@ -75,19 +75,19 @@ fn instance((at, item): (usize, Item)) -> Result<Value, Refusal> {
 }
 
 /// Bytes, or an object of Google's storage.
-fn stored(source: Source, is_typed: bool, path: &str) -> Result<Value, Refusal> {
+fn stored(source: Source, is_typed: bool, path: &str) -> Result<Value, RequestError> {
     match source {
         Source::Data { data, mime } if is_typed => Ok(json!({"bytesBase64Encoded": data, "mimeType": mime})),
         Source::Data { data, .. } => Ok(json!({"bytesBase64Encoded": data})),
         Source::Url { url, .. } if url.starts_with("gs://") => Ok(json!({"gcsUri": url})),
-        _ => Err(Refusal::new(path, "must be sent as bytes, or be an object of Google's storage (gs://)")),
+        _ => Err(RequestError::new(path, "must be sent as bytes, or be an object of Google's storage (gs://)")),
     }
 }
 
-fn together(texts: &mut Texts) -> Result<Value, Refusal> {
-    let mut items = std::mem::take(&mut texts.items);
-    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
-    let one = |(at, Item { text, image, .. }): (usize, Item)| {
+fn together(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+    let mut items = std::mem::take(&mut texts.multimodal_inputs);
+    items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
+    let one = |(at, EmbeddingInput { text, image, .. }): (usize, EmbeddingInput)| {
         let mut content: Vec<_> = text.iter().map(|text| json!({"type": "text", "text": text})).collect();
         match image {
             None => (),
@@ -95,7 +95,7 @@ fn together(texts: &mut Texts) -> Result<Value, Refusal> {
             Some(Source::Data { mime, data }) => {
                 content.push(json!({"type": "image_base64", "image_base64": format!("data:{mime};base64,{data}")}));
             }
-            Some(_) => return Err(Refusal::new(format!("input[{at}].image"), "must be sent as bytes or by URL")),
+            Some(_) => return Err(RequestError::new(format!("input[{at}].image"), "must be sent as bytes or by URL")),
         }
         Ok(json!({"content": content}))
     };
@@ -112,7 +112,7 @@ fn together(texts: &mut Texts) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-fn predict(texts: &mut Texts) -> Value {
+fn predict(texts: &mut EmbeddingRequest) -> Value {
     let task = texts.fields.shift_remove("task_type");
     let one = |text: String| {
         let mut instance = json!({"content": text});
@@ -121,7 +121,7 @@ fn predict(texts: &mut Texts) -> Value {
         }
         instance
     };
-    let instances: Vec<_> = std::mem::take(&mut texts.inputs).into_iter().map(one).collect();
+    let instances: Vec<_> = std::mem::take(&mut texts.texts).into_iter().map(one).collect();
     let mut out = json!({"instances": instances});
     // An object, or nobody knows what to add to it.
     if let Some(given @ Value::Object(_)) = texts.fields.get("parameters") {
@@ -134,7 +134,7 @@ fn predict(texts: &mut Texts) -> Value {
     out
 }
 
-fn predicted(answer: &Value) -> Option<Vectors> {
+fn predicted(answer: &Value) -> Option<EmbeddingResponse> {
     let predictions = answer["predictions"].as_array()?;
     let own = ["/textEmbedding", "/imageEmbedding", "/videoEmbeddings/0/embedding", "/embeddings/values"];
     let of = |one: &Value| own.iter().find_map(|at| one.pointer(at)).cloned().unwrap_or_default();
@@ -143,7 +143,7 @@ fn predicted(answer: &Value) -> Option<Vectors> {
     let tokens = predictions.iter().map(|one| one["embeddings"]["statistics"]["token_count"].as_f64());
     #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
     let tokens = tokens.sum::<Option<f64>>().map(|tokens| tokens as u64);
-    Some(Vectors { vectors, tokens, beside })
+    Some(EmbeddingResponse { vectors, token_count: tokens, extra_fields: beside })
 }
 
 /// The vectors of what was seen, under names of their own.
@@ -171,7 +171,7 @@ impl Wire for Embedding {
         *self == Self::Predict && is_of_pictures(model)
     }
 
-    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
             Self::Nomic => nomic(texts),
             Self::Predict if is_of_pictures(&texts.model) => shown(texts)?,
@@ -181,12 +181,12 @@ impl Wire for Embedding {
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
         match self {
-            Self::Nomic => Some(Vectors {
+            Self::Nomic => Some(EmbeddingResponse {
                 vectors: answer["embeddings"].as_array()?.clone(),
-                tokens: answer["usage"]["total_tokens"].as_u64(),
-                ..Vectors::default()
+                token_count: answer["usage"]["total_tokens"].as_u64(),
+                ..EmbeddingResponse::default()
             }),
             Self::Predict => predicted(answer),
             Self::Multimodal => openai_chat::OPENAI.embedded(answer),

@@ -5,22 +5,22 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
-use super::Words;
+use super::BatchLineFormat;
 use crate::chat::providers::Broken;
 
 /// The answer to one line.
 #[derive(Debug)]
-pub struct Answered<'r> {
+pub struct LineResult<'r> {
     pub custom_id: Cow<'r, str>,
     pub status: u16,
     pub body: Cow<'r, str>,
     /// In `OpenAI`'s words already.
-    pub is_plain: bool,
+    pub is_openai_format: bool,
 }
 
 /// As any of them has it.
 #[derive(Debug, Deserialize)]
-struct Line<'r> {
+struct RawResultLine<'r> {
     #[serde(borrow, rename = "recordId")]
     record_id: Option<Cow<'r, str>>,
     #[serde(borrow)]
@@ -29,7 +29,7 @@ struct Line<'r> {
     model_output: Option<&'r RawValue>,
     #[serde(borrow)]
     response: Option<&'r RawValue>,
-    request: Option<Request>,
+    request: Option<EchoedRequest>,
     status: Option<String>,
     error: Option<Value>,
     #[serde(borrow)]
@@ -40,78 +40,88 @@ struct Line<'r> {
 
 /// A request as it is said again with its answer.
 #[derive(Debug, Deserialize)]
-struct Request {
-    labels: Option<Labels>,
+struct EchoedRequest {
+    labels: Option<RequestLabels>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Labels {
+struct RequestLabels {
     custom_id: Option<String>,
 }
 
 /// Statuses that are those of an error.
-const ERRORS: std::ops::RangeInclusive<u64> = 400..=599;
-const UNSAID: u16 = 500;
+const ERROR_STATUSES: std::ops::RangeInclusive<u64> = 400..=599;
+const DEFAULT_ERROR_STATUS: u16 = 500;
 
-impl Words {
+impl BatchLineFormat {
     /// What a line of answers says.
-    pub fn answered(self, line: &[u8]) -> Result<Answered<'_>, Broken> {
-        let line: Line<'_> = serde_json::from_slice(line)?;
+    pub fn parse_result_line(self, line: &[u8]) -> Result<LineResult<'_>, Broken> {
+        let line: RawResultLine<'_> = serde_json::from_slice(line)?;
         match self {
-            Self::Bedrock => Ok(of_bedrock(line)),
-            Self::Vertex => Ok(of_vertex(line)),
-            Self::Fireworks => Ok(of_fireworks(line)),
-            Self::Cohere => of_cohere(line),
+            Self::Bedrock => Ok(parse_bedrock_line(line)),
+            Self::Vertex => Ok(parse_vertex_line(line)),
+            Self::Fireworks => Ok(parse_fireworks_line(line)),
+            Self::Cohere => parse_cohere_line(line),
         }
     }
 }
 
-fn of_bedrock(line: Line<'_>) -> Answered<'_> {
+fn parse_bedrock_line(line: RawResultLine<'_>) -> LineResult<'_> {
     let custom_id = line.record_id.unwrap_or_default();
     if let Some(output) = line.model_output {
-        return Answered { custom_id, status: 200, body: output.get().into(), is_plain: false };
+        return LineResult { custom_id, status: 200, body: output.get().into(), is_openai_format: false };
     }
     let error = line.error.unwrap_or_default();
     let message = error["errorMessage"].as_str().unwrap_or("the model gave no answer");
     let body = serde_json::json!({"message": message}).to_string().into();
-    Answered { custom_id, status: status(&error["errorCode"]), body, is_plain: false }
+    LineResult { custom_id, status: error_status(&error["errorCode"]), body, is_openai_format: false }
 }
 
-fn of_vertex(line: Line<'_>) -> Answered<'_> {
+fn parse_vertex_line(line: RawResultLine<'_>) -> LineResult<'_> {
     let label = || line.request.and_then(|request| request.labels?.custom_id).map(Cow::Owned);
     let custom_id = line.custom_id.or_else(label).unwrap_or_default();
     let said = line.status.unwrap_or_default();
     if let Some(response) = line.response.filter(|_| said.is_empty()) {
-        return Answered { custom_id, status: 200, body: response.get().into(), is_plain: false };
+        return LineResult { custom_id, status: 200, body: response.get().into(), is_openai_format: false };
     }
     // Words, and often an error as JSON behind them.
     let found = said.find('{').and_then(|at| serde_json::from_str::<Value>(&said[at..]).ok());
     let found = found.filter(|found| found["error"].is_object()).unwrap_or_else(|| {
         let message = if said.is_empty() { "the model gave no answer" } else { &said };
-        serde_json::json!({"error": {"code": UNSAID, "message": message}})
+        serde_json::json!({"error": {"code": DEFAULT_ERROR_STATUS, "message": message}})
     });
-    Answered { custom_id, status: status(&found["error"]["code"]), body: found.to_string().into(), is_plain: false }
+    LineResult {
+        custom_id,
+        status: error_status(&found["error"]["code"]),
+        body: found.to_string().into(),
+        is_openai_format: false,
+    }
 }
 
-fn of_fireworks(line: Line<'_>) -> Answered<'_> {
+fn parse_fireworks_line(line: RawResultLine<'_>) -> LineResult<'_> {
     let custom_id = line.custom_id.unwrap_or_default();
     let error = line.error.filter(|error| !error.is_null());
     if let (Some(response), None) = (line.response, &error) {
-        return Answered { custom_id, status: 200, body: response.get().into(), is_plain: true };
+        return LineResult { custom_id, status: 200, body: response.get().into(), is_openai_format: true };
     }
     let error = error.unwrap_or_else(|| serde_json::json!({"message": "the model gave no answer"}));
-    let status = status(&error["code"]);
-    Answered { custom_id, status, body: serde_json::json!({"error": error}).to_string().into(), is_plain: true }
+    let status = error_status(&error["code"]);
+    LineResult {
+        custom_id,
+        status,
+        body: serde_json::json!({"error": error}).to_string().into(),
+        is_openai_format: true,
+    }
 }
 
 /// A record of an embed job has what an answer has of each text. Of several types of embeddings one is told, numbers with a point
 /// if there are any.
-fn of_cohere(line: Line<'_>) -> Result<Answered<'_>, Broken> {
+fn parse_cohere_line(line: RawResultLine<'_>) -> Result<LineResult<'_>, Broken> {
     let custom_id = line.custom_id.unwrap_or_default();
     let Some(embeddings) = line.embeddings else {
         let message = line.error.as_ref().and_then(Value::as_str).unwrap_or("the model gave no answer");
         let body = serde_json::json!({"message": message}).to_string().into();
-        return Ok(Answered { custom_id, status: UNSAID, body, is_plain: false });
+        return Ok(LineResult { custom_id, status: DEFAULT_ERROR_STATUS, body, is_openai_format: false });
     };
     let vector = if embeddings.get().starts_with('[') {
         embeddings
@@ -124,52 +134,65 @@ fn of_cohere(line: Line<'_>) -> Result<Answered<'_>, Broken> {
     let (text, vector) = (line.text.map_or("\"\"", RawValue::get), vector.get());
     let body =
         format!("{{\"id\":\"\",\"texts\":[{text}],\"embeddings\":{{\"float\":[{vector}]}},\"meta\":{{}}}}").into();
-    Ok(Answered { custom_id, status: 200, body, is_plain: false })
+    Ok(LineResult { custom_id, status: 200, body, is_openai_format: false })
 }
 
-fn status(code: &Value) -> u16 {
-    code.as_u64().filter(|code| ERRORS.contains(code)).and_then(|code| code.try_into().ok()).unwrap_or(UNSAID)
+fn error_status(code: &Value) -> u16 {
+    code.as_u64()
+        .filter(|code| ERROR_STATUSES.contains(code))
+        .and_then(|code| code.try_into().ok())
+        .unwrap_or(DEFAULT_ERROR_STATUS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(words: Words, line: &str) -> (String, u16, String) {
-        let found = words.answered(line.as_bytes()).unwrap();
+    fn parse_line(words: BatchLineFormat, line: &str) -> (String, u16, String) {
+        let found = words.parse_result_line(line.as_bytes()).unwrap();
         (found.custom_id.into_owned(), found.status, found.body.into_owned())
     }
 
-    fn said(id: &str, status: u16, body: &str) -> (String, u16, String) {
+    fn expected_result(id: &str, status: u16, body: &str) -> (String, u16, String) {
         (id.to_owned(), status, body.to_owned())
     }
 
     #[test]
-    fn a_line_says_of_which_it_is_and_how_that_was_answered() {
+    fn result_line_has_custom_id_status_and_body() {
         let good = r#"{"recordId":"a\"1","modelInput":{"x":1},"modelOutput":{"y": 2}}"#;
-        assert_eq!(read(Words::Bedrock, good), said("a\"1", 200, r#"{"y": 2}"#));
+        assert_eq!(parse_line(BatchLineFormat::Bedrock, good), expected_result("a\"1", 200, r#"{"y": 2}"#));
         let bad = r#"{"recordId":"b","error":{"errorCode":429,"errorMessage":"too busy"}}"#;
-        assert_eq!(read(Words::Bedrock, bad), said("b", 429, r#"{"message":"too busy"}"#));
+        assert_eq!(parse_line(BatchLineFormat::Bedrock, bad), expected_result("b", 429, r#"{"message":"too busy"}"#));
         let gemini = r#"{"status":"","request":{"contents":[],"labels":{"custom_id":"a","x":"y"}},"response":{"y":2}}"#;
-        assert_eq!(read(Words::Vertex, gemini), said("a", 200, r#"{"y":2}"#));
+        assert_eq!(parse_line(BatchLineFormat::Vertex, gemini), expected_result("a", 200, r#"{"y":2}"#));
         let claude = r#"{"custom_id":"A","request":{},"response":{"y":2}}"#;
-        assert_eq!(read(Words::Vertex, claude), said("A", 200, r#"{"y":2}"#));
+        assert_eq!(parse_line(BatchLineFormat::Vertex, claude), expected_result("A", 200, r#"{"y":2}"#));
         let busy =
             r#"{"custom_id":"A","status":"Busy: {\"error\": {\"code\": 429, \"message\": \"m\"}}","response":{}}"#;
-        assert_eq!(read(Words::Vertex, busy), said("A", 429, r#"{"error":{"code":429,"message":"m"}}"#));
+        assert_eq!(
+            parse_line(BatchLineFormat::Vertex, busy),
+            expected_result("A", 429, r#"{"error":{"code":429,"message":"m"}}"#)
+        );
         let words = r#"{"custom_id":"A","status":"no","response":{}}"#;
-        assert_eq!(read(Words::Vertex, words).1, 500);
+        assert_eq!(parse_line(BatchLineFormat::Vertex, words).1, 500);
         let chat = r#"{"custom_id":"a","response":{"id":"c"}}"#;
-        assert_eq!(read(Words::Fireworks, chat), said("a", 200, r#"{"id":"c"}"#));
+        assert_eq!(parse_line(BatchLineFormat::Fireworks, chat), expected_result("a", 200, r#"{"id":"c"}"#));
         let bad = r#"{"custom_id":"a","error":{"code":12,"message":"m"}}"#;
-        assert_eq!(read(Words::Fireworks, bad), said("a", 500, r#"{"error":{"code":12,"message":"m"}}"#));
-        assert!(Words::Bedrock.answered(b"<html>").is_err());
+        assert_eq!(
+            parse_line(BatchLineFormat::Fireworks, bad),
+            expected_result("a", 500, r#"{"error":{"code":12,"message":"m"}}"#)
+        );
+        assert!(BatchLineFormat::Bedrock.parse_result_line(b"<html>").is_err());
     }
 
     #[test]
-    fn a_text_has_the_embedding_that_has_a_point() {
+    fn prefers_float_embeddings() {
         let told = |vector: &str| {
-            said("a", 200, &format!(r#"{{"id":"","texts":["x"],"embeddings":{{"float":[{vector}]}},"meta":{{}}}}"#))
+            expected_result(
+                "a",
+                200,
+                &format!(r#"{{"id":"","texts":["x"],"embeddings":{{"float":[{vector}]}},"meta":{{}}}}"#),
+            )
         };
         for (embeddings, vector) in [
             (r#"{"int8":[1],"float":[0.5,2]}"#, "[0.5,2]"),
@@ -177,10 +200,10 @@ mod tests {
             ("[0.25]", "[0.25]"),
         ] {
             let line = format!(r#"{{"text":"x","custom_id":"a","embeddings":{embeddings}}}"#);
-            assert_eq!(read(Words::Cohere, &line), told(vector));
+            assert_eq!(parse_line(BatchLineFormat::Cohere, &line), told(vector));
         }
         let bad = r#"{"text":"x","custom_id":"a","embeddings":null,"error":"too long"}"#;
-        assert_eq!(read(Words::Cohere, bad), said("a", 500, r#"{"message":"too long"}"#));
-        assert!(Words::Cohere.answered(br#"{"custom_id":"a","embeddings":{}}"#).is_err());
+        assert_eq!(parse_line(BatchLineFormat::Cohere, bad), expected_result("a", 500, r#"{"message":"too long"}"#));
+        assert!(BatchLineFormat::Cohere.parse_result_line(br#"{"custom_id":"a","embeddings":{}}"#).is_err());
     }
 }

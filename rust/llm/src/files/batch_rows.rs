@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 /// A line of a file for a batch: one of `OpenAI`'s, or one that is in the provider's own words already.
 #[derive(Debug, Deserialize)]
-pub struct Row<'r> {
+pub struct BatchInputLine<'r> {
     pub custom_id: Option<String>,
     pub url: Option<String>,
     #[serde(borrow)]
@@ -20,7 +20,7 @@ pub struct Row<'r> {
 
 /// Whose words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Words {
+pub enum BatchLineFormat {
     Bedrock,
     Vertex,
     Fireworks,
@@ -28,11 +28,11 @@ pub enum Words {
 }
 
 /// Labels are no longer.
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL_BYTES: usize = 63;
 
-impl Words {
+impl BatchLineFormat {
     /// The one endpoint whose bodies are kept as they came; `None` where each is said in the words of its model.
-    pub fn plain(self) -> Option<&'static str> {
+    pub fn passthrough_endpoint(self) -> Option<&'static str> {
         match self {
             Self::Bedrock | Self::Vertex => None,
             Self::Fireworks => Some("/v1/chat/completions"),
@@ -41,7 +41,7 @@ impl Words {
     }
 
     /// Whether a line is in them already.
-    pub fn are_of(self, row: &Row<'_>) -> bool {
+    pub fn is_native_line(self, row: &BatchInputLine<'_>) -> bool {
         match self {
             Self::Bedrock => row.model_input.is_some(),
             Self::Vertex => row.request.is_some(),
@@ -51,7 +51,7 @@ impl Words {
     }
 
     /// What of a body a line has no room for, because the job says it of all lines.
-    pub fn unsaid(self, body: &[u8]) -> Vec<String> {
+    pub fn unsupported_fields(self, body: &[u8]) -> Vec<String> {
         if self != Self::Cohere {
             return Vec::new();
         }
@@ -65,27 +65,27 @@ impl Words {
     }
 
     /// The line for this body, which is in the words of the model.
-    pub fn row(self, custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
+    pub fn encode_line(self, custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
         let id = serde_json::to_vec(custom_id).map_err(|error| error.to_string())?;
         Ok(match self {
             Self::Bedrock => [b"{\"recordId\":", &*id, b",\"modelInput\":", body, b"}"].concat(),
             // Claude's say whose they are themselves.
-            Self::Vertex if is_claude(body) => [b"{\"custom_id\":", &*id, b",\"request\":", body, b"}"].concat(),
-            Self::Vertex => [b"{\"request\":", &*labelled(custom_id, body)?, b"}"].concat(),
-            Self::Fireworks => [b"{\"custom_id\":", &*id, b",\"body\":", &*nameless(body)?, b"}"].concat(),
-            Self::Cohere => [b"{\"custom_id\":", &*id, b",\"text\":", &*text(body)?, b"}"].concat(),
+            Self::Vertex if is_claude_body(body) => [b"{\"custom_id\":", &*id, b",\"request\":", body, b"}"].concat(),
+            Self::Vertex => [b"{\"request\":", &*add_custom_id_label(custom_id, body)?, b"}"].concat(),
+            Self::Fireworks => [b"{\"custom_id\":", &*id, b",\"body\":", &*remove_model(body)?, b"}"].concat(),
+            Self::Cohere => [b"{\"custom_id\":", &*id, b",\"text\":", &*encode_input_text(body)?, b"}"].concat(),
         })
     }
 }
 
 /// The one text that a line embeds.
-fn text(body: &[u8]) -> Result<Vec<u8>, String> {
+fn encode_input_text(body: &[u8]) -> Result<Vec<u8>, String> {
     #[derive(Deserialize)]
-    struct Texts<'r> {
+    struct EmbedBody<'r> {
         #[serde(borrow)]
         input: Option<&'r RawValue>,
     }
-    let texts: Texts<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let texts: EmbedBody<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let said = texts.input.map(RawValue::get).unwrap_or_default();
     let one = serde_json::from_str::<[String; 1]>(said).map(|[text]| text);
     let text = serde_json::from_str::<String>(said).or(one);
@@ -94,7 +94,7 @@ fn text(body: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Of a job that names the model itself.
-fn nameless(body: &[u8]) -> Result<Vec<u8>, String> {
+fn remove_model(body: &[u8]) -> Result<Vec<u8>, String> {
     let mut request: serde_json::Map<String, serde_json::Value> =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
     request.shift_remove("model");
@@ -102,21 +102,21 @@ fn nameless(body: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Whether a body on Vertex AI is Claude's, and not Gemini's.
-fn is_claude(body: &[u8]) -> bool {
+fn is_claude_body(body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Claudes {
+    struct AnthropicBody {
         anthropic_version: Option<serde::de::IgnoredAny>,
     }
-    serde_json::from_slice::<Claudes>(body).is_ok_and(|body| body.anthropic_version.is_some())
+    serde_json::from_slice::<AnthropicBody>(body).is_ok_and(|body| body.anthropic_version.is_some())
 }
 
 /// Gemini's answers come back with the request alone, so that the request says of which line it is.
-fn labelled(custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
+fn add_custom_id_label(custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
     let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
-    if custom_id.is_empty() || custom_id.len() > LONGEST_LABEL || !custom_id.bytes().all(is_label) {
+    if custom_id.is_empty() || custom_id.len() > MAX_LABEL_BYTES || !custom_id.bytes().all(is_label) {
         return Err(format!(
-            "custom_id is `{}`: answers come back with it as a label, which is 1 to {LONGEST_LABEL} of a-z, 0-9, - and _",
-            custom_id.chars().take(LONGEST_LABEL).collect::<String>()
+            "custom_id is `{}`: answers come back with it as a label, which is 1 to {MAX_LABEL_BYTES} of a-z, 0-9, - and _",
+            custom_id.chars().take(MAX_LABEL_BYTES).collect::<String>()
         ));
     }
     let mut request: serde_json::Map<String, serde_json::Value> =
@@ -132,44 +132,62 @@ fn labelled(custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    fn row(words: Words, id: &str, body: &str) -> String {
-        String::from_utf8(words.row(id, body.as_bytes()).unwrap()).unwrap()
+    fn encode(words: BatchLineFormat, id: &str, body: &str) -> String {
+        String::from_utf8(words.encode_line(id, body.as_bytes()).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_row_is_known_again_by_what_its_caller_called_it() {
-        assert_eq!(row(Words::Bedrock, "a\"1", r#"{"b":1}"#), r#"{"recordId":"a\"1","modelInput":{"b":1}}"#);
+    fn encoded_line_carries_the_custom_id() {
+        assert_eq!(
+            encode(BatchLineFormat::Bedrock, "a\"1", r#"{"b":1}"#),
+            r#"{"recordId":"a\"1","modelInput":{"b":1}}"#
+        );
         let claude = r#"{"anthropic_version":"v"}"#;
-        assert_eq!(row(Words::Vertex, "A 1", claude), format!(r#"{{"custom_id":"A 1","request":{claude}}}"#));
-        let gemini = row(Words::Vertex, "a-1", r#"{"contents":[],"labels":{"x":"y"}}"#);
+        assert_eq!(
+            encode(BatchLineFormat::Vertex, "A 1", claude),
+            format!(r#"{{"custom_id":"A 1","request":{claude}}}"#)
+        );
+        let gemini = encode(BatchLineFormat::Vertex, "a-1", r#"{"contents":[],"labels":{"x":"y"}}"#);
         assert_eq!(gemini, r#"{"request":{"contents":[],"labels":{"x":"y","custom_id":"a-1"}}}"#);
-        let chat = row(Words::Fireworks, "A", r#"{"model":"m","messages":[]}"#);
+        let chat = encode(BatchLineFormat::Fireworks, "A", r#"{"model":"m","messages":[]}"#);
         assert_eq!(chat, r#"{"custom_id":"A","body":{"messages":[]}}"#);
-        let text = row(Words::Cohere, "a", r#"{"model":"m","input":"one \u00e9","input_type":"x","user":null}"#);
+        let text =
+            encode(BatchLineFormat::Cohere, "a", r#"{"model":"m","input":"one \u00e9","input_type":"x","user":null}"#);
         assert_eq!(text, r#"{"custom_id":"a","text":"one é"}"#);
-        assert_eq!(row(Words::Cohere, "a", r#"{"input":["x"]}"#), r#"{"custom_id":"a","text":"x"}"#);
+        assert_eq!(encode(BatchLineFormat::Cohere, "a", r#"{"input":["x"]}"#), r#"{"custom_id":"a","text":"x"}"#);
         for several in [r#"{"input":["x","y"]}"#, r#"{"input":[1,2]}"#, "{}"] {
-            assert!(Words::Cohere.row("a", several.as_bytes()).unwrap_err().contains("one text"), "{several}");
+            assert!(
+                BatchLineFormat::Cohere.encode_line("a", several.as_bytes()).unwrap_err().contains("one text"),
+                "{several}"
+            );
         }
         for id in ["", "A", "a b", &"a".repeat(64)] {
-            assert!(Words::Vertex.row(id, b"{}").unwrap_err().contains("custom_id"), "{id}");
+            assert!(BatchLineFormat::Vertex.encode_line(id, b"{}").unwrap_err().contains("custom_id"), "{id}");
         }
     }
 
     #[test]
-    fn a_row_in_the_providers_words_is_known_by_them() {
-        let read = |text| serde_json::from_str::<Row<'_>>(text).unwrap();
+    fn detects_lines_in_the_providers_format() {
+        let read = |text| serde_json::from_str::<BatchInputLine<'_>>(text).unwrap();
         let (ours, amazons, googles) =
             (read(r#"{"custom_id":"a","body":{}}"#), read(r#"{"modelInput":{}}"#), read(r#"{"request":{}}"#));
-        assert!(!Words::Bedrock.are_of(&ours) && Words::Bedrock.are_of(&amazons) && !Words::Bedrock.are_of(&googles));
+        assert!(
+            !BatchLineFormat::Bedrock.is_native_line(&ours)
+                && BatchLineFormat::Bedrock.is_native_line(&amazons)
+                && !BatchLineFormat::Bedrock.is_native_line(&googles)
+        );
         let (texts, vectors) = (
             read(r#"{"text":"x"}"#),
             br#"{"model":"m","input":"x","encoding_format":"float","user":"u",
             "input_type":"search_query","dimensions":null}"#,
         );
-        assert!(Words::Cohere.are_of(&texts) && !Words::Cohere.are_of(&ours));
-        assert_eq!(Words::Cohere.unsaid(vectors), ["user", "input_type"]);
-        assert!(Words::Fireworks.unsaid(vectors).is_empty());
-        assert!(!Words::Vertex.are_of(&ours) && !Words::Vertex.are_of(&amazons) && Words::Vertex.are_of(&googles));
+        assert!(BatchLineFormat::Cohere.is_native_line(&texts) && !BatchLineFormat::Cohere.is_native_line(&ours));
+        assert_eq!(BatchLineFormat::Cohere.unsupported_fields(vectors), ["user", "input_type"]);
+        assert!(BatchLineFormat::Fireworks.unsupported_fields(vectors).is_empty());
+        assert!(
+            !BatchLineFormat::Vertex.is_native_line(&ours)
+                && !BatchLineFormat::Vertex.is_native_line(&amazons)
+                && BatchLineFormat::Vertex.is_native_line(&googles)
+        );
     }
 }

@@ -3,9 +3,9 @@
 use percent_encoding::percent_decode_str;
 
 use super::{DEFAULT_PURPOSE, FileObject, FileState};
-use crate::files::batch_rows::Words;
+use crate::files::batch_rows::BatchLineFormat;
 use crate::{
-    catalog::{Asked, Options, path_segment},
+    catalog::{Options, PathInfo, path_segment},
     timestamp, xml,
 };
 
@@ -31,7 +31,7 @@ pub struct ObjectStore {
     bucket_option: (&'static str, &'static str),
     /// The options that name the object.
     object_key_options: &'static [&'static str],
-    pub line_format: Words,
+    pub line_format: BatchLineFormat,
 }
 
 pub static S3: ObjectStore = ObjectStore {
@@ -40,7 +40,7 @@ pub static S3: ObjectStore = ObjectStore {
     request_id_header: "x-amz-request-id",
     bucket_option: ("aws_s3_bucket", "x-gateway-aws-s3-bucket"),
     object_key_options: &["aws_s3_object_key", "provider_file_name"],
-    line_format: Words::Bedrock,
+    line_format: BatchLineFormat::Bedrock,
 };
 
 pub static GCS: ObjectStore = ObjectStore {
@@ -49,7 +49,7 @@ pub static GCS: ObjectStore = ObjectStore {
     request_id_header: "x-guploader-uploadid",
     bucket_option: ("vertex_storage_bucket_name", "x-gateway-vertex-storage-bucket-name"),
     object_key_options: &["provider_file_name"],
-    line_format: Words::Vertex,
+    line_format: BatchLineFormat::Vertex,
 };
 
 /// How S3 is to encrypt an object, by option and header field.
@@ -81,7 +81,7 @@ impl ObjectAddress {
 
     /// What follows the host.
     pub fn url_path(&self) -> String {
-        let parts: Vec<_> = self.key.split('/').map(path_segment::escaped).collect();
+        let parts: Vec<_> = self.key.split('/').map(path_segment::encode_segment).collect();
         format!("/{}/{}", self.bucket, parts.join("/"))
     }
 
@@ -162,11 +162,11 @@ impl ObjectStore {
     }
 
     pub fn file_id(&self, place: &ObjectAddress) -> String {
-        path_segment::escaped(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
+        path_segment::encode_segment(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
     }
 
     /// What follows the host: an object, or the bucket where the path names none.
-    pub fn request_target(&self, asked: &Asked<'_>, options: &Options) -> Result<String, String> {
+    pub fn request_target(&self, asked: &PathInfo<'_>, options: &Options) -> Result<String, String> {
         let names_one = asked.path.split('/').nth(2).is_some();
         let path = if names_one {
             self.parse_object_address(asked.path)?.url_path()
@@ -202,7 +202,7 @@ impl ObjectStore {
     pub fn file_from_headers<'h>(&self, place: &ObjectAddress, field: impl Fn(&str) -> Option<&'h str>) -> FileObject {
         let noted =
             field(&format!("{}meta-purpose", self.header_prefix)).and_then(|said| super::parse_purpose(said).ok());
-        let created = field("last-modified").and_then(timestamp::seconds_of_http).unwrap_or_default();
+        let created = field("last-modified").and_then(timestamp::parse_http_date).unwrap_or_default();
         let bytes = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
         self.build_file(place, noted, (bytes, created))
     }
@@ -225,15 +225,15 @@ impl ObjectStore {
         let prefix = purpose.map_or_else(|| FILES_PREFIX.to_owned(), |purpose| format!("{FILES_PREFIX}{purpose}/"));
         // In the order of their names, as Amazon signs them.
         let after =
-            after.map(|place| format!("&start-after={}", path_segment::escaped(&place.key))).unwrap_or_default();
-        format!("list-type=2&max-keys={most}&prefix={}{after}", path_segment::escaped(&prefix))
+            after.map(|place| format!("&start-after={}", path_segment::encode_segment(&place.key))).unwrap_or_default();
+        format!("list-type=2&max-keys={most}&prefix={}{after}", path_segment::encode_segment(&prefix))
     }
 
     /// The files of such a list, and whether there are more.
     pub fn parse_file_list(&self, bucket: &str, answer: &str) -> (Vec<FileObject>, bool) {
         let read = |object: &str| {
             let place = ObjectAddress::new(bucket, &xml::text(object, "Key")?).ok()?;
-            let created = timestamp::seconds(&xml::text(object, "LastModified")?).unwrap_or_default();
+            let created = timestamp::parse_rfc3339(&xml::text(object, "LastModified")?).unwrap_or_default();
             Some(self.build_file(&place, None, (xml::text(object, "Size")?.parse().ok()?, created)))
         };
         let has_more = xml::text(answer, "IsTruncated").as_deref() == Some("true");
@@ -262,10 +262,10 @@ fn sanitise_file_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::find;
+    use crate::catalog::find_provider;
 
     fn build_options(given: &[(&str, &str)]) -> Options {
-        Options::of(find("bedrock").unwrap().options(), given)
+        Options::from_pairs(find_provider("bedrock").unwrap().options(), given)
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
         let place = ObjectAddress::new("b-1", "a b/ü%20.jsonl").unwrap();
         let id = S3.file_id(&place);
         assert_eq!(id, "s3%3A%2F%2Fb-1%2Fa%20b%2F%C3%BC%2520.jsonl");
-        for said in [id.clone(), path_segment::escaped(&id)] {
+        for said in [id.clone(), path_segment::encode_segment(&id)] {
             assert_eq!(S3.parse_object_address(&format!("/files/{said}/content")).unwrap(), place, "{said}");
         }
         assert_eq!(S3.object_uri(&id).as_deref(), Some("s3://b-1/a b/ü%20.jsonl"));

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::{DEFAULT_PURPOSE, FileObject, FileState, Words};
+use super::{BatchLineFormat, DEFAULT_PURPOSE, FileObject, FileState};
 use crate::{
-    catalog::{Asked, path_segment},
+    catalog::{PathInfo, path_segment},
     chat::providers::openai_chat,
     operation::Operation,
     timestamp,
@@ -46,7 +46,7 @@ pub fn cohere_dataset_query(purpose: &str, name: &str) -> Result<String, String>
     if purpose != BATCH_PURPOSE {
         return Err(unsupported_purpose_message(purpose, BATCH_PURPOSE));
     }
-    Ok(format!("name={}&type={COHERE_INPUT_TYPE}&optional_fields=custom_id", path_segment::escaped(name)))
+    Ok(format!("name={}&type={COHERE_INPUT_TYPE}&optional_fields=custom_id", path_segment::encode_segment(name)))
 }
 
 fn unsupported_purpose_message(purpose: &str, known: &str) -> String {
@@ -54,15 +54,15 @@ fn unsupported_purpose_message(purpose: &str, known: &str) -> String {
 }
 
 impl DatasetStore {
-    pub fn line_format(self) -> Words {
+    pub fn line_format(self) -> BatchLineFormat {
         match self {
-            Self::Cohere => Words::Cohere,
-            Self::Fireworks => Words::Fireworks,
+            Self::Cohere => BatchLineFormat::Cohere,
+            Self::Fireworks => BatchLineFormat::Fireworks,
         }
     }
 
     /// What follows the account in the address of datasets, of one of them, and of what is in it: where that goes, or may be read.
-    pub fn request_target(self, asked: &Asked<'_>) -> Result<String, String> {
+    pub fn request_target(self, asked: &PathInfo<'_>) -> Result<String, String> {
         let mark = if asked.query.is_empty() { "" } else { "?" };
         let reads = asked.operation == Operation::RetrieveFileContent;
         Ok(format!("{}{mark}{}", self.dataset_path(asked.path, reads)?, asked.query))
@@ -142,7 +142,7 @@ impl DatasetStore {
 fn parse_fireworks_dataset(dataset: &Value) -> Option<FileObject> {
     let id = dataset["name"].as_str()?.rsplit('/').next()?.to_owned();
     let name = dataset["displayName"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
-    let created = dataset["createTime"].as_str().and_then(timestamp::seconds).unwrap_or_default();
+    let created = dataset["createTime"].as_str().and_then(timestamp::parse_rfc3339).unwrap_or_default();
     let purpose =
         FIREWORKS_PURPOSES.iter().find(|purpose| id.starts_with(&format!("{purpose}-"))).unwrap_or(&DEFAULT_PURPOSE);
     let purpose = (*purpose).to_owned();
@@ -154,7 +154,7 @@ fn parse_fireworks_dataset(dataset: &Value) -> Option<FileObject> {
 fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
     let id = dataset["id"].as_str()?.to_owned();
     let name = dataset["name"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
-    let created = dataset["created_at"].as_str().and_then(timestamp::seconds).unwrap_or_default();
+    let created = dataset["created_at"].as_str().and_then(timestamp::parse_rfc3339).unwrap_or_default();
     let purpose = match dataset["dataset_type"].as_str() {
         Some(COHERE_INPUT_TYPE) => BATCH_PURPOSE,
         Some(kind) if COHERE_OUTPUT_TYPES.contains(&kind) => "batch_output",
@@ -175,7 +175,7 @@ fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
 
 /// Code and words of a refusal.
 pub(crate) fn error_code_and_message(answer: &[u8]) -> (Option<String>, Option<String>) {
-    let found = openai_chat::error(answer);
+    let found = openai_chat::parse_error(answer);
     (found.code, found.message)
 }
 

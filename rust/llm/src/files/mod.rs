@@ -5,8 +5,8 @@ pub(crate) mod batch_rows;
 mod bucket;
 pub mod datasets;
 
-pub use crate::files::batch_results::Answered;
-pub use crate::files::batch_rows::{Row, Words};
+pub use crate::files::batch_results::LineResult;
+pub use crate::files::batch_rows::{BatchInputLine, BatchLineFormat};
 pub use bucket::{GATEWAY_PREFIX, GCS, ObjectAddress, ObjectStore, S3, complete_multipart_body};
 pub(crate) use bucket::{INVALID_BUCKET_MESSAGE, is_valid_bucket_name};
 pub use datasets::DatasetStore;
@@ -48,7 +48,7 @@ impl FileStore {
     }
 
     /// In which the lines of a batch are kept.
-    pub fn line_format(self) -> Words {
+    pub fn line_format(self) -> BatchLineFormat {
         match self {
             Self::Bucket(bucket) => bucket.line_format,
             Self::Datasets(datasets) => datasets.line_format(),
@@ -136,7 +136,7 @@ pub fn translate_error(provider: &str, status: u16, answer: &[u8], request_id: O
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
     let message = format!("{provider} error: {words}{request}");
     let failure = Failure { status, error_type: None, message: &message, code: code.as_deref(), request_id: None };
-    crate::translation::errors::with_provider(error_body(ApiFormat::OpenAi, &failure), provider)
+    crate::translation::errors::add_provider_field(error_body(ApiFormat::OpenAi, &failure), provider)
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::chat::providers::{Wire, bedrock_invoke::artifacts};
 use crate::{
     api_format::ApiFormat,
-    chat::request::Refusal,
-    images::request::{Drawn, Picture, Ratio},
+    chat::request::RequestError,
+    images::request::{AspectRatio, ImageRequest, ImageResponse},
     usage::Counts,
 };
 
 /// Writes what is sent.
-type Body = fn(&mut Picture) -> Result<Value, Refusal>;
+type Body = fn(&mut ImageRequest) -> Result<Value, RequestError>;
 
 /// One way.
 pub struct Painting {
@@ -50,50 +50,51 @@ pub static GEMINI: Painting = bytes(gemini, "", "");
 const IMAGE: &str = "image";
 
 /// What each of them draws, by its maker's reference.
-pub(crate) const STABLE: [Ratio; 9] = [(1, 1), (2, 3), (3, 2), (4, 5), (5, 4), (9, 16), (16, 9), (9, 21), (21, 9)];
-const IMAGENS: [Ratio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
-const GEMINIS: [Ratio; 10] = [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
+pub(crate) const STABLE: [AspectRatio; 9] =
+    [(1, 1), (2, 3), (3, 2), (4, 5), (5, 4), (9, 16), (16, 9), (9, 21), (21, 9)];
+const IMAGENS: [AspectRatio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+const GEMINIS: [AspectRatio; 10] = [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
 
 /// What stands between the fields of a form; a prompt that holds it is refused.
 const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
 
-fn siliconflow(picture: &mut Picture) -> Result<Value, Refusal> {
+fn siliconflow(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut out = json!({"model": picture.model, "prompt": picture.prompt});
     if let Some((wide, high)) = picture.size.take() {
         out["image_size"] = format!("{wide}x{high}").into();
     }
-    picture.hand_count(&mut out, "batch_size");
-    picture.hand_all(
+    picture.move_count(&mut out, "batch_size");
+    picture.move_fields(
         &["image_size", "batch_size", "num_inference_steps", "guidance_scale", "negative_prompt", "seed"],
         &mut out,
     );
     // Addresses are what it gives.
     if picture.fields.shift_remove("response_format").is_some_and(|format| format != "url") {
-        picture.lost.add("response_format");
+        picture.dropped_params.add("response_format");
     }
     Ok(out)
 }
 
-fn hyperbolic(picture: &mut Picture) -> Result<Value, Refusal> {
-    picture.refuse_several()?;
+fn hyperbolic(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+    picture.reject_multiple_images()?;
     let mut out = json!({"model_name": picture.model, "prompt": picture.prompt});
-    picture.hand_sides(&mut out, ("width", "height"));
-    picture.hand_all(
+    picture.move_dimensions(&mut out, ("width", "height"));
+    picture.move_fields(
         &["height", "width", "backend", "steps", "cfg_scale", "negative_prompt", "seed", "enable_refiner"],
         &mut out,
     );
     Ok(out)
 }
 
-fn segmind(picture: &mut Picture) -> Result<Value, Refusal> {
+fn segmind(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     // Images come as bytes, whatever is said of that.
     picture.fields.shift_remove("base64");
     let mut out = json!({"prompt": picture.prompt, "base64": true});
-    picture.hand_count_within(10, &mut out, "samples");
-    picture.hand_sides(&mut out, ("img_width", "img_height"));
-    picture.hand("steps", &mut out, "num_inference_steps");
-    picture.hand("qr_size", &mut out, "size");
-    picture.hand_all(
+    picture.move_limited_count(10, &mut out, "samples");
+    picture.move_dimensions(&mut out, ("img_width", "img_height"));
+    picture.move_field("steps", &mut out, "num_inference_steps");
+    picture.move_field("qr_size", &mut out, "size");
+    picture.move_fields(
         &[
             "style",
             "negative_prompt",
@@ -115,11 +116,11 @@ fn segmind(picture: &mut Picture) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-fn fireworks(picture: &mut Picture) -> Result<Value, Refusal> {
+fn fireworks(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut out = json!({"prompt": picture.prompt});
-    picture.hand_count_within(10, &mut out, "samples");
-    picture.hand_sides(&mut out, ("width", "height"));
-    picture.hand_all(
+    picture.move_limited_count(10, &mut out, "samples");
+    picture.move_dimensions(&mut out, ("width", "height"));
+    picture.move_fields(
         &[
             "cfg_scale",
             "sampler",
@@ -135,11 +136,11 @@ fn fireworks(picture: &mut Picture) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-fn workers(picture: &mut Picture) -> Result<Value, Refusal> {
-    picture.refuse_several()?;
+fn workers(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+    picture.reject_multiple_images()?;
     let mut out = json!({"prompt": picture.prompt});
-    picture.hand_sides(&mut out, ("width", "height"));
-    picture.hand_all(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
+    picture.move_dimensions(&mut out, ("width", "height"));
+    picture.move_fields(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
     // Its models have two names for them, and look at their own.
     let steps = ["steps", "num_steps"].iter().find_map(|name| out.get(*name)).cloned();
     if let Some(steps) = steps {
@@ -152,18 +153,18 @@ fn workers(picture: &mut Picture) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-fn engine(picture: &mut Picture) -> Result<Value, Refusal> {
+fn engine(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(artifacts(picture))
 }
 
-fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
-    picture.refuse_several()?;
+fn stable(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+    picture.reject_multiple_images()?;
     let mut out = json!({"prompt": picture.prompt});
     // Of one path, several models.
     let is_sd3 = picture.model.starts_with("sd3");
     made_of(picture, (is_sd3, picture.model == "core"), &mut out)?;
-    picture.hand_ratio(&mut out, "aspect_ratio", &STABLE);
-    picture.hand_all(
+    picture.move_aspect_ratio(&mut out, "aspect_ratio", &STABLE);
+    picture.move_fields(
         &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
         &mut out,
     );
@@ -174,10 +175,14 @@ fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
 }
 
 /// What an image is made of besides words, where it is, by Stability's models here and at Amazon.
-pub(crate) fn made_of(picture: &mut Picture, (is_sd3, is_core): (bool, bool), out: &mut Value) -> Result<(), Refusal> {
+pub(crate) fn made_of(
+    picture: &mut ImageRequest,
+    (is_sd3, is_core): (bool, bool),
+    out: &mut Value,
+) -> Result<(), RequestError> {
     let Some(image) = picture.fields.shift_remove(IMAGE).filter(|image| !image.is_null()) else { return Ok(()) };
     if is_core {
-        return Err(Refusal::new(IMAGE, "this model makes images of words alone"));
+        return Err(RequestError::new(IMAGE, "this model makes images of words alone"));
     }
     out[IMAGE] = data(&image)?.into();
     if is_sd3 {
@@ -185,14 +190,14 @@ pub(crate) fn made_of(picture: &mut Picture, (is_sd3, is_core): (bool, bool), ou
         // It is as wide and as high as the one that it is made of.
         let is_shaped = picture.size.take().is_some() | picture.fields.shift_remove("aspect_ratio").is_some();
         if is_shaped {
-            picture.lost.add("aspect_ratio");
+            picture.dropped_params.add("aspect_ratio");
         }
     }
     Ok(())
 }
 
 /// An image as base64, or as an address that holds its bytes.
-fn data(image: &Value) -> Result<&str, Refusal> {
+fn data(image: &Value) -> Result<&str, RequestError> {
     let text = image.as_str().unwrap_or_default();
     let data = match text.split_once(";base64,") {
         Some((head, data)) if head.starts_with("data:") => data,
@@ -200,16 +205,16 @@ fn data(image: &Value) -> Result<&str, Refusal> {
     };
     match STANDARD.decode(data) {
         Ok(bytes) if !bytes.is_empty() => Ok(data),
-        _ => Err(Refusal::new(IMAGE, "must be an image as base64, or as a data URL")),
+        _ => Err(RequestError::new(IMAGE, "must be an image as base64, or as a data URL")),
     }
 }
 
-fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
+fn imagen(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut parameters = json!({});
-    picture.hand_count_within(8, &mut parameters, "sampleCount");
-    picture.hand_ratio(&mut parameters, "aspectRatio", &IMAGENS);
+    picture.move_limited_count(8, &mut parameters, "sampleCount");
+    picture.move_aspect_ratio(&mut parameters, "aspectRatio", &IMAGENS);
     for (key, name) in [("style", "sampleImageStyle"), ("negative_prompt", "negativePrompt")] {
-        picture.hand(key, &mut parameters, name);
+        picture.move_field(key, &mut parameters, name);
     }
     let more = [
         "aspectRatio",
@@ -220,7 +225,7 @@ fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
         "addWatermark",
         "sampleImageSize",
     ];
-    picture.hand_all(&more, &mut parameters);
+    picture.move_fields(&more, &mut parameters);
     if let Some(kind) = picture.fields.shift_remove("mimeType") {
         parameters["outputOptions"] = json!({"mimeType": kind});
     }
@@ -235,29 +240,30 @@ fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
     Ok(json!({"instances": [{"prompt": picture.prompt}], "parameters": parameters}))
 }
 
-fn gemini(picture: &mut Picture) -> Result<Value, Refusal> {
-    picture.refuse_several()?;
+fn gemini(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+    picture.reject_multiple_images()?;
     let mut config = json!({"responseModalities": ["TEXT", "IMAGE"]});
     let mut image = json!({});
-    picture.hand_ratio(&mut image, "aspectRatio", &GEMINIS);
+    picture.move_aspect_ratio(&mut image, "aspectRatio", &GEMINIS);
     if image != json!({}) {
         config["imageConfig"] = image;
     }
-    picture.hand("seed", &mut config, "seed");
+    picture.move_field("seed", &mut config, "seed");
     Ok(json!({"contents": [{"role": "user", "parts": [{"text": picture.prompt}]}], "generationConfig": config}))
 }
 
 /// The images among the parts of an answer.
-fn parts(answer: &Value) -> Option<Drawn> {
+fn parts(answer: &Value) -> Option<ImageResponse> {
     let parts = answer.pointer("/candidates/0/content/parts")?.as_array()?;
     let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
     let mut counts = Counts::default();
     counts.read(answer["usageMetadata"].to_string().as_bytes());
-    Drawn::of(data.collect()).map(|drawn| Drawn { usage: counts.settle(ApiFormat::Gemini), ..drawn })
+    ImageResponse::from_images(data.collect())
+        .map(|drawn| ImageResponse { usage: counts.settle(ApiFormat::Gemini), ..drawn })
 }
 
 /// A form of texts, and of an image that is a file.
-fn form(fields: &Value) -> Result<Vec<u8>, Refusal> {
+fn form(fields: &Value) -> Result<Vec<u8>, RequestError> {
     let mut out = Vec::new();
     for (name, value) in fields.as_object().into_iter().flatten() {
         let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
@@ -266,7 +272,7 @@ fn form(fields: &Value) -> Result<Vec<u8>, Refusal> {
             _ => ("", text.into_bytes()),
         };
         if memmem::find(&bytes, BOUNDARY.as_bytes()).is_some() {
-            return Err(Refusal::new(name, "must not hold what ends a field of a form"));
+            return Err(RequestError::new(name, "must not hold what ends a field of a form"));
         }
         let head = format!("--{BOUNDARY}\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n");
         out.extend_from_slice(head.as_bytes());
@@ -278,16 +284,16 @@ fn form(fields: &Value) -> Result<Vec<u8>, Refusal> {
 }
 
 impl Wire for Painting {
-    fn draw(&self, picture: &mut Picture) -> Result<Vec<u8>, Refusal> {
+    fn draw(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
         let body = (self.body)(picture)?;
         if self.is_form { form(&body) } else { Ok(body.to_string().into_bytes()) }
     }
 
-    fn drawn(&self, answer: &Value) -> Option<Drawn> {
+    fn drawn(&self, answer: &Value) -> Option<ImageResponse> {
         if answer.get("candidates").is_some() {
             return parts(answer);
         }
-        Drawn::found(answer, self.at, self.key, self.told)
+        ImageResponse::parse_images_at(answer, self.at, self.key, self.told)
     }
 
     fn content_type(&self) -> String {

@@ -5,18 +5,18 @@ use serde_json::{Value, json};
 use crate::usage::Usage;
 use crate::{
     chat::{
-        request::{Fields, Refusal, body, string},
-        response_context::Answering,
+        request::{Fields, RequestError, parse_body, take_string},
+        response_context::ResponseContext,
     },
-    translation::dropped::Lost,
+    translation::dropped::DroppedParams,
 };
 
 /// Width to height.
-pub type Ratio = (u64, u64);
+pub type AspectRatio = (u64, u64);
 
 /// What is to be drawn.
 #[derive(Debug, Default)]
-pub struct Picture {
+pub struct ImageRequest {
     pub model: String,
     pub prompt: String,
     /// How many.
@@ -25,107 +25,110 @@ pub struct Picture {
     pub size: Option<(u64, u64)>,
     /// Everything else, of which a wire takes what it knows.
     pub fields: Fields,
-    pub lost: Lost,
+    pub dropped_params: DroppedParams,
 }
 
-impl Picture {
-    pub fn read(json: &[u8]) -> Result<Self, Refusal> {
-        let mut fields = body(json)?;
-        let missing = || Refusal::new("prompt", "must be a string");
+impl ImageRequest {
+    pub fn parse(json: &[u8]) -> Result<Self, RequestError> {
+        let mut fields = parse_body(json)?;
+        let missing = || RequestError::new("prompt", "must be a string");
         Ok(Self {
-            model: string(&mut fields, "model").unwrap_or_default(),
-            prompt: string(&mut fields, "prompt").ok_or_else(missing)?,
+            model: take_string(&mut fields, "model").unwrap_or_default(),
+            prompt: take_string(&mut fields, "prompt").ok_or_else(missing)?,
             count: fields.shift_remove("n").filter(|count| !count.is_null()),
-            size: size(&mut fields)?,
+            size: parse_size(&mut fields)?,
             fields,
-            lost: Lost::default(),
+            dropped_params: DroppedParams::default(),
         })
     }
 
     /// Moves a parameter as it is, if there is one.
-    pub fn hand(&mut self, key: &str, to: &mut Value, name: &str) {
+    pub fn move_field(&mut self, key: &str, to: &mut Value, name: &str) {
         if let Some(value) = self.fields.shift_remove(key).filter(|value| !value.is_null()) {
             to[name] = value;
         }
     }
 
-    pub fn hand_all(&mut self, keys: &[&str], to: &mut Value) {
+    pub fn move_fields(&mut self, keys: &[&str], to: &mut Value) {
         for key in keys {
-            self.hand(key, to, key);
+            self.move_field(key, to, key);
         }
     }
 
     /// Width and height, under the names that a provider has for them.
-    pub fn hand_sides(&mut self, to: &mut Value, (width, height): (&str, &str)) {
+    pub fn move_dimensions(&mut self, to: &mut Value, (width, height): (&str, &str)) {
         if let Some((wide, high)) = self.size.take() {
             (to[width], to[height]) = (wide.into(), high.into());
         }
     }
 
-    pub fn hand_count(&mut self, to: &mut Value, name: &str) {
+    pub fn move_count(&mut self, to: &mut Value, name: &str) {
         if let Some(count) = self.count.take() {
             to[name] = count;
         }
     }
 
     /// Likewise, but no more than a provider makes at once; that there are fewer is named.
-    pub fn hand_count_within(&mut self, most: u64, to: &mut Value, name: &str) {
+    pub fn move_limited_count(&mut self, most: u64, to: &mut Value, name: &str) {
         if self.count.as_ref().and_then(Value::as_u64).is_some_and(|count| count > most) {
             self.count = Some(most.into());
-            self.lost.add("n");
+            self.dropped_params.add("n");
         }
-        self.hand_count(to, name);
+        self.move_count(to, name);
     }
 
     /// Width to height, as the nearest of those that can be drawn; that it is another is named.
-    pub fn hand_ratio(&mut self, to: &mut Value, name: &str, ratios: &[Ratio]) {
+    pub fn move_aspect_ratio(&mut self, to: &mut Value, name: &str, ratios: &[AspectRatio]) {
         let Some(size) = self.size.take() else { return };
-        let away = |one: &Ratio| ((size.0 as f64 / size.1 as f64) / (one.0 as f64 / one.1 as f64)).ln().abs();
+        let away = |one: &AspectRatio| ((size.0 as f64 / size.1 as f64) / (one.0 as f64 / one.1 as f64)).ln().abs();
         let Some(nearest) = ratios.iter().min_by(|one, other| away(one).total_cmp(&away(other))) else { return };
         let (wide, high) = nearest;
         if u128::from(size.0) * u128::from(*high) != u128::from(size.1) * u128::from(*wide) {
-            self.lost.add("size");
+            self.dropped_params.add("size");
         }
         to[name] = format!("{wide}:{high}").into();
     }
 
     /// Refuses more than one picture.
-    pub fn refuse_several(&mut self) -> Result<(), Refusal> {
+    pub fn reject_multiple_images(&mut self) -> Result<(), RequestError> {
         match self.count.take() {
-            Some(count) if count != 1 => Err(Refusal::new("n", "this model makes one image: it must be 1")),
+            Some(count) if count != 1 => Err(RequestError::new("n", "this model makes one image: it must be 1")),
             _ => Ok(()),
         }
     }
 
     /// What nobody took.
-    pub fn into_lost(mut self) -> Lost {
+    pub fn into_dropped_params(mut self) -> DroppedParams {
         let is_left = |(name, is_there): (&'static str, bool)| is_there.then_some(name);
         let left = [("n", self.count.is_some_and(|count| count != 1)), ("size", self.size.is_some())];
-        left.into_iter().filter_map(is_left).for_each(|name| self.lost.add(name));
+        left.into_iter().filter_map(is_left).for_each(|name| self.dropped_params.add(name));
         // Bytes are what comes where nothing else can; who asked for them loses nothing.
         let is_default = |key: &str, value: &Value| value.is_null() || key == "response_format" && value == "b64_json";
-        self.fields.iter().filter(|(key, value)| !is_default(key, value)).for_each(|(key, _)| self.lost.add(key));
-        self.lost
+        self.fields
+            .iter()
+            .filter(|(key, value)| !is_default(key, value))
+            .for_each(|(key, _)| self.dropped_params.add(key));
+        self.dropped_params
     }
 }
 
-fn size(fields: &mut Fields) -> Result<Option<(u64, u64)>, Refusal> {
-    let Some(text) = string(fields, "size").filter(|text| text != "auto") else { return Ok(None) };
+fn parse_size(fields: &mut Fields) -> Result<Option<(u64, u64)>, RequestError> {
+    let Some(text) = take_string(fields, "size").filter(|text| text != "auto") else { return Ok(None) };
     let sides = text.split_once('x').and_then(|(wide, high)| Some((wide.parse().ok()?, high.parse().ok()?)));
     let sides = sides.filter(|(wide, high)| *wide > 0 && *high > 0);
-    sides.map(Some).ok_or_else(|| Refusal::new("size", "must be auto, or width and height such as 1024x1024"))
+    sides.map(Some).ok_or_else(|| RequestError::new("size", "must be auto, or width and height such as 1024x1024"))
 }
 
 /// What was drawn: each the bytes as base64, or where they are.
-pub struct Drawn {
+pub struct ImageResponse {
     pub images: Vec<Value>,
     /// What they cost, where the provider says so.
     pub usage: Option<Usage>,
 }
 
-impl Drawn {
+impl ImageResponse {
     /// Under a pointer, in an array or alone: texts, or objects with the text behind a key.
-    pub fn found(answer: &Value, pointer: &str, key: &str, told: &str) -> Option<Self> {
+    pub fn parse_images_at(answer: &Value, pointer: &str, key: &str, told: &str) -> Option<Self> {
         let one = |item: &Value| {
             let text = item.as_str().or_else(|| item[key].as_str())?;
             Some(json!({told: text}))
@@ -134,25 +137,25 @@ impl Drawn {
             Value::Array(items) => items.iter().filter_map(one).collect(),
             item => one(item).into_iter().collect(),
         };
-        Self::of(found)
+        Self::from_images(found)
     }
 
     /// Some, or nothing was drawn.
-    pub fn of(images: Vec<Value>) -> Option<Self> {
+    pub fn from_images(images: Vec<Value>) -> Option<Self> {
         (!images.is_empty()).then_some(Self { images, usage: None })
     }
 
-    pub fn told(self, answering: &Answering) -> Vec<u8> {
+    pub fn into_client_json(self, answering: &ResponseContext) -> Vec<u8> {
         let mut told = json!({"created": answering.created, "data": self.images, "provider": answering.provider});
         if let Some(cost) = &self.usage {
-            told["usage"] = usage(cost);
+            told["usage"] = encode_usage(cost);
         }
         told.to_string().into_bytes()
     }
 }
 
 /// What images cost, as `OpenAI` says it of its own.
-fn usage(of: &Usage) -> Value {
+fn encode_usage(of: &Usage) -> Value {
     let text = of.total_out().saturating_sub(of.image_out);
     json!({
         "total_tokens": of.total(), "input_tokens": of.total_in(), "output_tokens": of.total_out(),
@@ -165,21 +168,21 @@ fn usage(of: &Usage) -> Value {
 mod tests {
     use super::*;
 
-    fn read(size: &str) -> Result<Picture, Refusal> {
-        Picture::read(json!({"prompt": "p", "size": size}).to_string().as_bytes())
+    fn parse_with_size(size: &str) -> Result<ImageRequest, RequestError> {
+        ImageRequest::parse(json!({"prompt": "p", "size": size}).to_string().as_bytes())
     }
 
     #[test]
-    fn a_size_is_two_numbers() {
-        assert_eq!(read("auto").unwrap().size, None);
+    fn size_must_be_two_positive_numbers() {
+        assert_eq!(parse_with_size("auto").unwrap().size, None);
         for wrong in ["large", "0x10", "10x", "-1x2"] {
-            assert_eq!(read(wrong).unwrap_err().path, "size");
+            assert_eq!(parse_with_size(wrong).unwrap_err().path, "size");
         }
     }
 
     #[test]
-    fn a_ratio_is_the_nearest_that_can_be_drawn_and_named_where_it_is_another() {
-        const RATIOS: [Ratio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+    fn picks_the_nearest_aspect_ratio_and_reports_a_changed_size() {
+        const RATIOS: [AspectRatio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
         for (size, ratio, lost) in [
             ("1024x1024", "1:1", ""),
             ("1920x1080", "16:9", ""),
@@ -189,10 +192,10 @@ mod tests {
             ("1024x1536", "3:4", "size"),
             ("18446744073709551615x1", "16:9", "size"),
         ] {
-            let (mut picture, mut to) = (read(size).unwrap(), json!({}));
-            picture.hand_ratio(&mut to, "aspect_ratio", &RATIOS);
+            let (mut picture, mut to) = (parse_with_size(size).unwrap(), json!({}));
+            picture.move_aspect_ratio(&mut to, "aspect_ratio", &RATIOS);
             assert_eq!(
-                (to["aspect_ratio"].as_str(), picture.into_lost().text().as_ref()),
+                (to["aspect_ratio"].as_str(), picture.into_dropped_params().header_value().as_ref()),
                 (Some(ratio), lost),
                 "{size}"
             );
@@ -200,8 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_took_is_lost_but_for_what_comes_anyway() {
-        let picture = Picture::read(br#"{"prompt":"p","n":2,"style":"vivid","response_format":"b64_json"}"#).unwrap();
-        assert_eq!(picture.into_lost().text(), "n, style");
+    fn reports_unused_parameters_except_the_default_response_format() {
+        let picture =
+            ImageRequest::parse(br#"{"prompt":"p","n":2,"style":"vivid","response_format":"b64_json"}"#).unwrap();
+        assert_eq!(picture.into_dropped_params().header_value(), "n, style");
     }
 }

@@ -3,71 +3,75 @@
 use serde_json::{Value, json};
 
 use crate::{
-    catalog::{Options, Stated, path_segment},
+    catalog::{Options, PathOptions, path_segment},
     operation::Operation,
 };
 use crate::{
     chat::{
         providers::{Broken, Wire},
-        request::{Fields, Refusal, needed, object, string},
-        response_context::Answering,
+        request::{Fields, RequestError, into_object, take_required_string, take_string},
+        response_context::ResponseContext,
     },
-    jobs::fine_tuning::{self, Page, address, said},
-    translation::{Question, dropped::Lost},
+    jobs::fine_tuning::{self, PageQuery, parse_job_fields, resolve_file_address},
+    translation::{TranslationInput, dropped::DroppedParams},
 };
 
 /// For which a batch's lines may be.
 pub const ENDPOINTS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"];
 /// How long a batch may take, where nothing else can be said.
-const DAY: &str = "24h";
+const DEFAULT_COMPLETION_WINDOW: &str = "24h";
 
 /// A batch to begin. Wires take what their provider knows; what is left was lost.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct BatchRequest<'a> {
     pub model: String,
     /// As the caller calls it, and as the provider's jobs do.
-    file: String,
-    pub input: String,
+    input_file_id: String,
+    pub input_address: String,
     pub endpoint: &'static str,
     pub metadata: Fields,
     /// Everything else.
     pub fields: Fields,
     pub options: Option<&'a Options>,
     /// Which no other is called.
-    pub unique: String,
+    pub unique_id: String,
 }
 
-impl<'a> Run<'a> {
-    pub fn read(question: &Question<'a>) -> Result<Self, Refusal> {
-        let mut fields = said(question)?;
-        string(&mut fields, "model");
-        let options = question.beside.options;
-        let pinned = options.and_then(|options| question.provider.pinned(options, Stated::default()));
+impl<'a> BatchRequest<'a> {
+    pub fn parse(question: &TranslationInput<'a>) -> Result<Self, RequestError> {
+        let mut fields = parse_job_fields(question)?;
+        take_string(&mut fields, "model");
+        let options = question.hints.options;
+        let pinned = options.and_then(|options| question.provider.model_override(options, PathOptions::default()));
         let model = pinned.unwrap_or(question.model).to_owned();
         if model.is_empty() {
-            return Err(Refusal::new(
+            return Err(RequestError::new(
                 "model",
                 "must be the model of all lines of the file: this provider's jobs name it",
             ));
         }
-        let file = needed(&mut fields, "input_file_id", "$")?;
-        let asked = needed(&mut fields, "endpoint", "$")?;
+        let file = take_required_string(&mut fields, "input_file_id", "$")?;
+        let asked = take_required_string(&mut fields, "endpoint", "$")?;
         let endpoint = ENDPOINTS.into_iter().find(|known| *known == asked);
-        let endpoint = endpoint
-            .ok_or_else(|| Refusal::new("endpoint", format!("is `{asked}`: it must be {}", ENDPOINTS.join(" or "))))?;
-        if string(&mut fields, "completion_window").is_some_and(|window| window != DAY) {
-            return Err(Refusal::new("completion_window", "must be 24h: this provider takes the time that it needs"));
+        let endpoint = endpoint.ok_or_else(|| {
+            RequestError::new("endpoint", format!("is `{asked}`: it must be {}", ENDPOINTS.join(" or ")))
+        })?;
+        if take_string(&mut fields, "completion_window").is_some_and(|window| window != DEFAULT_COMPLETION_WINDOW) {
+            return Err(RequestError::new(
+                "completion_window",
+                "must be 24h: this provider takes the time that it needs",
+            ));
         }
-        let metadata = take(&mut fields, "metadata").map(|found| object(found, "metadata")).transpose()?;
+        let metadata = take_field(&mut fields, "metadata").map(|found| into_object(found, "metadata")).transpose()?;
         Ok(Self {
             model,
-            input: address(question, file.clone()),
-            file,
+            input_address: resolve_file_address(question, file.clone()),
+            input_file_id: file,
             endpoint,
             metadata: metadata.unwrap_or_default(),
             fields,
             options,
-            unique: format!("{}-{:x}", question.now, question.mark),
+            unique_id: format!("{}-{:x}", question.now_ms, question.nonce),
         })
     }
 
@@ -76,45 +80,45 @@ impl<'a> Run<'a> {
     }
 
     /// A field of the body.
-    pub fn said(&mut self, key: &str) -> Option<String> {
-        string(&mut self.fields, key).filter(|said| !said.is_empty())
+    pub fn take_string(&mut self, key: &str) -> Option<String> {
+        take_string(&mut self.fields, key).filter(|said| !said.is_empty())
     }
 
     /// Likewise one of which a provider has a shape of its own: that, or the one text in it.
-    pub fn shaped(&mut self, key: &str) -> Option<Value> {
-        take(&mut self.fields, key)
+    pub fn take_field(&mut self, key: &str) -> Option<Value> {
+        take_field(&mut self.fields, key)
     }
 
     /// Refuses a file that is not where the provider looks for it.
-    pub fn refuse_file_without(&self, prefix: &str) -> Result<(), Refusal> {
-        if self.input.starts_with(prefix) {
+    pub fn check_input_prefix(&self, prefix: &str) -> Result<(), RequestError> {
+        if self.input_address.starts_with(prefix) {
             return Ok(());
         }
         let message = format!("this provider reads files of its own: it must be one, or begin with {prefix}");
-        Err(Refusal::new("input_file_id", message))
+        Err(RequestError::new("input_file_id", message))
     }
 
     /// Refuses lines for anything else than these.
-    pub fn refuse_endpoint_but(&self, known: &[&str]) -> Result<(), Refusal> {
+    pub fn check_endpoint(&self, known: &[&str]) -> Result<(), RequestError> {
         if known.contains(&self.endpoint) {
             return Ok(());
         }
         let message = format!("is `{}`: batches of this provider are of {}", self.endpoint, known.join(" and "));
-        Err(Refusal::new("endpoint", message))
+        Err(RequestError::new("endpoint", message))
     }
 
     /// What the answer repeats.
-    pub fn echo(&self) -> Fields {
+    pub fn echoed_fields(&self) -> Fields {
         let mut echo = Fields::new();
         echo.insert("endpoint".into(), self.endpoint.into());
-        echo.insert("input_file_id".into(), self.file.as_str().into());
+        echo.insert("input_file_id".into(), self.input_file_id.as_str().into());
         echo.insert("model".into(), self.model.as_str().into());
         echo
     }
 
     /// What nobody took.
-    pub fn into_lost(self) -> Lost {
-        let mut lost = Lost::default();
+    pub fn into_dropped_params(self) -> DroppedParams {
+        let mut lost = DroppedParams::default();
         self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| lost.add(key));
         if !self.metadata.is_empty() {
             lost.add("metadata");
@@ -123,66 +127,68 @@ impl<'a> Run<'a> {
     }
 }
 
-fn take(fields: &mut Fields, key: &str) -> Option<Value> {
+fn take_field(fields: &mut Fields, key: &str) -> Option<Value> {
     fields.shift_remove(key).filter(|value| !value.is_null())
 }
 
 /// An endpoint as a word, which jobs keep where they have no room for a path.
-pub fn word(endpoint: &str) -> String {
+pub fn endpoint_slug(endpoint: &str) -> String {
     endpoint.trim_start_matches('/').replace('/', "-")
 }
 
 /// The endpoint whose word some text begins with.
-pub fn endpoint_in(text: &str) -> Option<&'static str> {
-    ENDPOINTS.into_iter().find(|endpoint| text.strip_prefix(&word(endpoint)).is_some_and(|rest| !rest.starts_with('/')))
+pub fn endpoint_from_slug(text: &str) -> Option<&'static str> {
+    ENDPOINTS
+        .into_iter()
+        .find(|endpoint| text.strip_prefix(&endpoint_slug(endpoint)).is_some_and(|rest| !rest.starts_with('/')))
 }
 
 /// The id of a file by its address in a bucket.
-pub fn file_id(address: &str) -> Value {
-    if address.is_empty() { Value::Null } else { path_segment::escaped(address).into() }
+pub fn file_id_from_address(address: &str) -> Value {
+    if address.is_empty() { Value::Null } else { path_segment::encode_segment(address).into() }
 }
 
 /// How many lines there are, and how many have ended well and badly.
-pub fn counts(total: Option<u64>, completed: u64, failed: u64) -> Value {
+pub fn request_counts(total: Option<u64>, completed: u64, failed: u64) -> Value {
     json!({"total": total.unwrap_or(completed + failed), "completed": completed, "failed": failed})
 }
 
 /// A number, which Google writes as a text.
-pub fn number(value: &Value) -> Option<u64> {
+pub fn parse_number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
 /// What the caller is told of a batch, or of many.
-pub fn told(
+pub fn write_batch_response(
     wire: &dyn Wire,
     answer: &Value,
-    answering: &Answering,
-    (operation, page): (Operation, &Page),
+    answering: &ResponseContext,
+    (operation, page): (Operation, &PageQuery),
 ) -> Result<Vec<u8>, Broken> {
-    let one = |job: &Value| wire.ran(job).map(|said| batch(said, answering));
+    let one = |job: &Value| wire.ran(job).map(|said| build_batch(said, answering));
     let told = match operation {
-        Operation::ListBatches => fine_tuning::listed(wire, answer, page, one)?,
+        Operation::ListBatches => fine_tuning::render_job_list(wire, answer, page, one)?,
         // What it was before is not what it is now.
         Operation::CancelBatch if wire.deletes() => {
-            let mut told = one(answer).ok_or_else(unlike)?;
+            let mut told = one(answer).ok_or_else(not_a_batch)?;
             told["status"] = "cancelled".into();
             told["cancelled_at"] = answering.created.into();
             told["output_file_id"] = Value::Null;
             told
         }
-        _ => one(answer).ok_or_else(unlike)?,
+        _ => one(answer).ok_or_else(not_a_batch)?,
     };
     Ok(told.to_string().into_bytes())
 }
 
-fn unlike() -> Broken {
+fn not_a_batch() -> Broken {
     Broken("it is no batch".into())
 }
 
 /// A batch as `OpenAI` tells it: what the provider says, what the request said, and else what is said of nothing.
-fn batch(mut said: Fields, answering: &Answering) -> Value {
+fn build_batch(mut said: Fields, answering: &ResponseContext) -> Value {
     let mut told = json!({"id": "", "object": "batch", "endpoint": ENDPOINTS[0], "errors": null, "input_file_id": "",
-        "completion_window": DAY, "status": "validating", "output_file_id": null, "error_file_id": null,
+        "completion_window": DEFAULT_COMPLETION_WINDOW, "status": "validating", "output_file_id": null, "error_file_id": null,
         "created_at": answering.created, "in_progress_at": null, "expires_at": null, "finalizing_at": null,
         "completed_at": null, "failed_at": null, "expired_at": null, "cancelling_at": null, "cancelled_at": null,
         "request_counts": {"total": 0, "completed": 0, "failed": 0}, "metadata": null});
@@ -199,7 +205,7 @@ fn batch(mut said: Fields, answering: &Answering) -> Value {
         said.insert(format!("{status}_at"), ended);
     }
     if let Some(told) = told.as_object_mut() {
-        told.extend(answering.echo.clone());
+        told.extend(answering.echoed_fields.clone());
         told.extend(said.into_iter().filter(|(_, value)| !value.is_null()));
         told.insert("provider".into(), answering.provider.into());
     }
@@ -211,10 +217,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_found_in_what_begins_with_its_word() {
+    fn finds_the_endpoint_whose_slug_begins_a_text() {
         for endpoint in ENDPOINTS {
-            assert_eq!(endpoint_in(&format!("{}-17-a", word(endpoint))), Some(endpoint));
+            assert_eq!(endpoint_from_slug(&format!("{}-17-a", endpoint_slug(endpoint))), Some(endpoint));
         }
-        assert_eq!((endpoint_in("v1-audio"), endpoint_in("")), (None, None));
+        assert_eq!((endpoint_from_slug("v1-audio"), endpoint_from_slug("")), (None, None));
     }
 }

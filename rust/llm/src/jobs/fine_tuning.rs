@@ -10,10 +10,10 @@ use crate::{
 use crate::{
     chat::{
         providers::{Broken, Wire},
-        request::{Fields, Refusal, body, needed, object, string},
-        response_context::Answering,
+        request::{Fields, RequestError, into_object, parse_body, take_required_string, take_string},
+        response_context::ResponseContext,
     },
-    translation::{Question, dropped::Lost},
+    translation::{TranslationInput, dropped::DroppedParams},
 };
 
 /// Settings of what a provider is told only where somebody said them.
@@ -21,7 +21,7 @@ const AUTO: &str = "auto";
 
 /// A job to begin. Wires take what their provider knows; what is left was lost.
 #[derive(Debug)]
-pub struct Tune<'a> {
+pub struct FineTuningRequest<'a> {
     pub model: String,
     pub training_file: String,
     pub validation_file: Option<String>,
@@ -33,60 +33,61 @@ pub struct Tune<'a> {
     /// Everything else.
     pub fields: Fields,
     /// By which the job is known, where the caller chooses that.
-    pub name: Option<String>,
+    pub job_name: Option<String>,
     pub options: Option<&'a Options>,
     pub now: u64,
 }
 
 /// What a job's body says, in both ways in which clients say what only some providers know.
-pub fn said(question: &Question<'_>) -> Result<Fields, Refusal> {
-    let mut fields = body(question.body)?;
-    if let Some(options) = take(&mut fields, "provider_options") {
-        fields.extend(object(options, "provider_options")?);
+pub fn parse_job_fields(question: &TranslationInput<'_>) -> Result<Fields, RequestError> {
+    let mut fields = parse_body(question.body)?;
+    if let Some(options) = take_non_null(&mut fields, "provider_options") {
+        fields.extend(into_object(options, "provider_options")?);
     }
     Ok(fields)
 }
 
-impl<'a> Tune<'a> {
-    pub fn read(question: &Question<'a>) -> Result<Self, Refusal> {
-        let mut fields = said(question)?;
-        let (method, hyperparameters) = method(&mut fields)?;
-        string(&mut fields, "model");
+impl<'a> FineTuningRequest<'a> {
+    pub fn parse(question: &TranslationInput<'a>) -> Result<Self, RequestError> {
+        let mut fields = parse_job_fields(question)?;
+        let (method, hyperparameters) = take_method(&mut fields)?;
+        take_string(&mut fields, "model");
         Ok(Self {
             model: question.model.to_owned(),
-            training_file: address(question, needed(&mut fields, "training_file", "$")?),
-            validation_file: string(&mut fields, "validation_file").map(|file| address(question, file)),
-            suffix: string(&mut fields, "suffix").filter(|suffix| !suffix.is_empty()),
+            training_file: resolve_file_address(question, take_required_string(&mut fields, "training_file", "$")?),
+            validation_file: take_string(&mut fields, "validation_file")
+                .map(|file| resolve_file_address(question, file)),
+            suffix: take_string(&mut fields, "suffix").filter(|suffix| !suffix.is_empty()),
             method,
             hyperparameters,
             fields,
-            name: None,
-            options: question.beside.options,
-            now: question.now,
+            job_name: None,
+            options: question.hints.options,
+            now: question.now_ms,
         })
     }
 
     /// A field of the body, else an option of the provider's.
-    pub fn said(&mut self, key: &str, option: &str) -> Option<String> {
+    pub fn take_field_or_option(&mut self, key: &str, option: &str) -> Option<String> {
         let told = || self.options.and_then(|options| options.get(option)).map(ToOwned::to_owned);
-        string(&mut self.fields, key).or_else(told)
+        take_string(&mut self.fields, key).or_else(told)
     }
 
     /// Refuses a method that is not among those of the provider.
-    pub fn refuse_method(&self, known: &[&str]) -> Result<(), Refusal> {
+    pub fn check_method(&self, known: &[&str]) -> Result<(), RequestError> {
         if known.contains(&self.method.as_str()) {
             return Ok(());
         }
         let message = format!("`{}` is not known here: it must be {}", self.method, known.join(" or "));
-        Err(Refusal::new("method.type", message))
+        Err(RequestError::new("method.type", message))
     }
 
     /// Refuses files that are not where the provider looks for them.
-    pub fn refuse_files_without(&self, prefix: &str) -> Result<(), Refusal> {
+    pub fn check_file_prefixes(&self, prefix: &str) -> Result<(), RequestError> {
         let files = [("training_file", Some(&self.training_file)), ("validation_file", self.validation_file.as_ref())];
         for (path, file) in files {
             if file.is_some_and(|file| !file.starts_with(prefix)) {
-                return Err(Refusal::new(
+                return Err(RequestError::new(
                     path,
                     format!("this provider reads files of its own: it must begin with {prefix}"),
                 ));
@@ -96,7 +97,7 @@ impl<'a> Tune<'a> {
     }
 
     /// What the answer repeats.
-    pub fn echo(&self) -> Fields {
+    pub fn echoed_fields(&self) -> Fields {
         let method = &self.method;
         let mut echo = Fields::new();
         if !self.hyperparameters.is_empty() {
@@ -113,8 +114,8 @@ impl<'a> Tune<'a> {
     }
 
     /// What nobody took.
-    pub fn into_lost(self) -> Lost {
-        let mut lost = Lost::default();
+    pub fn into_dropped_params(self) -> DroppedParams {
+        let mut lost = DroppedParams::default();
         let said = |(_, value): &(&String, &Value)| !value.is_null() && **value != json!([]) && **value != json!({});
         self.fields.iter().filter(said).for_each(|(key, _)| lost.add(key));
         self.hyperparameters.keys().for_each(|key| lost.add(&format!("hyperparameters.{key}")));
@@ -123,33 +124,33 @@ impl<'a> Tune<'a> {
 }
 
 /// A file as the provider's jobs call it, where it is said by the id that its upload gave it.
-pub fn address(question: &Question<'_>, file: String) -> String {
+pub fn resolve_file_address(question: &TranslationInput<'_>, file: String) -> String {
     question
         .provider
-        .keeper()
+        .file_store()
         .and_then(FileStore::object_store)
         .and_then(|bucket| bucket.object_uri(&file))
         .unwrap_or(file)
 }
 
-fn take(fields: &mut Fields, key: &str) -> Option<Value> {
+fn take_non_null(fields: &mut Fields, key: &str) -> Option<Value> {
     fields.shift_remove(key).filter(|value| !value.is_null())
 }
 
 /// How it is tuned, and with which settings: those of the method, or as they were said before there were several.
-fn method(fields: &mut Fields) -> Result<(String, Fields), Refusal> {
-    let mut settings = match take(fields, "hyperparameters") {
-        Some(old) => object(old, "hyperparameters")?,
+fn take_method(fields: &mut Fields) -> Result<(String, Fields), RequestError> {
+    let mut settings = match take_non_null(fields, "hyperparameters") {
+        Some(old) => into_object(old, "hyperparameters")?,
         None => Fields::new(),
     };
     let mut kind = "supervised".to_owned();
-    if let Some(method) = take(fields, "method") {
-        let mut method = object(method, "method")?;
-        kind = needed(&mut method, "type", "method")?;
-        if let Some(of_kind) = take(&mut method, &kind) {
-            let mut of_kind = object(of_kind, &format!("method.{kind}"))?;
-            if let Some(newer) = take(&mut of_kind, "hyperparameters") {
-                settings.extend(object(newer, &format!("method.{kind}.hyperparameters"))?);
+    if let Some(method) = take_non_null(fields, "method") {
+        let mut method = into_object(method, "method")?;
+        kind = take_required_string(&mut method, "type", "method")?;
+        if let Some(of_kind) = take_non_null(&mut method, &kind) {
+            let mut of_kind = into_object(of_kind, &format!("method.{kind}"))?;
+            if let Some(newer) = take_non_null(&mut of_kind, "hyperparameters") {
+                settings.extend(into_object(newer, &format!("method.{kind}.hyperparameters"))?);
             }
         }
     }
@@ -158,13 +159,13 @@ fn method(fields: &mut Fields) -> Result<(String, Fields), Refusal> {
 }
 
 /// The jobs of a list.
-pub struct Jobs<'a> {
+pub struct JobList<'a> {
     pub jobs: &'a [Value],
     pub has_more: bool,
 }
 
-impl<'a> Jobs<'a> {
-    pub fn of(answer: &'a Value, key: &str, token: &str) -> Self {
+impl<'a> JobList<'a> {
+    pub fn from_response(answer: &'a Value, key: &str, token: &str) -> Self {
         let jobs = answer[key].as_array().map(Vec::as_slice).unwrap_or_default();
         Self { jobs, has_more: answer[token].as_str().is_some_and(|token| !token.is_empty()) }
     }
@@ -172,13 +173,13 @@ impl<'a> Jobs<'a> {
 
 /// Which part of a list the caller wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct PageQuery {
     after: Option<String>,
     limit: usize,
 }
 
-impl Page {
-    pub fn read(operation: Operation, query: &str) -> Result<Self, Refusal> {
+impl PageQuery {
+    pub fn parse(operation: Operation, query: &str) -> Result<Self, RequestError> {
         let usual = if operation == Operation::ListFinetuneCheckpoints { 10 } else { 20 };
         let mut page = Self { after: None, limit: usual };
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
@@ -186,7 +187,7 @@ impl Page {
                 "after" if !value.is_empty() => page.after = Some(value.to_owned()),
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| (1..=100).contains(limit));
-                    page.limit = limit.ok_or_else(|| Refusal::new("limit", "must be a number from 1 to 100"))?;
+                    page.limit = limit.ok_or_else(|| RequestError::new("limit", "must be a number from 1 to 100"))?;
                 }
                 _ => (),
             }
@@ -195,10 +196,11 @@ impl Page {
     }
 
     /// The part of it, and whether more follow. What was the last of a page before may be gone.
-    fn cut(&self, mut all: Vec<Value>, has_more: bool) -> Value {
+    fn paginate(&self, mut all: Vec<Value>, has_more: bool) -> Value {
         if let Some(after) = &self.after {
-            let is_it =
-                |one: &Value| one["id"].as_str().is_some_and(|id| id == after || path_segment::escaped(id) == *after);
+            let is_it = |one: &Value| {
+                one["id"].as_str().is_some_and(|id| id == after || path_segment::encode_segment(id) == *after)
+            };
             all = all.iter().position(is_it).map_or_else(Vec::new, |at| all.split_off(at + 1));
         }
         let has_more = all.len() > self.limit || (has_more && !all.is_empty());
@@ -210,53 +212,55 @@ impl Page {
 }
 
 /// What the caller is told of a job, of many, or of the checkpoints of one.
-pub fn told(
+pub fn encode_response(
     wire: &dyn Wire,
     answer: &Value,
-    answering: &Answering,
-    (operation, page): (Operation, &Page),
+    answering: &ResponseContext,
+    (operation, page): (Operation, &PageQuery),
 ) -> Result<Vec<u8>, Broken> {
     let told = match operation {
-        Operation::ListFinetunes => listed(wire, answer, page, |one| wire.tuned(one).map(|said| job(said, answering)))?,
+        Operation::ListFinetunes => {
+            render_job_list(wire, answer, page, |one| wire.tuned(one).map(|said| render_job(said, answering)))?
+        }
         Operation::ListFinetuneCheckpoints => {
-            let id = wire.tuned(answer).ok_or_else(unlike)?.shift_remove("id").unwrap_or_default();
+            let id = wire.tuned(answer).ok_or_else(invalid_job_error)?.shift_remove("id").unwrap_or_default();
             let told = |mut fields: Fields| {
                 fields.insert("fine_tuning_job_id".into(), id.clone());
                 fields.insert("object".into(), "fine_tuning.job.checkpoint".into());
                 Value::Object(fields)
             };
-            page.cut(wire.checkpoints(answer).into_iter().map(told).collect(), false)
+            page.paginate(wire.checkpoints(answer).into_iter().map(told).collect(), false)
         }
-        _ => job(wire.tuned(answer).ok_or_else(unlike)?, answering),
+        _ => render_job(wire.tuned(answer).ok_or_else(invalid_job_error)?, answering),
     };
     Ok(told.to_string().into_bytes())
 }
 
 /// The part of a list that is asked for, each job told as it is alone.
-pub fn listed(
+pub fn render_job_list(
     wire: &dyn Wire,
     answer: &Value,
-    page: &Page,
+    page: &PageQuery,
     told: impl Fn(&Value) -> Option<Value>,
 ) -> Result<Value, Broken> {
-    let Jobs { jobs, has_more } = wire.jobs(answer).ok_or_else(|| Broken("it has no jobs".into()))?;
+    let JobList { jobs, has_more } = wire.jobs(answer).ok_or_else(|| Broken("it has no jobs".into()))?;
     let jobs: Option<Vec<_>> = jobs.iter().map(told).collect();
-    Ok(page.cut(jobs.ok_or_else(unlike)?, has_more))
+    Ok(page.paginate(jobs.ok_or_else(invalid_job_error)?, has_more))
 }
 
-fn unlike() -> Broken {
+fn invalid_job_error() -> Broken {
     Broken("it is no job".into())
 }
 
 /// A job as `OpenAI` tells it: what the provider says, what the request said, and else what is said of nothing.
-fn job(said: Fields, answering: &Answering) -> Value {
+fn render_job(said: Fields, answering: &ResponseContext) -> Value {
     let mut told = json!({"id": "", "object": "fine_tuning.job", "created_at": answering.created, "error": null,
         "fine_tuned_model": null, "finished_at": null, "hyperparameters": {"n_epochs": AUTO}, "model": "",
         "organization_id": "", "result_files": [], "seed": 0, "status": "queued", "trained_tokens": null,
         "training_file": "", "validation_file": null, "integrations": [], "estimated_finish": null,
         "method": {"type": "supervised", "supervised": {}}});
     if let Some(told) = told.as_object_mut() {
-        told.extend(answering.echo.clone());
+        told.extend(answering.echoed_fields.clone());
         told.extend(said.into_iter().filter(|(_, value)| !value.is_null()));
         told.insert("provider".into(), answering.provider.into());
     }
@@ -267,24 +271,27 @@ fn job(said: Fields, answering: &Answering) -> Value {
 mod tests {
     use super::*;
 
-    fn page(query: &str, has_more: bool) -> Value {
+    fn paginate_sample_jobs(query: &str, has_more: bool) -> Value {
         let jobs = (1..=25).map(|id| json!({"id": format!("job {id}")})).collect();
-        Page::read(Operation::ListFinetunes, query).unwrap().cut(jobs, has_more)
+        PageQuery::parse(Operation::ListFinetunes, query).unwrap().paginate(jobs, has_more)
     }
 
     #[test]
-    fn a_page_begins_after_a_job_and_says_whether_more_follow() {
-        let first = page("", false);
+    fn page_starts_after_the_given_job_and_reports_has_more() {
+        let first = paginate_sample_jobs("", false);
         assert_eq!((first["data"].as_array().unwrap().len(), &first["has_more"]), (20, &true.into()));
-        let rest = page("limit=100&after=job%2020", false);
+        let rest = paginate_sample_jobs("limit=100&after=job%2020", false);
         assert_eq!((&rest["first_id"], &rest["last_id"]), (&"job 21".into(), &"job 25".into()));
         assert_eq!(rest["has_more"], false);
-        assert_eq!(page("after=job%2020", true)["has_more"], true);
+        assert_eq!(paginate_sample_jobs("after=job%2020", true)["has_more"], true);
         for end in ["after=job%2025", "after=gone"] {
-            assert_eq!((&page(end, true)["data"], &page(end, true)["has_more"]), (&json!([]), &false.into()));
+            assert_eq!(
+                (&paginate_sample_jobs(end, true)["data"], &paginate_sample_jobs(end, true)["has_more"]),
+                (&json!([]), &false.into())
+            );
         }
         for wrong in ["limit=0", "limit=101", "limit=x"] {
-            assert_eq!(Page::read(Operation::ListFinetunes, wrong).unwrap_err().path, "limit");
+            assert_eq!(PageQuery::parse(Operation::ListFinetunes, wrong).unwrap_err().path, "limit");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use memchr::memchr;
 
-use crate::translation::Refusal;
+use crate::translation::RequestError;
 
 /// A line that is longer than lines may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl std::fmt::Display for LineTooLong {
     }
 }
 
-impl From<LineTooLong> for Refusal {
+impl From<LineTooLong> for RequestError {
     fn from(fault: LineTooLong) -> Self {
         Self::new("file", fault.to_string())
     }

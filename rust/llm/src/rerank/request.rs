@@ -4,80 +4,80 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::{
-        request::{Fields, Refusal, array, body, needed, string},
-        response_context::Answering,
+        request::{Fields, RequestError, into_array, parse_body, take_required_string, take_string},
+        response_context::ResponseContext,
     },
-    translation::dropped::Lost,
+    translation::dropped::DroppedParams,
 };
 
 /// What is to be ranked.
 #[derive(Debug, Default)]
-pub struct Ranking {
+pub struct RerankRequest {
     pub model: String,
     pub query: String,
     pub documents: Vec<String>,
     /// How many of the best are wanted.
-    pub top: Option<Value>,
+    pub top_n: Option<Value>,
     /// The documents are to be told with their ranks.
-    pub returns: bool,
+    pub should_return_documents: bool,
     /// Everything else, of which a wire takes what it knows.
     pub fields: Fields,
 }
 
-impl Ranking {
-    pub fn read(json: &[u8]) -> Result<Self, Refusal> {
-        let mut fields = body(json)?;
-        let documents = array(fields.shift_remove("documents"), "documents")?;
+impl RerankRequest {
+    pub fn parse(json: &[u8]) -> Result<Self, RequestError> {
+        let mut fields = parse_body(json)?;
+        let documents = into_array(fields.shift_remove("documents"), "documents")?;
         if documents.is_empty() {
-            return Err(Refusal::new("documents", "must be an array of at least one text"));
+            return Err(RequestError::new("documents", "must be an array of at least one text"));
         }
         let top = fields.shift_remove("top_n").or_else(|| fields.shift_remove("top_k"));
         Ok(Self {
-            model: string(&mut fields, "model").unwrap_or_default(),
-            query: needed(&mut fields, "query", "$")?,
-            documents: documents.into_iter().enumerate().map(text).collect::<Result<_, _>>()?,
-            top: top.filter(|top| !top.is_null()),
-            returns: fields.shift_remove("return_documents") == Some(Value::Bool(true)),
+            model: take_string(&mut fields, "model").unwrap_or_default(),
+            query: take_required_string(&mut fields, "query", "$")?,
+            documents: documents.into_iter().enumerate().map(parse_document).collect::<Result<_, _>>()?,
+            top_n: top.filter(|top| !top.is_null()),
+            should_return_documents: fields.shift_remove("return_documents") == Some(Value::Bool(true)),
             fields,
         })
     }
 
-    pub fn into_lost(self) -> Lost {
-        let mut lost = Lost::default();
+    pub fn into_dropped_params(self) -> DroppedParams {
+        let mut lost = DroppedParams::default();
         self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| lost.add(key));
         lost
     }
 }
 
 /// A text, alone or in an object.
-fn text((at, value): (usize, Value)) -> Result<String, Refusal> {
-    let wrong = || Refusal::new(format!("documents[{at}]"), "must be a string, or an object with a `text`");
+fn parse_document((at, value): (usize, Value)) -> Result<String, RequestError> {
+    let wrong = || RequestError::new(format!("documents[{at}]"), "must be a string, or an object with a `text`");
     match value {
         Value::String(text) => Ok(text),
-        Value::Object(mut fields) => string(&mut fields, "text").filter(|_| fields.is_empty()).ok_or_else(wrong),
+        Value::Object(mut fields) => take_string(&mut fields, "text").filter(|_| fields.is_empty()).ok_or_else(wrong),
         _ => Err(wrong()),
     }
 }
 
 /// Where a document stood among those that were sent, and how well it answers.
-pub struct Ranked {
+pub struct RerankResponse {
     pub results: Vec<(u64, Value)>,
     /// What it cost, where the provider says so.
-    pub tokens: Option<u64>,
+    pub token_count: Option<u64>,
 }
 
-impl Ranked {
+impl RerankResponse {
     /// Under a pointer, by the names that a provider has for place and score.
-    pub fn found(answer: &Value, pointer: &str, (place, score): (&str, &str)) -> Option<Self> {
+    pub fn parse_results_at(answer: &Value, pointer: &str, (place, score): (&str, &str)) -> Option<Self> {
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
         let one = |item: &Value| Some((number(&item[place])?, item.get(score)?.clone()));
         let results = answer.pointer(pointer)?.as_array()?.iter().map(one).collect::<Option<_>>()?;
-        Some(Self { results, tokens: answer.pointer("/usage/total_tokens").and_then(Value::as_u64) })
+        Some(Self { results, token_count: answer.pointer("/usage/total_tokens").and_then(Value::as_u64) })
     }
 
     /// As the caller is told; the documents that were asked for stand in what the answer repeats.
-    pub fn told(self, answering: &Answering) -> Vec<u8> {
-        let documents = answering.echo.get(DOCUMENTS);
+    pub fn into_client_json(self, answering: &ResponseContext) -> Vec<u8> {
+        let documents = answering.echoed_fields.get(DOCUMENTS_KEY);
         let one = |(place, score): (u64, Value)| {
             let mut result = json!({"index": place, "relevance_score": score});
             if let Some(text) = usize::try_from(place).ok().and_then(|place| documents?.get(place)) {
@@ -86,9 +86,9 @@ impl Ranked {
             result
         };
         let results: Vec<_> = self.results.into_iter().map(one).collect();
-        let mut told = json!({"id": answering.name(), "model": answering.model,
+        let mut told = json!({"id": answering.generate_id(), "model": answering.model,
             "provider": answering.provider, "results": results});
-        if let Some(tokens) = self.tokens {
+        if let Some(tokens) = self.token_count {
             told["usage"] = json!({"total_tokens": tokens});
         }
         told.to_string().into_bytes()
@@ -96,26 +96,28 @@ impl Ranked {
 }
 
 /// Under which an answer finds the documents that it is to repeat.
-pub const DOCUMENTS: &str = "documents";
+pub const DOCUMENTS_KEY: &str = "documents";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_texts_alone_or_in_an_object() {
+    fn a_document_is_a_string_or_an_object_with_only_a_text() {
         let read = |documents: Value| {
-            Ranking::read(json!({"query": "q", "documents": documents, "top_k": 1}).to_string().as_bytes())
+            RerankRequest::parse(json!({"query": "q", "documents": documents, "top_k": 1}).to_string().as_bytes())
         };
         let ranking = read(json!(["a", {"text": "b"}])).unwrap();
-        assert_eq!((ranking.documents, ranking.top), (vec!["a".to_owned(), "b".to_owned()], Some(json!(1))));
+        assert_eq!((ranking.documents, ranking.top_n), (vec!["a".to_owned(), "b".to_owned()], Some(json!(1))));
         assert_eq!(read(json!([{"text": "b", "title": "t"}])).unwrap_err().path, "documents[0]");
         assert_eq!(read(json!([])).unwrap_err().path, "documents");
     }
 
     #[test]
-    fn a_rank_without_a_place_is_no_rank() {
-        let found = |answer: Value| Ranked::found(&answer, "/r", ("id", "score")).map(|ranked| ranked.results);
+    fn rejects_results_without_a_valid_index() {
+        let found = |answer: Value| {
+            RerankResponse::parse_results_at(&answer, "/r", ("id", "score")).map(|ranked| ranked.results)
+        };
         assert_eq!(found(json!({"r": [{"id": "1", "score": 0.5}]})), Some(vec![(1, json!(0.5))]));
         assert_eq!(found(json!({"r": [{"id": "x", "score": 0.5}]})), None);
     }

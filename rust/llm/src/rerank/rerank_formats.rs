@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::chat::providers::{Found, Wire, openai_chat};
 use crate::{
-    chat::request::Refusal,
-    rerank::request::{Ranked, Ranking},
+    chat::request::RequestError,
+    rerank::request::{RerankRequest, RerankResponse},
 };
 
 /// Whose way.
@@ -31,7 +31,7 @@ pub fn at_bedrock(model: &str) -> &'static Reranking {
 }
 
 impl Reranking {
-    fn body(self, ranking: &mut Ranking) -> Value {
+    fn body(self, ranking: &mut RerankRequest) -> Value {
         let query = std::mem::take(&mut ranking.query);
         let documents = std::mem::take(&mut ranking.documents);
         match self {
@@ -58,10 +58,10 @@ impl Reranking {
 }
 
 impl Wire for Reranking {
-    fn rank(&self, ranking: &mut Ranking) -> Result<Vec<u8>, Refusal> {
+    fn rank(&self, ranking: &mut RerankRequest) -> Result<Vec<u8>, RequestError> {
         let mut body = self.body(ranking);
         let (top, more) = self.names();
-        if let Some(count) = ranking.top.take() {
+        if let Some(count) = ranking.top_n.take() {
             body[top] = count;
         }
         for key in more {
@@ -72,15 +72,17 @@ impl Wire for Reranking {
         Ok(body.to_string().into_bytes())
     }
 
-    fn ranked(&self, answer: &Value) -> Option<Ranked> {
+    fn ranked(&self, answer: &Value) -> Option<RerankResponse> {
         match self {
-            Self::Voyage => Ranked::found(answer, "/data", ("index", "relevance_score")),
-            Self::Google => Ranked::found(answer, "/records", ("id", "score")),
-            Self::Amazon | Self::Cohere => Ranked::found(answer, "/results", ("index", "relevance_score")),
+            Self::Voyage => RerankResponse::parse_results_at(answer, "/data", ("index", "relevance_score")),
+            Self::Google => RerankResponse::parse_results_at(answer, "/records", ("id", "score")),
+            Self::Amazon | Self::Cohere => {
+                RerankResponse::parse_results_at(answer, "/results", ("index", "relevance_score"))
+            }
         }
     }
 
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 }

@@ -3,112 +3,115 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Length of the frame, length of its headers, checksum of both.
-const PRELUDE: usize = 12;
+const PRELUDE_BYTES: usize = 12;
 /// The checksum of the frame.
-const TRAILER: usize = 4;
+const CHECKSUM_BYTES: usize = 4;
 /// A header's value that is a string.
-const STRING: u8 = 7;
+const STRING_TYPE: u8 = 7;
 
 /// One frame, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// `:event-type`, or `:exception-type` where it is one.
-    pub name: String,
+    pub event_name: String,
     pub is_exception: bool,
     pub payload: Bytes,
 }
 
 /// Why a stream cannot be read on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    TooLong,
-    Checksum,
-    Header,
+pub enum FrameError {
+    InvalidLength,
+    ChecksumMismatch,
+    InvalidHeader,
 }
 
-impl Fault {
+impl FrameError {
     pub fn message(self) -> &'static str {
         match self {
-            Self::TooLong => "a frame of the stream is too long or too short",
-            Self::Checksum => "a frame of the stream has a wrong checksum",
-            Self::Header => "a frame of the stream has a header that cannot be read",
+            Self::InvalidLength => "a frame of the stream is too long or too short",
+            Self::ChecksumMismatch => "a frame of the stream has a wrong checksum",
+            Self::InvalidHeader => "a frame of the stream has a header that cannot be read",
         }
     }
 }
 
 /// Cuts a stream into frames.
 #[derive(Debug)]
-pub struct Frames {
-    limit: usize,
-    carry: BytesMut,
-    failed: bool,
+pub struct FrameDecoder {
+    max_frame_bytes: usize,
+    buffer: BytesMut,
+    has_failed: bool,
 }
 
-impl Frames {
-    pub fn new(limit: usize) -> Self {
-        Self { limit, carry: BytesMut::new(), failed: false }
+impl FrameDecoder {
+    pub fn new(max_frame_bytes: usize) -> Self {
+        Self { max_frame_bytes, buffer: BytesMut::new(), has_failed: false }
     }
 
-    pub fn push(&mut self, chunk: &[u8]) {
-        self.carry.extend_from_slice(chunk);
+    pub fn push_chunk(&mut self, chunk: &[u8]) {
+        self.buffer.extend_from_slice(chunk);
     }
 
     /// The next frame that is complete. After a fault there is none.
-    pub fn take(&mut self) -> Option<Result<Frame, Fault>> {
-        if self.failed {
+    pub fn next_frame(&mut self) -> Option<Result<Frame, FrameError>> {
+        if self.has_failed {
             return None;
         }
-        let frame = self.cut().transpose();
-        self.failed = matches!(frame, Some(Err(_)));
+        let frame = self.decode_frame().transpose();
+        self.has_failed = matches!(frame, Some(Err(_)));
         frame
     }
 
     /// Whether what is left is the beginning of a frame.
-    pub fn is_within(&self) -> bool {
-        !self.carry.is_empty()
+    pub fn has_partial_frame(&self) -> bool {
+        !self.buffer.is_empty()
     }
 
-    fn cut(&mut self) -> Result<Option<Frame>, Fault> {
-        let Some(prelude) = self.carry.first_chunk::<PRELUDE>() else { return Ok(None) };
-        if crc32(&prelude[..8]) != number(&prelude[8..]) {
-            return Err(Fault::Checksum);
+    fn decode_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(prelude) = self.buffer.first_chunk::<PRELUDE_BYTES>() else { return Ok(None) };
+        if crc32(&prelude[..8]) != read_u32(&prelude[8..]) {
+            return Err(FrameError::ChecksumMismatch);
         }
-        let (total, headers) = (number(&prelude[..4]) as usize, number(&prelude[4..8]) as usize);
-        if total > self.limit || total < PRELUDE + TRAILER || headers > total - PRELUDE - TRAILER {
-            return Err(Fault::TooLong);
+        let (total, headers) = (read_u32(&prelude[..4]) as usize, read_u32(&prelude[4..8]) as usize);
+        if total > self.max_frame_bytes
+            || total < PRELUDE_BYTES + CHECKSUM_BYTES
+            || headers > total - PRELUDE_BYTES - CHECKSUM_BYTES
+        {
+            return Err(FrameError::InvalidLength);
         }
-        if self.carry.len() < total {
+        if self.buffer.len() < total {
             return Ok(None);
         }
-        let mut frame = self.carry.split_to(total).freeze();
-        let sum = frame.split_off(total - TRAILER);
-        if crc32(&frame) != number(&sum) {
-            return Err(Fault::Checksum);
+        let mut frame = self.buffer.split_to(total).freeze();
+        let sum = frame.split_off(total - CHECKSUM_BYTES);
+        if crc32(&frame) != read_u32(&sum) {
+            return Err(FrameError::ChecksumMismatch);
         }
-        frame.advance(PRELUDE);
+        frame.advance(PRELUDE_BYTES);
         let payload = frame.split_off(headers);
-        let (name, is_exception) = read_name(&frame).ok_or(Fault::Header)?;
-        Ok(Some(Frame { name, is_exception, payload }))
+        let (name, is_exception) = read_event_name(&frame).ok_or(FrameError::InvalidHeader)?;
+        Ok(Some(Frame { event_name: name, is_exception, payload }))
     }
 }
 
 /// The name of what happened, from the headers.
-fn read_name(mut headers: &[u8]) -> Option<(String, bool)> {
+fn read_event_name(mut headers: &[u8]) -> Option<(String, bool)> {
     let mut found = (String::new(), false);
     while !headers.is_empty() {
         let (length, rest) = headers.split_first()?;
         let (key, rest) = rest.split_at_checked((*length).into())?;
         let (kind, rest) = rest.split_first()?;
-        let (value, rest) = value(*kind, rest)?;
+        let (value, rest) = split_header_value(*kind, rest)?;
         headers = rest;
-        if *kind == STRING && matches!(key, b":event-type" | b":exception-type" | b":error-code") {
+        if *kind == STRING_TYPE && matches!(key, b":event-type" | b":exception-type" | b":error-code") {
             found = (String::from_utf8_lossy(value).into_owned(), key != b":event-type");
         }
     }
     Some(found)
 }
 
-fn value(kind: u8, rest: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_header_value(kind: u8, rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = match kind {
         0 | 1 => 0,
         2 => 1,
@@ -116,7 +119,7 @@ fn value(kind: u8, rest: &[u8]) -> Option<(&[u8], &[u8])> {
         4 => 4,
         5 | 8 => 8,
         9 => 16,
-        6 | STRING => {
+        6 | STRING_TYPE => {
             let (length, rest) = rest.split_first_chunk::<2>()?;
             return rest.split_at_checked(u16::from_be_bytes(*length).into());
         }
@@ -125,11 +128,11 @@ fn value(kind: u8, rest: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length)
 }
 
-fn number(bytes: &[u8]) -> u32 {
+fn read_u32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-const TABLE: [u32; 256] = {
+const CRC32_TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut at = 0;
     while at < 256 {
@@ -147,22 +150,22 @@ const TABLE: [u32; 256] = {
 
 /// As zip and Ethernet have it.
 fn crc32(bytes: &[u8]) -> u32 {
-    let step = |sum: u32, byte: &u8| TABLE[((sum ^ u32::from(*byte)) & 0xFF) as usize] ^ (sum >> 8);
+    let step = |sum: u32, byte: &u8| CRC32_TABLE[((sum ^ u32::from(*byte)) & 0xFF) as usize] ^ (sum >> 8);
     !bytes.iter().fold(!0, step)
 }
 
 /// A frame as the service writes it.
-pub fn encode(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
+pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let mut headers = Vec::new();
     let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
     for (key, value) in [(named, name), (":content-type", "application/json"), (":message-type", kind)] {
         headers.push(key.len() as u8);
         headers.extend_from_slice(key.as_bytes());
-        headers.push(STRING);
+        headers.push(STRING_TYPE);
         headers.extend_from_slice(&(value.len() as u16).to_be_bytes());
         headers.extend_from_slice(value.as_bytes());
     }
-    let total = PRELUDE + headers.len() + payload.len() + TRAILER;
+    let total = PRELUDE_BYTES + headers.len() + payload.len() + CHECKSUM_BYTES;
     let mut frame = Vec::with_capacity(total);
     frame.extend_from_slice(&(total as u32).to_be_bytes());
     frame.extend_from_slice(&(headers.len() as u32).to_be_bytes());
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
 
     /// The vectors of the AWS SDKs that are good: without headers, with one of each type, and an error.
-    const PUBLISHED: [&[u8]; 9] = [
+    const VALID_VECTORS: [&[u8]; 9] = [
         b"\x00\x00\x00\x10\x00\x00\x00\x00\x05\xc2H\xeb}\x98\xc8\xff",
         b"\x00\x00\x00\x17\x00\x00\x00\x07)\x86\x01X\x04byte\x02\xff\xc2\xf8i\xdc",
         b"\x00\x00\x00\x19\x00\x00\x00\tq\x0e\x92>\x05short\x03\xff\xff\xb2|\xb6\xcc",
@@ -193,62 +196,65 @@ mod tests {
           \x0b:error-code\x07\x00\x04code\x0e:error-message\x07\x00\x07message\x6b\x6c\xea\x3d",
     ];
     /// And those that are broken: a payload, a header, the length of the headers.
-    const BROKEN: [&[u8]; 3] = [
+    const CORRUPT_VECTORS: [&[u8]; 3] = [
         b"\x00\x00\x00\x1d\x00\x00\x00\x00\xfdR\x8cZ{'foo':'bar'\x8d\xc3e96",
         b"\x00\x00\x00=\x00\x00\x00 \x07\xfd\x83\x96\x0ccontent+type\x07\x00\x10application/json{'foo':'bar'}\x8d\x9c\x08\xb1",
         b"\x00\x00\x00=\xFF\x00\x01\x02\x07\xfd\x83\x96\x0ccontent-type\x07\x00\x10application/json{'foo':'bar'}\x8d\x9c\x08\xb1",
     ];
 
     #[test]
-    fn the_published_vectors_are_read_and_the_broken_ones_are_not() {
-        let mut frames = Frames::new(1024);
-        frames.push(&PUBLISHED.concat());
-        for at in 0..PUBLISHED.len() {
-            let frame = frames.take().unwrap().unwrap();
+    fn decodes_valid_test_vectors_and_rejects_corrupt_ones() {
+        let mut frames = FrameDecoder::new(1024);
+        frames.push_chunk(&VALID_VECTORS.concat());
+        for at in 0..VALID_VECTORS.len() {
+            let frame = frames.next_frame().unwrap().unwrap();
             let payload = if matches!(at, 5 | 6) { "{'foo':'bar'}" } else { "" };
             let name = if at == 8 { "code" } else { "" };
-            assert_eq!((&*frame.payload, &*frame.name, frame.is_exception), (payload.as_bytes(), name, at == 8));
+            assert_eq!((&*frame.payload, &*frame.event_name, frame.is_exception), (payload.as_bytes(), name, at == 8));
         }
-        assert!(frames.take().is_none() && !frames.is_within());
-        for vector in BROKEN {
-            let mut frames = Frames::new(usize::MAX);
-            frames.push(vector);
-            assert!(matches!(frames.take(), Some(Err(_))), "{vector:?}");
+        assert!(frames.next_frame().is_none() && !frames.has_partial_frame());
+        for vector in CORRUPT_VECTORS {
+            let mut frames = FrameDecoder::new(usize::MAX);
+            frames.push_chunk(vector);
+            assert!(matches!(frames.next_frame(), Some(Err(_))), "{vector:?}");
         }
     }
 
     #[test]
-    fn frames_are_found_however_they_were_cut() {
-        let bytes =
-            [encode("event", "messageStart", b"{}"), encode("exception", "throttlingException", b"{\"a\":1}")].concat();
+    fn decodes_frames_from_chunks_of_any_size() {
+        let bytes = [
+            encode_frame("event", "messageStart", b"{}"),
+            encode_frame("exception", "throttlingException", b"{\"a\":1}"),
+        ]
+        .concat();
         for size in 1..bytes.len() {
-            let mut frames = Frames::new(1024);
+            let mut frames = FrameDecoder::new(1024);
             let mut found = Vec::new();
             for chunk in bytes.chunks(size) {
-                frames.push(chunk);
-                found.extend(std::iter::from_fn(|| frames.take()).map(|frame| frame.unwrap().name));
+                frames.push_chunk(chunk);
+                found.extend(std::iter::from_fn(|| frames.next_frame()).map(|frame| frame.unwrap().event_name));
             }
             assert_eq!(found, ["messageStart", "throttlingException"], "{size}");
         }
     }
 
     #[test]
-    fn a_flipped_bit_anywhere_is_noticed() {
-        let good = encode("event", "metadata", b"{\"usage\":1}");
+    fn detects_any_flipped_bit() {
+        let good = encode_frame("event", "metadata", b"{\"usage\":1}");
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 4;
-            let mut frames = Frames::new(1 << 20);
-            frames.push(&bad);
-            assert!(!matches!(frames.take(), Some(Ok(_))), "{at}");
+            let mut frames = FrameDecoder::new(1 << 20);
+            frames.push_chunk(&bad);
+            assert!(!matches!(frames.next_frame(), Some(Ok(_))), "{at}");
         }
     }
 
     #[test]
-    fn a_frame_of_any_length_is_bounded() {
-        let mut frames = Frames::new(64);
-        frames.push(&encode("event", "metadata", &[b' '; 100]));
-        assert_eq!(frames.take(), Some(Err(Fault::TooLong)));
-        assert_eq!(frames.take(), None);
+    fn rejects_a_frame_above_the_limit() {
+        let mut frames = FrameDecoder::new(64);
+        frames.push_chunk(&encode_frame("event", "metadata", &[b' '; 100]));
+        assert_eq!(frames.next_frame(), Some(Err(FrameError::InvalidLength)));
+        assert_eq!(frames.next_frame(), None);
     }
 }

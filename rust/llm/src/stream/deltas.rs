@@ -11,59 +11,59 @@ use crate::{
 };
 
 /// More than this is not kept: what is beyond is counted in proportion.
-const MOST: usize = 8 * 1024;
+const MAX_BUFFERED_BYTES: usize = 8 * 1024;
 
-static DELTA: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"delta\""));
-static TEXT: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"text\""));
-static ARGUMENTS: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"arguments\""));
+static DELTA_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"delta\""));
+static TEXT_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"text\""));
+static ARGUMENTS_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"arguments\""));
 
 /// The text of the deltas, one behind the other, with the escapes of their JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deltas {
-    is_legacy: bool,
-    escaped: Vec<u8>,
-    beyond: usize,
+pub struct DeltaText {
+    is_legacy_completion: bool,
+    escaped_text: Vec<u8>,
+    overflow_bytes: usize,
 }
 
-impl Deltas {
-    pub(crate) fn of(operation: Operation) -> Self {
+impl DeltaText {
+    pub(crate) fn for_operation(operation: Operation) -> Self {
         // Legacy completions have no deltas: each piece is a choice with its text.
-        Self { is_legacy: operation == Operation::Complete, escaped: Vec::new(), beyond: 0 }
+        Self { is_legacy_completion: operation == Operation::Complete, escaped_text: Vec::new(), overflow_bytes: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.escaped.is_empty()
+        self.escaped_text.is_empty()
     }
 
     /// How long all of it was, in bytes.
-    pub fn length(&self) -> usize {
-        self.escaped.len() + self.beyond
+    pub fn total_bytes(&self) -> usize {
+        self.escaped_text.len() + self.overflow_bytes
     }
 
     /// What was kept, as a reader sees it.
-    pub fn text(&self) -> String {
-        let literal = [b"\"", self.escaped.as_slice(), b"\""].concat();
-        unescape(&literal).unwrap_or_else(|| String::from_utf8_lossy(&self.escaped).into_owned())
+    pub fn buffered_text(&self) -> String {
+        let literal = [b"\"", self.escaped_text.as_slice(), b"\""].concat();
+        unescape(&literal).unwrap_or_else(|| String::from_utf8_lossy(&self.escaped_text).into_owned())
     }
 
     /// How many tokens there are of all, if there are so many of what was kept.
-    pub fn in_proportion(&self, tokens: usize) -> usize {
-        tokens * self.length() / self.escaped.len().max(1)
+    pub fn extrapolate_tokens(&self, tokens: usize) -> usize {
+        tokens * self.total_bytes() / self.escaped_text.len().max(1)
     }
 
     /// Takes the text out of whole events. Quotes within JSON strings are escaped, so keys are not found in text.
-    pub(crate) fn take(&mut self, events: &[u8]) {
-        let (key, length) = if self.is_legacy { (&TEXT, 6) } else { (&DELTA, 7) };
+    pub(crate) fn read_events(&mut self, events: &[u8]) {
+        let (key, length) = if self.is_legacy_completion { (&TEXT_KEY, 6) } else { (&DELTA_KEY, 7) };
         for at in key.find_iter(events) {
             match value_start(events, at + length) {
-                Some((at, b'"')) => self.push(string_literal_at(events, at)),
-                Some((at, b'{')) => self.take_object(events, at),
+                Some((at, b'"')) => self.append_literal(string_literal_at(events, at)),
+                Some((at, b'{')) => self.read_delta_object(events, at),
                 _ => (),
             }
         }
     }
 
-    fn take_object(&mut self, events: &[u8], at: usize) {
+    fn read_delta_object(&mut self, events: &[u8], at: usize) {
         // Of a broken one counts what stands before the fault.
         let _ = for_each_field_from(events, at, |key, at| {
             let value = &events[at];
@@ -72,29 +72,29 @@ impl Deltas {
                     b"content" | b"text" | b"refusal" | b"reasoning" | b"reasoning_content" | b"thinking"
                     | b"partial_json",
                     Some(b'"'),
-                ) => self.push(value),
-                (b"tool_calls" | b"function_call", Some(b'[' | b'{')) => self.take_arguments(value),
+                ) => self.append_literal(value),
+                (b"tool_calls" | b"function_call", Some(b'[' | b'{')) => self.read_tool_arguments(value),
                 _ => (),
             }
             Ok(())
         });
     }
 
-    fn take_arguments(&mut self, calls: &[u8]) {
-        for at in ARGUMENTS.find_iter(calls) {
+    fn read_tool_arguments(&mut self, calls: &[u8]) {
+        for at in ARGUMENTS_KEY.find_iter(calls) {
             if let Some((at, b'"')) = value_start(calls, at + 11) {
-                self.push(string_literal_at(calls, at));
+                self.append_literal(string_literal_at(calls, at));
             }
         }
     }
 
-    fn push(&mut self, literal: &[u8]) {
+    fn append_literal(&mut self, literal: &[u8]) {
         let text = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();
         // Once something was left out everything is, or an escape may lose its second half.
-        if self.beyond == 0 && self.escaped.len() + text.len() <= MOST {
-            self.escaped.extend_from_slice(text);
+        if self.overflow_bytes == 0 && self.escaped_text.len() + text.len() <= MAX_BUFFERED_BYTES {
+            self.escaped_text.extend_from_slice(text);
         } else {
-            self.beyond += text.len();
+            self.overflow_bytes += text.len();
         }
     }
 }

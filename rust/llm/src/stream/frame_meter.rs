@@ -3,8 +3,8 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::{
-    aws_event_stream::{Frame, Frames},
-    meter::Metered,
+    aws_event_stream::{Frame, FrameDecoder},
+    meter::StreamSummary,
 };
 use crate::{
     api_format::ApiFormat,
@@ -13,38 +13,38 @@ use crate::{
 };
 
 /// A frame that is longer is none of Bedrock's.
-const MAX_FRAME: usize = 16 * 1024 * 1024;
+const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 
 /// Reads a stream of frames, in chunks of any size.
 #[derive(Debug)]
 pub struct FrameMeter {
-    frames: Frames,
+    decoder: FrameDecoder,
     counts: Counts,
     model: Option<String>,
-    terminated: bool,
-    error_event: bool,
+    is_terminated: bool,
+    has_error_event: bool,
 }
 
 impl Default for FrameMeter {
     fn default() -> Self {
-        let frames = Frames::new(MAX_FRAME);
-        Self { frames, counts: Counts::default(), model: None, terminated: false, error_event: false }
+        let frames = FrameDecoder::new(MAX_FRAME_BYTES);
+        Self { decoder: frames, counts: Counts::default(), model: None, is_terminated: false, has_error_event: false }
     }
 }
 
 impl FrameMeter {
     /// Takes the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) {
-        self.frames.push(chunk);
+        self.decoder.push_chunk(chunk);
         // What is no frame is for its reader to refuse.
-        while let Some(Ok(frame)) = self.frames.take() {
-            self.look(&frame);
+        while let Some(Ok(frame)) = self.decoder.next_frame() {
+            self.read_frame(&frame);
         }
     }
 
     /// Whether the bytes so far end in the middle of a frame.
-    pub fn is_within(&self) -> bool {
-        self.frames.is_within()
+    pub fn has_partial_frame(&self) -> bool {
+        self.decoder.has_partial_frame()
     }
 
     /// Whether the provider has said what it cost.
@@ -53,26 +53,26 @@ impl FrameMeter {
     }
 
     /// The stream is over.
-    pub fn finish(self) -> Metered {
-        Metered {
+    pub fn finish(self) -> StreamSummary {
+        StreamSummary {
             usage: self.counts.settle(ApiFormat::Bedrock),
-            terminated: self.terminated,
-            finished: self.terminated,
-            error_event: self.error_event,
+            is_terminated: self.is_terminated,
+            has_finish_reasons: self.is_terminated,
+            has_error_event: self.has_error_event,
             model: self.model,
             deltas: None,
-            begun: None,
+            background_response_id: None,
         }
     }
 
-    fn look(&mut self, frame: &Frame) {
-        match frame.name.as_str() {
-            _ if frame.is_exception => self.error_event = true,
-            "messageStop" => self.terminated = true,
-            "metadata" => self.read(&frame.payload),
+    fn read_frame(&mut self, frame: &Frame) {
+        match frame.event_name.as_str() {
+            _ if frame.is_exception => self.has_error_event = true,
+            "messageStop" => self.is_terminated = true,
+            "metadata" => self.read_event(&frame.payload),
             "chunk" => {
-                if let Some(event) = inner(&frame.payload) {
-                    self.read(&event);
+                if let Some(event) = decode_chunk_event(&frame.payload) {
+                    self.read_event(&event);
                 }
             }
             _ => (),
@@ -80,17 +80,17 @@ impl FrameMeter {
     }
 
     /// Reads what an event says of its cost and of the end; of a broken one, what stands before the fault.
-    fn read(&mut self, event: &[u8]) {
+    fn read_event(&mut self, event: &[u8]) {
         let _ = for_each_field(event, |key, at| {
             let value = &event[at];
             match key {
                 b"usage" => self.counts.read(value),
-                b"message" => self.read(value),
+                b"message" => self.read_event(value),
                 b"model" if self.model.is_none() => self.model = unescape(value),
-                b"type" => self.terminated |= value == b"\"message_stop\"",
+                b"type" => self.is_terminated |= value == b"\"message_stop\"",
                 // The last event of every vendor's models has it.
                 b"amazon-bedrock-invocationMetrics" => {
-                    self.terminated = true;
+                    self.is_terminated = true;
                     self.counts.read(value);
                 }
                 _ => (),
@@ -101,7 +101,7 @@ impl FrameMeter {
 }
 
 /// The event that a chunk brings.
-fn inner(payload: &[u8]) -> Option<Vec<u8>> {
+fn decode_chunk_event(payload: &[u8]) -> Option<Vec<u8>> {
     let mut found = None;
     let _ = for_each_field(payload, |key, at| {
         if key == b"bytes" {
@@ -115,39 +115,40 @@ fn inner(payload: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::aws_event_stream::encode;
+    use crate::stream::aws_event_stream::encode_frame;
 
-    fn metered(bytes: &[u8], size: usize) -> Metered {
+    fn meter_stream(bytes: &[u8], size: usize) -> StreamSummary {
         let mut meter = FrameMeter::default();
         bytes.chunks(size).for_each(|chunk| meter.feed(chunk));
         meter.finish()
     }
 
     #[test]
-    fn what_a_conversation_cost_is_read_however_its_frames_were_cut() {
+    fn reads_converse_usage_from_chunks_of_any_size() {
         let usage = br#"{"usage":{"inputTokens":7,"outputTokens":5,"totalTokens":15,"cacheReadInputTokens":3}}"#;
-        let stop = encode("event", "messageStop", br#"{"stopReason":"end_turn"}"#);
-        let bytes = [stop, encode("event", "metadata", usage)].concat();
+        let stop = encode_frame("event", "messageStop", br#"{"stopReason":"end_turn"}"#);
+        let bytes = [stop, encode_frame("event", "metadata", usage)].concat();
         for size in [1, 7, 4096] {
-            let found = metered(&bytes, size);
+            let found = meter_stream(&bytes, size);
             let usage = found.usage.unwrap();
             assert_eq!((usage.input, usage.cache_read, usage.output, usage.total()), (7, 3, 5, 15));
-            assert!(found.terminated && !found.error_event);
+            assert!(found.is_terminated && !found.has_error_event);
         }
     }
 
     #[test]
-    fn what_claude_says_in_chunks_is_read_too() {
-        let chunk =
-            |event: &str| encode("event", "chunk", format!("{{\"bytes\":\"{}\"}}", STANDARD.encode(event)).as_bytes());
+    fn reads_claude_events_in_chunk_frames() {
+        let chunk = |event: &str| {
+            encode_frame("event", "chunk", format!("{{\"bytes\":\"{}\"}}", STANDARD.encode(event)).as_bytes())
+        };
         let start =
             r#"{"type":"message_start","message":{"model":"claude","usage":{"input_tokens":9,"output_tokens":1}}}"#;
         let delta = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":4}}"#;
         let bytes = [chunk(start), chunk(delta), chunk(r#"{"type":"message_stop"}"#)].concat();
-        let found = metered(&bytes, 5);
-        assert_eq!((found.usage.unwrap().total(), found.terminated), (13, true));
+        let found = meter_stream(&bytes, 5);
+        assert_eq!((found.usage.unwrap().total(), found.is_terminated), (13, true));
         assert_eq!(found.model.as_deref(), Some("claude"));
-        let failed = metered(&encode("exception", "throttlingException", b"{}"), 64);
-        assert!(failed.error_event && !failed.terminated);
+        let failed = meter_stream(&encode_frame("exception", "throttlingException", b"{}"), 64);
+        assert!(failed.has_error_event && !failed.is_terminated);
     }
 }

@@ -1,76 +1,76 @@
 //! Reads how a stream ends that is told item by item of one array, as Google's is to who does not ask for events.
 
 /// No key that is looked for is longer.
-const LONGEST_KEY: usize = 16;
+const MAX_KEY_BYTES: usize = 16;
 
 /// Reads such a stream, in chunks of any size, and keeps nothing of it.
 #[derive(Debug, Default)]
 pub struct ItemMeter {
     depth: u32,
     /// The beginning of the last string, which is a key if a colon follows.
-    text: Vec<u8>,
-    place: Place,
-    told: bool,
-    failed: bool,
+    string_prefix: Vec<u8>,
+    lexer_state: LexerState,
+    has_end_reason: bool,
+    has_error_item: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LexerState {
     #[default]
-    Outside,
+    OutsideString,
     InString,
     /// Behind a backslash.
-    Escaped,
+    AfterBackslash,
 }
 
 impl ItemMeter {
     /// Takes the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) {
         for byte in chunk {
-            match (self.place, byte) {
-                (Place::Outside, byte) => self.step(*byte),
-                (Place::InString, b'"') => self.place = Place::Outside,
-                (Place::InString, b'\\') => self.place = Place::Escaped,
-                (Place::InString, byte) => self.keep(*byte),
-                (Place::Escaped, byte) => {
-                    self.place = Place::InString;
-                    self.keep(*byte);
+            match (self.lexer_state, byte) {
+                (LexerState::OutsideString, byte) => self.read_outside_string(*byte),
+                (LexerState::InString, b'"') => self.lexer_state = LexerState::OutsideString,
+                (LexerState::InString, b'\\') => self.lexer_state = LexerState::AfterBackslash,
+                (LexerState::InString, byte) => self.append_to_string_prefix(*byte),
+                (LexerState::AfterBackslash, byte) => {
+                    self.lexer_state = LexerState::InString;
+                    self.append_to_string_prefix(*byte);
                 }
             }
         }
     }
 
     /// Whether an item has said how the answer ended, or that it failed.
-    pub fn is_told(&self) -> bool {
-        self.told || self.failed
+    pub fn has_ended(&self) -> bool {
+        self.has_end_reason || self.has_error_item
     }
 
     /// Whether an item is an error.
     pub fn has_failed(&self) -> bool {
-        self.failed
+        self.has_error_item
     }
 
-    fn step(&mut self, byte: u8) {
+    fn read_outside_string(&mut self, byte: u8) {
         match byte {
             b'"' => {
-                self.text.clear();
-                self.place = Place::InString;
+                self.string_prefix.clear();
+                self.lexer_state = LexerState::InString;
             }
             b'{' | b'[' => self.depth += 1,
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-            b':' => match (self.depth, &self.text[..]) {
-                (2, b"error") => self.failed = true,
+            b':' => match (self.depth, &self.string_prefix[..]) {
+                (2, b"error") => self.has_error_item = true,
                 // What was refused as a whole says so of the prompt. Of others its ratings may stand there, before the answer.
-                (3, b"blockReason") | (4, b"finishReason") => self.told = true,
+                (3, b"blockReason") | (4, b"finishReason") => self.has_end_reason = true,
                 _ => (),
             },
             _ => (),
         }
     }
 
-    fn keep(&mut self, byte: u8) {
-        if self.text.len() < LONGEST_KEY {
-            self.text.push(byte);
+    fn append_to_string_prefix(&mut self, byte: u8) {
+        if self.string_prefix.len() < MAX_KEY_BYTES {
+            self.string_prefix.push(byte);
         }
     }
 }
@@ -81,16 +81,16 @@ mod tests {
 
     use super::*;
 
-    fn read(chunks: &[&[u8]]) -> (bool, bool) {
+    fn meter_chunks(chunks: &[&[u8]]) -> (bool, bool) {
         let mut meter = ItemMeter::default();
         for chunk in chunks {
             meter.feed(chunk);
         }
-        (meter.is_told(), meter.has_failed())
+        (meter.has_ended(), meter.has_failed())
     }
 
     #[test]
-    fn an_answer_has_ended_where_an_item_says_how() {
+    fn detects_the_item_that_ends_the_response() {
         for (items, expected) in [
             (r#"[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]},"#, (false, false)),
             (r#"[{"candidates":[{"content":{}}]},{"candidates":[{"finishReason":"STOP"}]}]"#, (true, false)),
@@ -109,7 +109,7 @@ mod tests {
             (r#"[{"candidates":[{"text":"error"}]},{"finishReasons":[1]}]"#, (false, false)),
             ("", (false, false)),
         ] {
-            assert_eq!(read(&[items.as_bytes()]), expected, "{items}");
+            assert_eq!(meter_chunks(&[items.as_bytes()]), expected, "{items}");
         }
     }
 
@@ -119,14 +119,14 @@ mod tests {
             let last = if end { r#","finishReason":"STOP"}]}]"# } else { "}]}]" };
             let items = [r#"[{"candidates":[{"content":{"parts":[{"text":"a \" \\"}]}"#, last].concat();
             let (one, two) = items.as_bytes().split_at(at.min(items.len()));
-            prop_assert_eq!(read(&[one, two]), (end, false));
+            prop_assert_eq!(meter_chunks(&[one, two]), (end, false));
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut meter = ItemMeter::default();
             meter.feed(&bytes);
-            prop_assert!(meter.text.len() <= LONGEST_KEY);
+            prop_assert!(meter.string_prefix.len() <= MAX_KEY_BYTES);
         }
     }
 }

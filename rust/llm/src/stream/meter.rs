@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::{choices::Choices, deltas::Deltas, sse};
+use super::{choices::ChoiceTracker, deltas::DeltaText, sse};
 use crate::{
     api_format::ApiFormat,
     json::scan::{for_each_field, unescape},
@@ -13,22 +13,22 @@ use crate::{
 };
 
 /// An event that does not end within this many bytes keeps its second half only: usage stands at the end.
-const MAX_CARRY: usize = 128 * 1024;
+const MAX_CARRY_BYTES: usize = 128 * 1024;
 
 /// So many events at the start of a stream are read for the model's name.
-const MODEL_LOOKS: u8 = 4;
+const MAX_MODEL_EVENTS: u8 = 4;
 
-static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
-static ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
-static DONE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
-static RESPONSE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response."));
-static USAGE_METADATA: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usageMetadata\""));
-static FINISH_REASON: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finishReason\""));
-static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
-static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
+static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static ERROR_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
+static DONE_MARKER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
+static RESPONSE_TYPE_PREFIX: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response."));
+static USAGE_METADATA_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usageMetadata\""));
+static FINISH_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finishReason\""));
+static BLOCK_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
+static MESSAGE_STOP_TYPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
 /// The types of the events with which images, speech and transcripts end.
-static MEDIA_ENDS: LazyLock<[Finder; 4]> = LazyLock::new(|| {
+static MEDIA_END_TYPES: LazyLock<[Finder; 4]> = LazyLock::new(|| {
     [
         b"\"image_generation.completed\"".as_slice(),
         b"\"image_edit.completed\"",
@@ -41,94 +41,94 @@ static MEDIA_ENDS: LazyLock<[Finder; 4]> = LazyLock::new(|| {
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
 #[derive(Debug)]
 pub struct Meter {
-    dialect: ApiFormat,
+    api_format: ApiFormat,
     /// The beginning of an event whose end has not come yet.
     carry: Vec<u8>,
     counts: Counts,
     /// Only where somebody will count, and until the provider has.
-    deltas: Option<Deltas>,
+    deltas: Option<DeltaText>,
     model: Option<String>,
-    looks: u8,
-    media: Media,
+    searched_events: u8,
+    stream_kind: StreamKind,
     /// The event whose end has not come is the last one, and the place that says so may be gone.
-    ending: bool,
-    choices: Choices,
-    terminated: bool,
-    error_event: bool,
-    begun: Option<String>,
+    is_last_event_pending: bool,
+    choices: ChoiceTracker,
+    is_terminated: bool,
+    has_error_event: bool,
+    background_response_id: Option<String>,
 }
 
 /// Whether a stream is one of images, of speech, or of a transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Media {
-    None,
-    Some,
+enum StreamKind {
+    Text,
+    Media,
 }
 
 /// What a stream turned out to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Metered {
+pub struct StreamSummary {
     pub usage: Option<Usage>,
     /// The event that ends a good stream was there.
-    pub terminated: bool,
+    pub is_terminated: bool,
     /// Every choice said why it ended. Some providers send no event after that.
-    pub finished: bool,
+    pub has_finish_reasons: bool,
     /// The provider said within the stream that it failed.
-    pub error_event: bool,
+    pub has_error_event: bool,
     /// The model as the provider names it.
     pub model: Option<String>,
     /// What there is to count where usage is none.
-    pub deltas: Option<Deltas>,
+    pub deltas: Option<DeltaText>,
     /// The id of a response that goes on in the background, wherever its stream ends.
-    pub begun: Option<String>,
+    pub background_response_id: Option<String>,
 }
 
 impl Meter {
-    pub fn new(dialect: ApiFormat) -> Self {
+    pub fn new(api_format: ApiFormat) -> Self {
         Self {
-            dialect,
+            api_format,
             carry: Vec::new(),
             counts: Counts::default(),
             deltas: None,
             model: None,
-            looks: 0,
-            media: Media::None,
-            ending: false,
-            choices: Choices::default(),
-            terminated: false,
-            error_event: false,
-            begun: None,
+            searched_events: 0,
+            stream_kind: StreamKind::Text,
+            is_last_event_pending: false,
+            choices: ChoiceTracker::default(),
+            is_terminated: false,
+            has_error_event: false,
+            background_response_id: None,
         }
     }
 
     /// One that knows the ends of this operation's streams.
-    pub fn of(dialect: ApiFormat, operation: Operation) -> Self {
-        let media = if operation.ends_by_type() { Media::Some } else { Media::None };
-        Self { media, ..Self::new(dialect) }
+    pub fn for_operation(dialect: ApiFormat, operation: Operation) -> Self {
+        let stream_kind = if operation.has_typed_terminal_event() { StreamKind::Media } else { StreamKind::Text };
+        Self { stream_kind, ..Self::new(dialect) }
     }
 
     /// One that keeps the text of the answer until the provider says what it cost.
-    pub fn counting(dialect: ApiFormat, operation: Operation) -> Self {
-        Self { deltas: Some(Deltas::of(operation)), ..Self::of(dialect, operation) }
+    pub fn with_deltas(dialect: ApiFormat, operation: Operation) -> Self {
+        Self { deltas: Some(DeltaText::for_operation(operation)), ..Self::for_operation(dialect, operation) }
     }
 
     /// Takes the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) {
-        if self.carry.is_empty() && sse::ends_event(chunk) {
-            return self.look(chunk);
+        if self.carry.is_empty() && sse::ends_with_blank_line(chunk) {
+            return self.process_events(chunk);
         }
         let seam = self.carry.len().saturating_sub(3);
         self.carry.extend_from_slice(chunk);
-        if let Some(end) = sse::last_end(&self.carry[seam..]) {
+        if let Some(end) = sse::last_event_end(&self.carry[seam..]) {
             let rest = self.carry.split_off(seam + end);
             let whole = std::mem::replace(&mut self.carry, rest);
-            self.terminated |= self.ending;
-            self.look(&whole);
+            self.is_terminated |= self.is_last_event_pending;
+            self.process_events(&whole);
         }
-        if self.carry.len() > MAX_CARRY {
-            let is_of_response = || self.dialect == ApiFormat::OpenAi && ends_response(&self.carry);
-            self.ending |= self.ends_media(&self.carry) || is_of_response();
-            let cut = self.carry.len() - MAX_CARRY / 2;
+        if self.carry.len() > MAX_CARRY_BYTES {
+            let is_of_response = || self.api_format == ApiFormat::OpenAi && has_response_end(&self.carry);
+            self.is_last_event_pending |= self.has_media_end(&self.carry) || is_of_response();
+            let cut = self.carry.len() - MAX_CARRY_BYTES / 2;
             self.carry.splice(..cut, *b"data:");
         }
     }
@@ -139,53 +139,54 @@ impl Meter {
     }
 
     /// How many bytes have come of an event whose end has not; of a very long one, how many are kept.
-    pub fn incomplete(&self) -> usize {
+    pub fn incomplete_bytes(&self) -> usize {
         self.carry.len()
     }
 
     /// Whether the event that ends a good stream has passed.
-    pub fn terminated(&self) -> bool {
-        self.terminated
+    pub fn is_terminated(&self) -> bool {
+        self.is_terminated
     }
 
     /// Whether a stream that ends here broke off: with an error on its way, or well but too early.
-    pub fn is_cut(&self, is_error: bool, ends_with_event: bool) -> bool {
-        let is_told =
-            self.terminated || self.error_event || (self.choices.have_ended() && !is_error && self.carry.is_empty());
+    pub fn is_truncated(&self, is_error: bool, ends_with_event: bool) -> bool {
+        let is_told = self.is_terminated
+            || self.has_error_event
+            || (self.choices.have_all_finished() && !is_error && self.carry.is_empty());
         !is_told && (is_error || ends_with_event)
     }
 
     /// The stream is over. An event without its blank line counts too: some providers end so.
-    pub fn finish(mut self) -> Metered {
+    pub fn finish(mut self) -> StreamSummary {
         let rest = std::mem::take(&mut self.carry);
         let is_whole = rest.is_empty();
-        self.look(&rest);
-        Metered {
-            usage: self.counts.settle(self.dialect),
-            terminated: self.terminated,
-            finished: self.choices.have_ended() && is_whole,
-            error_event: self.error_event,
+        self.process_events(&rest);
+        StreamSummary {
+            usage: self.counts.settle(self.api_format),
+            is_terminated: self.is_terminated,
+            has_finish_reasons: self.choices.have_all_finished() && is_whole,
+            has_error_event: self.has_error_event,
             model: self.model,
             deltas: self.deltas,
-            begun: self.begun,
+            background_response_id: self.background_response_id,
         }
     }
 
-    fn look(&mut self, events: &[u8]) {
+    fn process_events(&mut self, events: &[u8]) {
         if let Some(deltas) = &mut self.deltas {
-            deltas.take(events);
+            deltas.read_events(events);
         }
-        if self.dialect == ApiFormat::OpenAi {
-            self.choices.look(events);
+        if self.api_format == ApiFormat::OpenAi {
+            self.choices.read_events(events);
         }
-        if !self.wants_model() && !self.notable(events) {
+        if !self.needs_model() && !self.may_have_metadata(events) {
             return;
         }
-        for event in sse::split(events) {
-            if let Some(data) = sse::data(event)
-                && (self.notable(&data) || self.wants_model())
+        for event in sse::split_events(events) {
+            if let Some(data) = sse::event_data(event)
+                && (self.may_have_metadata(&data) || self.needs_model())
             {
-                self.read(&data);
+                self.read_event(&data);
             }
         }
         if self.counts.is_seen() {
@@ -193,61 +194,63 @@ impl Meter {
         }
     }
 
-    fn wants_model(&self) -> bool {
-        self.model.is_none() && self.looks < MODEL_LOOKS
+    fn needs_model(&self) -> bool {
+        self.model.is_none() && self.searched_events < MAX_MODEL_EVENTS
     }
 
     /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
-    fn notable(&self, bytes: &[u8]) -> bool {
-        let is_terminal = match self.dialect {
-            ApiFormat::OpenAi => DONE.find(bytes).is_some() || tells_of_response(bytes) || self.ends_media(bytes),
-            ApiFormat::Anthropic => STOP.find(bytes).is_some(),
-            ApiFormat::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
+    fn may_have_metadata(&self, bytes: &[u8]) -> bool {
+        let is_terminal = match self.api_format {
+            ApiFormat::OpenAi => {
+                DONE_MARKER.find(bytes).is_some() || has_response_end_or_item(bytes) || self.has_media_end(bytes)
+            }
+            ApiFormat::Anthropic => MESSAGE_STOP_TYPE.find(bytes).is_some(),
+            ApiFormat::Gemini => has_finish_or_block_reason(bytes) || USAGE_METADATA_KEY.find(bytes).is_some(),
             ApiFormat::Bedrock => false,
         };
         is_terminal
-            || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
-            || ERROR.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
+            || USAGE_KEY.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
+            || ERROR_KEY.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
     }
 
     /// Whether there is one of the types with which a stream of images, of speech or of a transcript ends.
-    fn ends_media(&self, bytes: &[u8]) -> bool {
-        self.media == Media::Some && MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
+    fn has_media_end(&self, bytes: &[u8]) -> bool {
+        self.stream_kind == StreamKind::Media && MEDIA_END_TYPES.iter().any(|end| end.find(bytes).is_some())
     }
 
-    fn read(&mut self, data: &[u8]) {
+    fn read_event(&mut self, data: &[u8]) {
         if data.trim_ascii() == b"[DONE]" {
-            self.terminated = true;
+            self.is_terminated = true;
             return;
         }
-        self.looks = self.looks.saturating_add(1);
+        self.searched_events = self.searched_events.saturating_add(1);
         let read = for_each_field(data, |key, at| {
-            self.take(key, &data[at]);
+            self.read_field(key, &data[at]);
             Ok(())
         });
         if read.is_err() {
             self.counts.serve_before_usage(data);
             self.counts.read_end(data);
-            self.terminated |= self.dialect == ApiFormat::Gemini && ends_content(data);
+            self.is_terminated |= self.api_format == ApiFormat::Gemini && has_finish_or_block_reason(data);
         }
     }
 
-    fn take(&mut self, key: &[u8], value: &[u8]) {
+    fn read_field(&mut self, key: &[u8], value: &[u8]) {
         match key {
             b"usage" | b"usageMetadata" => self.counts.read(value),
             b"candidates" => {
-                self.terminated |= ends_content(value);
+                self.is_terminated |= has_finish_or_block_reason(value);
                 self.counts.read_candidates(value);
             }
-            b"promptFeedback" => self.terminated |= ends_content(value),
+            b"promptFeedback" => self.is_terminated |= has_finish_or_block_reason(value),
             b"model" | b"modelVersion" if self.model.is_none() => {
                 self.model = unescape(value).filter(|model| !model.is_empty());
                 self.counts.answers_as(value);
             }
             b"output" => self.counts.read_items(value),
             b"item" => self.counts.read_item(value),
-            b"error" => self.error_event |= value != b"null",
-            b"type" => self.take_kind(value),
+            b"error" => self.has_error_event |= value != b"null",
+            b"type" => self.read_type(value),
             // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
             b"message" | b"response" | b"x_groq" | b"delta" => {
                 let (mut id, mut is_background) = (None, false);
@@ -258,12 +261,12 @@ impl Meter {
                         _ => (),
                     }
                     if matches!(key, b"usage" | b"model" | b"error" | b"service_tier" | b"output") {
-                        self.take(key, &value[at]);
+                        self.read_field(key, &value[at]);
                     }
                     Ok(())
                 });
                 if is_background {
-                    self.begun = id.and_then(unescape);
+                    self.background_response_id = id.and_then(unescape);
                 }
             }
             b"service_tier" => self.counts.serve(key, value),
@@ -271,39 +274,41 @@ impl Meter {
         }
     }
 
-    fn take_kind(&mut self, literal: &[u8]) {
+    fn read_type(&mut self, literal: &[u8]) {
         match literal {
-            b"\"error\"" => self.error_event = true,
-            b"\"message_stop\"" | b"\"message-end\"" => self.terminated = true,
-            _ if ends_response(literal) || self.ends_media(literal) => self.terminated = true,
+            b"\"error\"" => self.has_error_event = true,
+            b"\"message_stop\"" | b"\"message-end\"" => self.is_terminated = true,
+            _ if has_response_end(literal) || self.has_media_end(literal) => self.is_terminated = true,
             _ => {}
         }
     }
 }
 
 /// Whether there is a reason why content ended, or was refused.
-fn ends_content(bytes: &[u8]) -> bool {
+fn has_finish_or_block_reason(bytes: &[u8]) -> bool {
     let is_said = |finder: &Finder, length: usize| {
         finder.find_iter(bytes).any(|at| matches!(value_start(bytes, at + length), Some((_, b'"'))))
     };
-    is_said(&FINISH_REASON, 14) || is_said(&BLOCKED, 13)
+    is_said(&FINISH_REASON_KEY, 14) || is_said(&BLOCK_REASON_KEY, 13)
 }
 
 /// The types with which a stream of responses ends, behind their first word.
-const ENDS: [&[u8]; 4] = [b"completed\"", b"incomplete\"", b"failed\"", b"cancelled\""];
+const END_TYPE_SUFFIXES: [&[u8]; 4] = [b"completed\"", b"incomplete\"", b"failed\"", b"cancelled\""];
 /// And of the events that tell of what it consists.
-const ITEM: &[u8] = b"output_item.done\"";
+const ITEM_DONE_SUFFIX: &[u8] = b"output_item.done\"";
 
 /// Whether there is one of the types with which a stream of responses ends.
-fn ends_response(bytes: &[u8]) -> bool {
-    is_of_response(bytes, |rest| ENDS.iter().any(|end| rest.starts_with(end)))
+fn has_response_end(bytes: &[u8]) -> bool {
+    has_response_type(bytes, |rest| END_TYPE_SUFFIXES.iter().any(|end| rest.starts_with(end)))
 }
 
 /// Likewise, or one that tells an item.
-fn tells_of_response(bytes: &[u8]) -> bool {
-    is_of_response(bytes, |rest| rest.starts_with(ITEM) || ENDS.iter().any(|end| rest.starts_with(end)))
+fn has_response_end_or_item(bytes: &[u8]) -> bool {
+    has_response_type(bytes, |rest| {
+        rest.starts_with(ITEM_DONE_SUFFIX) || END_TYPE_SUFFIXES.iter().any(|end| rest.starts_with(end))
+    })
 }
 
-fn is_of_response(bytes: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
-    RESPONSE.find_iter(bytes).any(|at| is_it(&bytes[at + RESPONSE.needle().len()..]))
+fn has_response_type(bytes: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
+    RESPONSE_TYPE_PREFIX.find_iter(bytes).any(|at| is_it(&bytes[at + RESPONSE_TYPE_PREFIX.needle().len()..]))
 }

@@ -7,42 +7,42 @@ use crate::{
 };
 
 /// So much of either end is kept: usage stands at one of them, before or behind what makes the answer large.
-const EDGE: usize = 16 * 1024;
+const EDGE_BYTES: usize = 16 * 1024;
 
 /// An answer of JSON on its way, of which only the ends are kept.
 #[derive(Debug, Default)]
-pub struct Skim {
+pub struct ResponseSkimmer {
     head: Vec<u8>,
     tail: Vec<u8>,
     length: u64,
     /// Of responses: what they consist of is part of their price.
-    lookout: Option<Lookout>,
+    tool_use_counter: Option<Lookout>,
     /// Of images: so is how many they are.
-    drawn: Option<ImageCounter>,
+    image_counter: Option<ImageCounter>,
 }
 
-impl Skim {
+impl ResponseSkimmer {
     /// One that knows where the answers of an operation say what they cost.
-    pub fn of(operation: Operation) -> Self {
-        let lookout = (operation == Operation::CreateModelResponse).then(Lookout::default);
-        let drawn = operation.draws().then(ImageCounter::default);
-        Self { lookout, drawn, ..Self::default() }
+    pub fn for_operation(operation: Operation) -> Self {
+        let tool_use_counter = (operation == Operation::CreateModelResponse).then(Lookout::default);
+        let image_counter = operation.generates_images().then(ImageCounter::default);
+        Self { tool_use_counter, image_counter, ..Self::default() }
     }
 
     /// Takes the next bytes of the answer.
     pub fn feed(&mut self, chunk: &[u8]) {
         self.length += chunk.len() as u64;
-        if let Some(lookout) = &mut self.lookout {
+        if let Some(lookout) = &mut self.tool_use_counter {
             lookout.feed(chunk);
         }
-        if let Some(drawn) = &mut self.drawn {
+        if let Some(drawn) = &mut self.image_counter {
             drawn.feed(chunk);
         }
-        let (begin, rest) = chunk.split_at(chunk.len().min(EDGE - self.head.len()));
+        let (begin, rest) = chunk.split_at(chunk.len().min(EDGE_BYTES - self.head.len()));
         self.head.extend_from_slice(begin);
-        let rest = &rest[rest.len().saturating_sub(EDGE)..];
-        if self.tail.len() + rest.len() > EDGE * 2 {
-            self.tail.drain(..self.tail.len() + rest.len() - EDGE);
+        let rest = &rest[rest.len().saturating_sub(EDGE_BYTES)..];
+        if self.tail.len() + rest.len() > EDGE_BYTES * 2 {
+            self.tail.drain(..self.tail.len() + rest.len() - EDGE_BYTES);
         }
         self.tail.extend_from_slice(rest);
     }
@@ -53,8 +53,8 @@ impl Skim {
     }
 
     /// How many images it had, where that is what it is about; the answer is over.
-    pub fn drawn(&mut self) -> Option<u64> {
-        self.drawn.take()?.finish()
+    pub fn take_image_count(&mut self) -> Option<u64> {
+        self.image_counter.take()?.finish()
     }
 
     /// The answer is over.
@@ -63,9 +63,9 @@ impl Skim {
             return Usage::from_answer(dialect, &self.head);
         }
         // The ends may touch: what is at hand of the last bytes is looked at in one piece.
-        let last = if self.tail.len() < EDGE { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
+        let last = if self.tail.len() < EDGE_BYTES { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
         let mut usage = from_end(dialect, last).or_else(|| from_head(dialect, &self.head))?;
-        if let Some(lookout) = &self.lookout {
+        if let Some(lookout) = &self.tool_use_counter {
             usage.tools = usage.tools.or(&lookout.finish());
         }
         Some(usage)

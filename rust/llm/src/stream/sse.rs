@@ -15,39 +15,39 @@ pub struct Event {
     /// Exactly as it came, with the blank line that ends it.
     pub raw: Bytes,
     /// The stream began here with a byte order mark.
-    bom: bool,
+    has_bom: bool,
 }
 
 impl Event {
     /// The `data` lines joined with LF; `None` when there are none, and nothing is to be dispatched.
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
-        data(self.body())
+        event_data(self.bytes_without_bom())
     }
 
     /// The last `event` field; `None` when there is none or it is empty: a plain message.
     pub fn name(&self) -> Option<&[u8]> {
-        field(self.body(), b"event").filter(|name| !name.is_empty())
+        last_field_value(self.bytes_without_bom(), b"event").filter(|name| !name.is_empty())
     }
 
     /// The last `id` field without a NUL in it.
     pub fn id(&self) -> Option<&[u8]> {
-        values(self.body(), b"id").filter(|id| !id.contains(&0)).last()
+        field_values(self.bytes_without_bom(), b"id").filter(|id| !id.contains(&0)).last()
     }
 
-    fn body(&self) -> &[u8] {
-        if self.bom { &self.raw[BOM.len()..] } else { &self.raw }
+    fn bytes_without_bom(&self) -> &[u8] {
+        if self.has_bom { &self.raw[BOM.len()..] } else { &self.raw }
     }
 }
 
 /// An event is longer than the splitter may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventTooLong {
-    pub limit: usize,
+    pub max_bytes: usize,
 }
 
 impl std::fmt::Display for EventTooLong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "an event of the stream is longer than {} bytes", self.limit)
+        write!(f, "an event of the stream is longer than {} bytes", self.max_bytes)
     }
 }
 
@@ -56,37 +56,37 @@ impl std::error::Error for EventTooLong {}
 /// Finds events in a stream of chunks. Those that lie within one chunk are slices of it, nothing is copied.
 #[derive(Debug)]
 pub struct Splitter {
-    limit: usize,
+    max_event_bytes: usize,
     /// The beginning of an event whose end has not come yet.
     carry: BytesMut,
     /// Pushed and not looked at yet.
-    rest: Bytes,
-    edge: Edge,
-    first: bool,
-    failed: bool,
+    unscanned: Bytes,
+    boundary_scanner: BoundaryScanner,
+    is_first_event: bool,
+    has_failed: bool,
 }
 
 impl Splitter {
     pub fn new(max_event_bytes: usize) -> Self {
         Self {
-            limit: max_event_bytes,
+            max_event_bytes,
             carry: BytesMut::new(),
-            rest: Bytes::new(),
-            edge: Edge::at_start(),
-            first: true,
-            failed: false,
+            unscanned: Bytes::new(),
+            boundary_scanner: BoundaryScanner::at_start(),
+            is_first_event: true,
+            has_failed: false,
         }
     }
 
     /// Takes the next bytes; the iterator yields the events that are complete with them. After an error it yields nothing.
     pub fn push(&mut self, chunk: Bytes) -> Events<'_> {
-        if self.failed {
+        if self.has_failed {
             return Events { splitter: self };
         }
-        if self.rest.is_empty() {
-            self.rest = chunk;
+        if self.unscanned.is_empty() {
+            self.unscanned = chunk;
         } else {
-            self.rest = [&self.rest[..], &chunk[..]].concat().into();
+            self.unscanned = [&self.unscanned[..], &chunk[..]].concat().into();
         }
         Events { splitter: self }
     }
@@ -99,43 +99,47 @@ impl Splitter {
     /// The stream is over. An event whose blank line was a CR at the very end is complete now;
     /// anything else that is pending was cut and is never dispatched.
     pub fn finish(&mut self) -> Option<Event> {
-        if !self.edge.finish() {
+        if !self.boundary_scanner.finish() {
             return None;
         }
         let raw = self.carry.split().freeze();
-        Some(self.event(raw))
+        Some(self.build_event(raw))
     }
 
-    fn event(&mut self, raw: Bytes) -> Event {
-        let bom = self.first && raw.starts_with(BOM);
-        self.first = false;
-        Event { raw, bom }
+    fn build_event(&mut self, raw: Bytes) -> Event {
+        let bom = self.is_first_event && raw.starts_with(BOM);
+        self.is_first_event = false;
+        Event { raw, has_bom: bom }
     }
 
-    fn next(&mut self) -> Option<Result<Event, EventTooLong>> {
-        if self.rest.is_empty() || self.failed {
+    fn next_event(&mut self) -> Option<Result<Event, EventTooLong>> {
+        if self.unscanned.is_empty() || self.has_failed {
             return None;
         }
-        let end = self.edge.find(&self.rest);
-        let length = self.carry.len() + end.unwrap_or(self.rest.len());
-        if length > self.limit {
-            self.failed = true;
-            self.rest.clear();
+        let end = self.boundary_scanner.find_event_end(&self.unscanned);
+        let length = self.carry.len() + end.unwrap_or(self.unscanned.len());
+        if length > self.max_event_bytes {
+            self.has_failed = true;
+            self.unscanned.clear();
             self.carry = BytesMut::new();
-            return Some(Err(EventTooLong { limit: self.limit }));
+            return Some(Err(EventTooLong { max_bytes: self.max_event_bytes }));
         }
         let Some(end) = end else {
-            self.carry.extend_from_slice(&self.rest);
-            self.rest.clear();
+            self.carry.extend_from_slice(&self.unscanned);
+            self.unscanned.clear();
             return None;
         };
-        let raw = self.take(end);
-        Some(Ok(self.event(raw)))
+        let raw = self.take_event_bytes(end);
+        Some(Ok(self.build_event(raw)))
     }
 
     /// What was carried together with the first `end` bytes of the rest.
-    fn take(&mut self, end: usize) -> Bytes {
-        let tail = if end == self.rest.len() { std::mem::take(&mut self.rest) } else { self.rest.split_to(end) };
+    fn take_event_bytes(&mut self, end: usize) -> Bytes {
+        let tail = if end == self.unscanned.len() {
+            std::mem::take(&mut self.unscanned)
+        } else {
+            self.unscanned.split_to(end)
+        };
         if self.carry.is_empty() {
             return tail;
         }
@@ -154,13 +158,13 @@ impl Iterator for Events<'_> {
     type Item = Result<Event, EventTooLong>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.splitter.next()
+        self.splitter.next_event()
     }
 }
 
 /// How the line before ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum LineEnd {
     Lf,
     /// An LF that comes now belongs to it.
     Cr,
@@ -172,74 +176,74 @@ enum End {
 
 /// Knows at any byte whether an event ends there; what it decides does not depend on how the bytes were cut.
 #[derive(Debug)]
-struct Edge {
-    last: End,
-    line_empty: bool,
+struct BoundaryScanner {
+    last_line_end: LineEnd,
+    is_line_empty: bool,
     /// How much of a byte order mark was seen; its length once that is past.
-    bom: usize,
+    bom_bytes_seen: usize,
 }
 
-impl Edge {
+impl BoundaryScanner {
     fn at_start() -> Self {
-        Self { last: End::Lf, line_empty: true, bom: 0 }
+        Self { last_line_end: LineEnd::Lf, is_line_empty: true, bom_bytes_seen: 0 }
     }
 
     /// The end of the event in which `bytes` begin, blank line included.
-    fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+    fn find_event_end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = self.skip_bom(bytes);
         while let Some(&byte) = bytes.get(at) {
-            match (self.last, byte) {
-                (End::BlankCr, LF) => {
-                    self.last = End::Lf;
+            match (self.last_line_end, byte) {
+                (LineEnd::BlankCr, LF) => {
+                    self.last_line_end = LineEnd::Lf;
                     return Some(at + 1);
                 }
-                (End::BlankCr, _) => {
-                    self.last = End::LoneCr;
+                (LineEnd::BlankCr, _) => {
+                    self.last_line_end = LineEnd::LoneCr;
                     return Some(at);
                 }
-                (End::Cr, LF) => {
-                    self.last = End::Lf;
+                (LineEnd::Cr, LF) => {
+                    self.last_line_end = LineEnd::Lf;
                     at += 1;
                     continue;
                 }
-                (End::Cr, _) => self.last = End::LoneCr,
+                (LineEnd::Cr, _) => self.last_line_end = LineEnd::LoneCr,
                 _ => {}
             }
-            if self.line_empty && (byte == LF || byte == CR) {
+            if self.is_line_empty && (byte == LF || byte == CR) {
                 at += 1;
-                if self.ends_blank(byte) {
+                if self.end_blank_line(byte) {
                     return Some(at);
                 }
                 continue;
             }
             let length = memchr2(LF, CR, &bytes[at..]);
-            self.line_empty = length.is_some();
+            self.is_line_empty = length.is_some();
             at += length? + 1;
-            self.last = if bytes[at - 1] == CR { End::Cr } else { End::Lf };
+            self.last_line_end = if bytes[at - 1] == CR { LineEnd::Cr } else { LineEnd::Lf };
         }
         None
     }
 
     /// A blank line ends with this byte; false if the event may still have an LF to come.
-    fn ends_blank(&mut self, byte: u8) -> bool {
-        if byte == CR && self.last != End::LoneCr {
-            self.last = End::BlankCr;
+    fn end_blank_line(&mut self, byte: u8) -> bool {
+        if byte == CR && self.last_line_end != LineEnd::LoneCr {
+            self.last_line_end = LineEnd::BlankCr;
             return false;
         }
         // With CR alone nothing is waited for: a stray LF goes to the next event and is skipped there.
-        self.last = if byte == CR { End::Cr } else { End::Lf };
+        self.last_line_end = if byte == CR { LineEnd::Cr } else { LineEnd::Lf };
         true
     }
 
     fn skip_bom(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
-        while self.bom < BOM.len() && at < bytes.len() {
-            if bytes[at] != BOM[self.bom] {
-                self.line_empty &= self.bom == 0;
-                self.bom = BOM.len();
+        while self.bom_bytes_seen < BOM.len() && at < bytes.len() {
+            if bytes[at] != BOM[self.bom_bytes_seen] {
+                self.is_line_empty &= self.bom_bytes_seen == 0;
+                self.bom_bytes_seen = BOM.len();
                 break;
             }
-            self.bom += 1;
+            self.bom_bytes_seen += 1;
             at += 1;
         }
         at
@@ -247,20 +251,20 @@ impl Edge {
 
     /// True if the end of the stream completes an event.
     fn finish(&mut self) -> bool {
-        std::mem::replace(&mut self.last, End::Lf) == End::BlankCr
+        std::mem::replace(&mut self.last_line_end, LineEnd::Lf) == LineEnd::BlankCr
     }
 }
 
 /// Whether these bytes end with a blank line.
-pub(crate) fn ends_event(bytes: &[u8]) -> bool {
+pub(crate) fn ends_with_blank_line(bytes: &[u8]) -> bool {
     bytes.ends_with(b"\n\n") || bytes.ends_with(b"\n\r\n") || bytes.ends_with(b"\r\r")
 }
 
 /// The end of the last blank line.
-pub(crate) fn last_end(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn last_event_end(bytes: &[u8]) -> Option<usize> {
     let mut end = bytes.len();
     while let Some(at) = memchr::memrchr2(LF, CR, &bytes[..end]) {
-        if ends_event(&bytes[..=at]) {
+        if ends_with_blank_line(&bytes[..=at]) {
             return Some(at + 1);
         }
         end = at;
@@ -269,14 +273,14 @@ pub(crate) fn last_end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The events in bytes that hold whole ones; what is left behind the last blank line comes as one more.
-pub fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split_events(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
-    let mut edge = Edge::at_start();
+    let mut edge = BoundaryScanner::at_start();
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
         }
-        let end = edge.find(bytes).unwrap_or(bytes.len());
+        let end = edge.find_event_end(bytes).unwrap_or(bytes.len());
         let (event, rest) = bytes.split_at(end);
         bytes = rest;
         Some(event)
@@ -284,8 +288,8 @@ pub fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The `data` lines of an event joined with LF.
-pub fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
-    let mut lines = values(event, b"data");
+pub fn event_data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let mut lines = field_values(event, b"data");
     let first = lines.next()?;
     let Some(second) = lines.next() else {
         return Some(Cow::Borrowed(first));
@@ -298,13 +302,13 @@ pub fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(joined))
 }
 
-fn field<'a>(event: &'a [u8], name: &'static [u8]) -> Option<&'a [u8]> {
-    values(event, name).last()
+fn last_field_value<'a>(event: &'a [u8], name: &'static [u8]) -> Option<&'a [u8]> {
+    field_values(event, name).last()
 }
 
 /// The values of one field, in order.
-fn values<'a>(event: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
-    lines(event).filter_map(move |line| {
+fn field_values<'a>(event: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
+    split_lines(event).filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
         match rest.split_first() {
             None => Some(rest),
@@ -315,7 +319,7 @@ fn values<'a>(event: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a 
 }
 
 /// Lines without their ends; CR, LF and CRLF all end one.
-fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn split_lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;

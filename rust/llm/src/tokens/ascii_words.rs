@@ -3,26 +3,27 @@
 use std::ops::Range;
 
 /// Words from this length on are found; others may be.
-const LONG: usize = 48;
+const MIN_WORD_BYTES: usize = 48;
 /// Within a long word so many bytes that begin at a multiple of `STRIDE` are letters.
-const PROBE: usize = 16;
-const STRIDE: usize = LONG - PROBE;
+const PROBE_BYTES: usize = 16;
+const STRIDE_BYTES: usize = MIN_WORD_BYTES - PROBE_BYTES;
 
 /// The next long word, with the space that belongs to it: every vocabulary's pattern begins a piece with its first byte and
 /// ends one with its last.
-pub fn next_word(text: &str, mut from: usize, by_case: bool) -> Option<Range<usize>> {
+pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
-    while let Some(probe) = bytes.get(from..from + PROBE) {
+    while let Some(probe) = bytes.get(from..from + PROBE_BYTES) {
         // Without a branch for each, so that they are looked at all at once.
         let is_word = probe.iter().fold(true, |all, byte| all & byte.is_ascii_alphabetic());
         if !is_word {
-            from += STRIDE;
+            from += STRIDE_BYTES;
             continue;
         }
-        let letters = stretch(bytes, from);
+        let letters = letters_around(bytes, from);
         from = letters.end + 1;
-        let start = first(bytes, &letters).or_else(|| Some(letters.start + cut(&bytes[letters.clone()], by_case)?));
-        if let Some(start) = start.filter(|_| ends(bytes, letters.end) && letters.len() >= LONG) {
+        let start = first_piece_start(bytes, &letters)
+            .or_else(|| Some(letters.start + second_piece_start(&bytes[letters.clone()], by_case)?));
+        if let Some(start) = start.filter(|_| is_piece_end(bytes, letters.end) && letters.len() >= MIN_WORD_BYTES) {
             return Some(start..letters.end);
         }
     }
@@ -30,17 +31,17 @@ pub fn next_word(text: &str, mut from: usize, by_case: bool) -> Option<Range<usi
 }
 
 /// The pieces of a word: where case matters each capital after a small letter begins one.
-pub fn pieces(word: &str, by_case: bool) -> impl Iterator<Item = &str> {
+pub fn split_word(word: &str, by_case: bool) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {
-        let (piece, after) = rest.split_at(cut(rest.as_bytes(), by_case).unwrap_or(rest.len()));
+        let (piece, after) = rest.split_at(second_piece_start(rest.as_bytes(), by_case).unwrap_or(rest.len()));
         rest = after;
         Some(piece).filter(|piece| !piece.is_empty())
     })
 }
 
 /// The letters around a place.
-fn stretch(bytes: &[u8], at: usize) -> Range<usize> {
+fn letters_around(bytes: &[u8], at: usize) -> Range<usize> {
     let is_other = |byte: &u8| !byte.is_ascii_alphabetic();
     let start = bytes[..at].iter().rposition(is_other).map_or(0, |before| before + 1);
     let end = bytes[at..].iter().position(is_other).map_or(bytes.len(), |length| at + length);
@@ -48,7 +49,7 @@ fn stretch(bytes: &[u8], at: usize) -> Range<usize> {
 }
 
 /// Where the piece of the first letter begins, where that is certain whatever comes before.
-fn first(bytes: &[u8], letters: &Range<usize>) -> Option<usize> {
+fn first_piece_start(bytes: &[u8], letters: &Range<usize>) -> Option<usize> {
     match bytes[..letters.start] {
         [] => Some(0),
         [.., b'0'..=b'9'] => Some(letters.start),
@@ -60,12 +61,12 @@ fn first(bytes: &[u8], letters: &Range<usize>) -> Option<usize> {
 
 /// Whether a piece ends with the letter before this place: endings such as `'s` belong to it, and so do letters that are
 /// not ASCII.
-fn ends(bytes: &[u8], at: usize) -> bool {
+fn is_piece_end(bytes: &[u8], at: usize) -> bool {
     bytes.get(at).is_none_or(|after| after.is_ascii() && *after != b'\'')
 }
 
 /// Where the second piece begins.
-fn cut(word: &[u8], by_case: bool) -> Option<usize> {
+fn second_piece_start(word: &[u8], by_case: bool) -> Option<usize> {
     let begins = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
     word.windows(2).position(begins).filter(|_| by_case).map(|before| before + 1)
 }
@@ -74,10 +75,10 @@ fn cut(word: &[u8], by_case: bool) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn found(text: &str, by_case: bool) -> Vec<&str> {
+    fn find_words(text: &str, by_case: bool) -> Vec<&str> {
         let mut from = 0;
         let words = std::iter::from_fn(|| {
-            let word = next_word(text, from, by_case)?;
+            let word = find_next_word(text, from, by_case)?;
             from = word.end;
             Some(&text[word])
         });
@@ -85,38 +86,38 @@ mod tests {
     }
 
     #[test]
-    fn long_words_are_found_wherever_they_stand() {
-        let word = "x".repeat(LONG);
-        for at in 0..2 * LONG {
+    fn finds_long_words_at_any_position() {
+        let word = "x".repeat(MIN_WORD_BYTES);
+        for at in 0..2 * MIN_WORD_BYTES {
             let text = format!("{} {word} {word}\n{word}1{word}.", "y".repeat(at));
             let spaced = format!(" {word}");
             let before = "y".repeat(at);
             let mut expected = vec![spaced.as_str(), &spaced, &word, &word];
             match at {
                 0 => drop(expected.remove(0)),
-                1..LONG => (),
+                1..MIN_WORD_BYTES => (),
                 _ => expected.insert(0, &before),
             }
-            assert_eq!(found(&text, true), expected, "{at}");
+            assert_eq!(find_words(&text, true), expected, "{at}");
         }
     }
 
     #[test]
-    fn those_whose_ends_are_not_certain_are_left() {
+    fn skips_words_whose_ends_are_uncertain() {
         let word = "x".repeat(100);
         for text in
             [format!("({word}"), format!("  {word}"), format!("{word}'s"), format!("{word}é"), format!("é{word}")]
         {
-            assert_eq!(found(&text, true), [""; 0], "{text}");
+            assert_eq!(find_words(&text, true), [""; 0], "{text}");
         }
     }
 
     #[test]
-    fn capitals_after_small_letters_begin_pieces_where_case_matters() {
-        assert_eq!(pieces("abCDefGH", true).collect::<Vec<_>>(), ["ab", "CDef", "GH"]);
-        assert_eq!(pieces("abCDefGH", false).collect::<Vec<_>>(), ["abCDefGH"]);
+    fn splits_at_capitals_after_lowercase_letters_if_case_matters() {
+        assert_eq!(split_word("abCDefGH", true).collect::<Vec<_>>(), ["ab", "CDef", "GH"]);
+        assert_eq!(split_word("abCDefGH", false).collect::<Vec<_>>(), ["abCDefGH"]);
         let text = format!("({}{}", "x".repeat(50), "Yz".repeat(50));
-        assert_eq!(found(&text, true), ["Yz".repeat(50)]);
-        assert_eq!(found(&text, false), [""; 0]);
+        assert_eq!(find_words(&text, true), ["Yz".repeat(50)]);
+        assert_eq!(find_words(&text, false), [""; 0]);
     }
 }

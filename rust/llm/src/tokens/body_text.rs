@@ -4,29 +4,29 @@ use std::{borrow::Cow, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Encoding, count};
+use super::{Encoding, count_text};
 use crate::json::scan::for_each_field;
 
 /// What a chat format adds to each message, and to the answer it waits for.
-const PER_MESSAGE: usize = 3;
-const FOR_ANSWER: usize = 3;
+const TOKENS_PER_MESSAGE: usize = 3;
+const RESPONSE_START_TOKENS: usize = 3;
 
 /// Roughly how many tokens a request body has for a model to read; `None` if it is not a JSON object.
 /// Images, sounds and files count nothing.
-pub fn count_messages(encoding: Encoding, body: &[u8]) -> Option<usize> {
+pub fn count_request_body(encoding: Encoding, body: &[u8]) -> Option<usize> {
     let mut tokens = 0;
     let read = for_each_field(body, |key, at| {
         let value = &body[at];
         tokens += match key {
-            b"messages" => FOR_ANSWER + tally(encoding, value, PER_MESSAGE),
-            b"system" | b"prompt" | b"input" | b"instructions" => tally(encoding, value, 0),
+            b"messages" => RESPONSE_START_TOKENS + count_json_text(encoding, value, TOKENS_PER_MESSAGE),
+            b"system" | b"prompt" | b"input" | b"instructions" => count_json_text(encoding, value, 0),
             b"contents" | b"content" | b"requests" | b"systemInstruction" | b"system_instruction" => {
-                Tally::of(encoding, 0, is_silent_in_contents).read(value)
+                JsonTextCounter::new(encoding, 0, is_skipped_contents_key).count_json(value)
             }
             b"generateContentRequest" | b"generate_content_request" => {
-                count_messages(encoding, value).unwrap_or_default()
+                count_request_body(encoding, value).unwrap_or_default()
             }
-            b"tools" | b"functions" => count(encoding, &String::from_utf8_lossy(value)),
+            b"tools" | b"functions" => count_text(encoding, &String::from_utf8_lossy(value)),
             _ => 0,
         };
         Ok(())
@@ -35,42 +35,42 @@ pub fn count_messages(encoding: Encoding, body: &[u8]) -> Option<usize> {
 }
 
 /// How many tokens a model wrote into a whole answer; `None` if it is not a JSON object.
-pub fn count_answer(encoding: Encoding, body: &[u8]) -> Option<usize> {
+pub fn count_response_body(encoding: Encoding, body: &[u8]) -> Option<usize> {
     let mut tokens = 0;
     let read = for_each_field(body, |key, at| {
         if matches!(key, b"choices" | b"content" | b"output") {
-            tokens += Tally::of(encoding, 0, is_silent_in_answers).read(&body[at]);
+            tokens += JsonTextCounter::new(encoding, 0, is_skipped_response_key).count_json(&body[at]);
         }
         Ok(())
     });
     read.ok().map(|()| tokens)
 }
 
-fn tally(encoding: Encoding, json: &[u8], per_item: usize) -> usize {
-    Tally::of(encoding, per_item, is_silent).read(json)
+fn count_json_text(encoding: Encoding, json: &[u8], per_item: usize) -> usize {
+    JsonTextCounter::new(encoding, per_item, is_skipped_key).count_json(json)
 }
 
 /// Adds up the texts of a JSON value as they are read; keeps nothing.
-struct Tally {
+struct JsonTextCounter {
     encoding: Encoding,
-    per_item: usize,
-    is_silent: fn(&str) -> bool,
+    tokens_per_item: usize,
+    is_skipped_key: fn(&str) -> bool,
     tokens: usize,
 }
 
-impl Tally {
-    fn of(encoding: Encoding, per_item: usize, is_silent: fn(&str) -> bool) -> Self {
-        Self { encoding, per_item, is_silent, tokens: 0 }
+impl JsonTextCounter {
+    fn new(encoding: Encoding, tokens_per_item: usize, is_skipped_key: fn(&str) -> bool) -> Self {
+        Self { encoding, tokens_per_item, is_skipped_key, tokens: 0 }
     }
 
-    fn read(mut self, json: &[u8]) -> usize {
+    fn count_json(mut self, json: &[u8]) -> usize {
         // Of a value that is broken deep inside, what stands before the fault counts.
         let _ = self.deserialize(&mut serde_json::Deserializer::from_slice(json));
         self.tokens
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Tally {
+impl<'de> DeserializeSeed<'de> for &mut JsonTextCounter {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -78,7 +78,7 @@ impl<'de> DeserializeSeed<'de> for &mut Tally {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Tally {
+impl<'de> Visitor<'de> for &mut JsonTextCounter {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -86,7 +86,7 @@ impl<'de> Visitor<'de> for &mut Tally {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.tokens += count(self.encoding, text);
+        self.tokens += count_text(self.encoding, text);
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl<'de> Visitor<'de> for &mut Tally {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let per_item = std::mem::take(&mut self.per_item);
+        let per_item = std::mem::take(&mut self.tokens_per_item);
         while items.next_element_seed(&mut *self)?.is_some() {
             self.tokens += per_item;
         }
@@ -122,7 +122,7 @@ impl<'de> Visitor<'de> for &mut Tally {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         while let Some(key) = members.next_key::<Cow<str>>()? {
-            if (self.is_silent)(&key) {
+            if (self.is_skipped_key)(&key) {
                 members.next_value::<IgnoredAny>()?;
                 continue;
             }
@@ -134,7 +134,7 @@ impl<'de> Visitor<'de> for &mut Tally {
 }
 
 /// Fields of messages and their parts that no model reads as text.
-fn is_silent(key: &str) -> bool {
+fn is_skipped_key(key: &str) -> bool {
     matches!(
         key,
         "type"
@@ -155,8 +155,8 @@ fn is_silent(key: &str) -> bool {
 }
 
 /// Fields of contents that no model reads.
-fn is_silent_in_contents(key: &str) -> bool {
-    const ABOUT: [&str; 12] = [
+fn is_skipped_contents_key(key: &str) -> bool {
+    const METADATA_KEYS: [&str; 12] = [
         "role",
         "model",
         "taskType",
@@ -170,12 +170,12 @@ fn is_silent_in_contents(key: &str) -> bool {
         "thought_signature",
         "videoMetadata",
     ];
-    is_silent(key) || ABOUT.contains(&key)
+    is_skipped_key(key) || METADATA_KEYS.contains(&key)
 }
 
 /// Fields of answers that say how something was written, not what.
-fn is_silent_in_answers(key: &str) -> bool {
-    const ABOUT: [&str; 11] = [
+fn is_skipped_response_key(key: &str) -> bool {
+    const METADATA_KEYS: [&str; 11] = [
         "role",
         "index",
         "finish_reason",
@@ -188,5 +188,5 @@ fn is_silent_in_answers(key: &str) -> bool {
         "audio",
         "content_filter_results",
     ];
-    is_silent(key) || ABOUT.contains(&key)
+    is_skipped_key(key) || METADATA_KEYS.contains(&key)
 }

@@ -8,10 +8,10 @@ pub(crate) mod bpe;
 pub(crate) mod long_runs;
 pub(crate) mod request_checks;
 
-pub use crate::tokens::body_text::{count_answer, count_messages};
+pub use crate::tokens::body_text::{count_request_body, count_response_body};
 use crate::{
     api_format::ApiFormat,
-    translation::{self, Refusal},
+    translation::{self, RequestError},
 };
 
 /// A vocabulary and its way of cutting text.
@@ -25,7 +25,7 @@ impl Encoding {
     pub const R50K_BASE: Self = Self("r50k_base");
 
     /// The encoding of this name, such as `cl100k_base`, if its vocabulary is on board.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         tiktoken::list_encodings().iter().find(|known| **known == name).map(|known| Self(known))
     }
 
@@ -35,24 +35,24 @@ impl Encoding {
 }
 
 /// The encoding of a model; `o200k_base` where its own is not known or not public.
-pub fn encoding_for(model: &str) -> Encoding {
+pub fn encoding_for_model(model: &str) -> Encoding {
     let name = model.rsplit('/').next().unwrap_or(model);
-    tiktoken::model_to_encoding(name).and_then(Encoding::named).unwrap_or(Encoding::O200K_BASE)
+    tiktoken::model_to_encoding(name).and_then(Encoding::from_name).unwrap_or(Encoding::O200K_BASE)
 }
 
 /// How many tokens a request of this dialect has, for its caller to know. An error names the field that is missing or unreadable.
-pub fn count_request(dialect: ApiFormat, encoding: Encoding, body: &[u8]) -> Result<usize, Refusal> {
+pub fn count_request(dialect: ApiFormat, encoding: Encoding, body: &[u8]) -> Result<usize, RequestError> {
     if dialect == ApiFormat::Bedrock {
-        return Ok(count_messages(encoding, &translation::to_count(body)?).unwrap_or_default());
+        return Ok(count_request_body(encoding, &translation::extract_counted_body(body)?).unwrap_or_default());
     }
-    request_checks::check(dialect, body)?;
-    Ok(count_messages(encoding, body).unwrap_or_default())
+    request_checks::check_request(dialect, body)?;
+    Ok(count_request_body(encoding, body).unwrap_or_default())
 }
 
 /// How many tokens a text has; marks such as `<|endoftext|>` are text like any other.
-pub fn count(encoding: Encoding, text: &str) -> usize {
+pub fn count_text(encoding: Encoding, text: &str) -> usize {
     match tiktoken::get_encoding(encoding.0) {
-        Some(vocabulary) => long_runs::count(encoding, vocabulary, text),
+        Some(vocabulary) => long_runs::count_by_runs(encoding, vocabulary, text),
         None => text.len().div_ceil(4),
     }
 }

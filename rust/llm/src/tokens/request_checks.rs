@@ -2,88 +2,90 @@
 
 use serde_json::Value;
 
-use crate::{api_format::ApiFormat, json::scan, translation::Refusal};
+use crate::{api_format::ApiFormat, json::scan, translation::RequestError};
 
-type Check = Result<(), Refusal>;
+type CheckResult = Result<(), RequestError>;
 
 /// Fails with the first field that is missing, or that nobody could read.
-pub fn check(dialect: ApiFormat, body: &[u8]) -> Check {
+pub fn check_request(dialect: ApiFormat, body: &[u8]) -> CheckResult {
     match dialect {
-        ApiFormat::Gemini => contents(body),
-        _ => messages(body),
+        ApiFormat::Gemini => check_gemini_request(body),
+        _ => check_messages(body),
     }
 }
 
-fn messages(body: &[u8]) -> Check {
-    if let Some(system) = field(body, &["system"], "")? {
-        blocks(&system, "system")?;
+fn check_messages(body: &[u8]) -> CheckResult {
+    if let Some(system) = parse_field(body, &["system"], "")? {
+        check_blocks(&system, "system")?;
     }
     let wanted = "must be an array of at least one message";
-    let messages = field(body, &["messages"], "")?;
+    let messages = parse_field(body, &["messages"], "")?;
     let messages = messages.as_ref().and_then(Value::as_array).filter(|messages| !messages.is_empty());
-    let messages = messages.ok_or_else(|| Refusal::new("messages", wanted))?;
-    each(messages, "messages", |message, path| {
+    let messages = messages.ok_or_else(|| RequestError::new("messages", wanted))?;
+    check_each_object(messages, "messages", |message, path| {
         if !matches!(message["role"].as_str(), Some("user" | "assistant" | "system")) {
-            return refuse(format!("{path}.role"), "must be `user` or `assistant`");
+            return reject(format!("{path}.role"), "must be `user` or `assistant`");
         }
-        blocks(&message["content"], &format!("{path}.content"))
+        check_blocks(&message["content"], &format!("{path}.content"))
     })
 }
 
-fn blocks(content: &Value, path: &str) -> Check {
+fn check_blocks(content: &Value, path: &str) -> CheckResult {
     match content {
         Value::String(_) => Ok(()),
-        Value::Array(blocks) => each(blocks, path, |block, path| match block["type"].as_str() {
-            Some("text") if !block["text"].is_string() => refuse(format!("{path}.text"), "must be a string"),
+        Value::Array(blocks) => check_each_object(blocks, path, |block, path| match block["type"].as_str() {
+            Some("text") if !block["text"].is_string() => reject(format!("{path}.text"), "must be a string"),
             Some(_) => Ok(()),
-            None => refuse(format!("{path}.type"), "must be the name of a kind of block, such as `text`"),
+            None => reject(format!("{path}.type"), "must be the name of a kind of block, such as `text`"),
         }),
-        _ => refuse(path, "must be a string, or an array of blocks"),
+        _ => reject(path, "must be a string, or an array of blocks"),
     }
 }
 
-fn contents(body: &[u8]) -> Check {
-    const REQUEST: &str = "generateContentRequest";
-    match field(body, &[REQUEST, "generate_content_request"], "")? {
-        None => contents_of(body, ""),
-        Some(request @ Value::Object(_)) => contents_of(request.to_string().as_bytes(), &format!("{REQUEST}.")),
-        Some(_) => refuse(REQUEST, "must be an object"),
+fn check_gemini_request(body: &[u8]) -> CheckResult {
+    const REQUEST_FIELD: &str = "generateContentRequest";
+    match parse_field(body, &[REQUEST_FIELD, "generate_content_request"], "")? {
+        None => check_contents(body, ""),
+        Some(request @ Value::Object(_)) => {
+            check_contents(request.to_string().as_bytes(), &format!("{REQUEST_FIELD}."))
+        }
+        Some(_) => reject(REQUEST_FIELD, "must be an object"),
     }
 }
 
-fn contents_of(body: &[u8], prefix: &str) -> Check {
-    if let Some(system) = field(body, &["systemInstruction", "system_instruction"], prefix)? {
-        content(&system, &format!("{prefix}systemInstruction"))?;
+fn check_contents(body: &[u8], prefix: &str) -> CheckResult {
+    if let Some(system) = parse_field(body, &["systemInstruction", "system_instruction"], prefix)? {
+        check_content(&system, &format!("{prefix}systemInstruction"))?;
     }
     let path = format!("{prefix}contents");
-    match field(body, &["contents"], prefix)? {
-        Some(one @ Value::Object(_)) => content(&one, &path),
-        Some(Value::Array(contents)) if !contents.is_empty() => each(&contents, &path, content),
-        _ => refuse(path, "must be an array of at least one content"),
+    match parse_field(body, &["contents"], prefix)? {
+        Some(one @ Value::Object(_)) => check_content(&one, &path),
+        Some(Value::Array(contents)) if !contents.is_empty() => check_each_object(&contents, &path, check_content),
+        _ => reject(path, "must be an array of at least one content"),
     }
 }
 
-fn content(content: &Value, path: &str) -> Check {
+fn check_content(content: &Value, path: &str) -> CheckResult {
     match &content["parts"] {
         _ if content.is_string() => Ok(()),
         Value::Object(_) => Ok(()),
-        Value::Array(parts) if !parts.is_empty() => each(parts, &format!("{path}.parts"), |part, path| {
+        Value::Array(parts) if !parts.is_empty() => check_each_object(parts, &format!("{path}.parts"), |part, path| {
             let is_text = part.get("text").is_none_or(Value::is_string);
-            if is_text { Ok(()) } else { refuse(format!("{path}.text"), "must be a string") }
+            if is_text { Ok(()) } else { reject(format!("{path}.text"), "must be a string") }
         }),
-        _ => refuse(format!("{path}.parts"), "must be an array of at least one part"),
+        _ => reject(format!("{path}.parts"), "must be an array of at least one part"),
     }
 }
 
-fn each(items: &[Value], path: &str, check: impl Fn(&Value, &str) -> Check) -> Check {
+fn check_each_object(items: &[Value], path: &str, check: impl Fn(&Value, &str) -> CheckResult) -> CheckResult {
     items.iter().enumerate().try_for_each(|(at, item)| {
         let path = format!("{path}[{at}]");
-        if item.is_object() { check(item, &path) } else { refuse(path, "must be an object") }
+        if item.is_object() { check(item, &path) } else { reject(path, "must be an object") }
     })
 }
 
 /// The field of the first of these names that is there; null counts as absent.
-fn field(body: &[u8], names: &[&'static str], prefix: &str) -> Result<Option<Value>, Refusal> {
+fn parse_field(body: &[u8], names: &[&'static str], prefix: &str) -> Result<Option<Value>, RequestError> {
     let mut found = None;
     let read = scan::for_each_field(body, |key, at| {
         if let Some(name) = names.iter().find(|name| name.as_bytes() == key) {
@@ -91,27 +93,27 @@ fn field(body: &[u8], names: &[&'static str], prefix: &str) -> Result<Option<Val
         }
         Ok(())
     });
-    read.map_err(|error| Refusal::new("$", error.to_string()))?;
+    read.map_err(|error| RequestError::new("$", error.to_string()))?;
     let Some((name, at)) = found else { return Ok(None) };
     let value: Value = serde_json::from_slice(&body[at])
-        .map_err(|error| Refusal::new(format!("{prefix}{name}"), format!("cannot be read: {error}")))?;
+        .map_err(|error| RequestError::new(format!("{prefix}{name}"), format!("cannot be read: {error}")))?;
     Ok(Some(value).filter(|value| !value.is_null()))
 }
 
-fn refuse(path: impl Into<String>, message: &str) -> Check {
-    Err(Refusal::new(path, message))
+fn reject(path: impl Into<String>, message: &str) -> CheckResult {
+    Err(RequestError::new(path, message))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refused(dialect: ApiFormat, body: &str) -> String {
-        check(dialect, body.as_bytes()).unwrap_err().to_string()
+    fn check_error(dialect: ApiFormat, body: &str) -> String {
+        check_request(dialect, body.as_bytes()).unwrap_err().to_string()
     }
 
     #[test]
-    fn messages_that_are_missing_or_none_are_named() {
+    fn rejects_missing_or_invalid_messages() {
         for (body, said) in [
             ("{}", "messages: must be an array of at least one message"),
             (r#"{"messages":null}"#, "messages: must be an array of at least one message"),
@@ -129,13 +131,13 @@ mod tests {
             (r#"{"system":7,"messages":[{"role":"user","content":"hi"}]}"#, "system: must be a string, or an array"),
             ("[]", "$: expected an object at byte 0"),
         ] {
-            let refused = refused(ApiFormat::Anthropic, body);
+            let refused = check_error(ApiFormat::Anthropic, body);
             assert!(refused.starts_with(said), "{body}: {refused}");
         }
     }
 
     #[test]
-    fn contents_that_are_missing_or_none_are_named() {
+    fn rejects_missing_or_invalid_contents() {
         let within = |inner: &str| format!("{{\"generateContentRequest\":{inner}}}");
         for (inner, said) in [
             ("{}", "contents: must be an array of at least one content"),
@@ -148,29 +150,29 @@ mod tests {
             (r#"{"contents":[{"parts":[{"text":5}]}]}"#, "contents[0].parts[0].text: must be a string"),
             (r#"{"systemInstruction":{},"contents":{"parts":{}}}"#, "systemInstruction.parts: must be an array"),
         ] {
-            let found = refused(ApiFormat::Gemini, inner);
+            let found = check_error(ApiFormat::Gemini, inner);
             assert!(found.starts_with(said), "{inner}: {found}");
-            let found = refused(ApiFormat::Gemini, &within(inner));
+            let found = check_error(ApiFormat::Gemini, &within(inner));
             assert!(found.starts_with(&format!("generateContentRequest.{said}")), "{inner}: {found}");
         }
-        assert_eq!(refused(ApiFormat::Gemini, &within("[]")), "generateContentRequest: must be an object");
+        assert_eq!(check_error(ApiFormat::Gemini, &within("[]")), "generateContentRequest: must be an object");
     }
 
     #[test]
-    fn whatever_a_provider_would_read_is_counted() {
+    fn accepts_requests_that_a_provider_would_accept() {
         for body in [
             r#"{"messages":[{"role":"user","content":"hi"}],"system":null}"#,
             r#"{"messages":[{"role":"user","content":[{"type":"search_result","source":"x"}]}],"system":[{"type":"text","text":"s"}]}"#,
             r#"{"messages":[{"role":"assistant","content":[]},{"role":"system","content":""}]}"#,
         ] {
-            assert_eq!(check(ApiFormat::Anthropic, body.as_bytes()), Ok(()), "{body}");
+            assert_eq!(check_request(ApiFormat::Anthropic, body.as_bytes()), Ok(()), "{body}");
         }
         for body in [
             r#"{"contents":{"role":"user","parts":{"text":"hi"}}}"#,
             r#"{"contents":[{"parts":[{"functionResponse":{"name":"f"}}]}],"system_instruction":{"parts":[{"text":"s"}]}}"#,
             r#"{"generate_content_request":{"contents":[{"parts":[{"text":"hi"}]}]}}"#,
         ] {
-            assert_eq!(check(ApiFormat::Gemini, body.as_bytes()), Ok(()), "{body}");
+            assert_eq!(check_request(ApiFormat::Gemini, body.as_bytes()), Ok(()), "{body}");
         }
     }
 }

@@ -2,39 +2,39 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::chat::request::{Fields, says_nothing};
+use crate::chat::request::{Fields, is_default_value};
 use crate::usage::Usage;
 
 /// So many names are told, and how many more there are.
-const TOLD: usize = 16;
+const MAX_REPORTED_NAMES: usize = 16;
 /// So many are kept.
-const MOST: usize = 256;
+const MAX_STORED_NAMES: usize = 256;
 /// A name that a caller made up may be of any length.
-const LONGEST: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Names of parameters and parts, each once, in the order in which they were lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lost(Vec<String>);
+pub struct DroppedParams(Vec<String>);
 
-impl Lost {
+impl DroppedParams {
     pub fn add(&mut self, name: &str) {
         let is_named = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte);
         let name: String =
-            name.bytes().take(LONGEST).map(|byte| if is_named(byte) { byte.into() } else { '_' }).collect();
-        if self.0.len() < MOST && !self.0.contains(&name) {
+            name.bytes().take(MAX_NAME_BYTES).map(|byte| if is_named(byte) { byte.into() } else { '_' }).collect();
+        if self.0.len() < MAX_STORED_NAMES && !self.0.contains(&name) {
             self.0.push(name);
         }
     }
 
     /// What nobody took of an object, but for what says nothing.
-    pub fn rest(&mut self, of: &str, rest: &Fields) {
-        for (key, _) in rest.iter().filter(|(_, value)| !says_nothing(value)) {
+    pub fn add_remaining_fields(&mut self, of: &str, rest: &Fields) {
+        for (key, _) in rest.iter().filter(|(_, value)| !is_default_value(value)) {
             self.add(&format!("{of}.{key}"));
         }
     }
 
     /// What was lost elsewhere too.
-    pub fn join(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         other.0.iter().for_each(|name| self.add(name));
     }
 
@@ -47,11 +47,11 @@ impl Lost {
     }
 
     /// As the value of a header.
-    pub fn text(&self) -> String {
-        let told = self.0[..self.0.len().min(TOLD)].join(", ");
-        match self.0.len().saturating_sub(TOLD) {
+    pub fn header_value(&self) -> String {
+        let told = self.0[..self.0.len().min(MAX_REPORTED_NAMES)].join(", ");
+        match self.0.len().saturating_sub(MAX_REPORTED_NAMES) {
             0 => told,
-            more if self.0.len() == MOST => format!("{told}, and at least {more} more"),
+            more if self.0.len() == MAX_STORED_NAMES => format!("{told}, and at least {more} more"),
             more => format!("{told}, and {more} more"),
         }
     }
@@ -59,41 +59,41 @@ impl Lost {
 
 /// What of an answer a caller could not be told: found while it is told, read when that is over.
 #[derive(Debug, Clone, Default)]
-pub struct Unsaid(Arc<Mutex<Held>>);
+pub struct DroppedFields(Arc<Mutex<DroppedFieldsState>>);
 
 #[derive(Debug, Default)]
-struct Held {
-    lost: Lost,
+struct DroppedFieldsState {
+    dropped_names: DroppedParams,
     usage: Option<Usage>,
 }
 
-impl Unsaid {
-    fn held(&self) -> MutexGuard<'_, Held> {
+impl DroppedFields {
+    fn lock_state(&self) -> MutexGuard<'_, DroppedFieldsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is the first of this name.
     pub fn add(&self, name: &str) -> bool {
-        let mut held = self.held();
-        let before = held.lost.len();
-        held.lost.add(name);
-        held.lost.len() > before
+        let mut held = self.lock_state();
+        let before = held.dropped_names.len();
+        held.dropped_names.add(name);
+        held.dropped_names.len() > before
     }
 
     /// Notes what it cost, as its provider said it: not every dialect has a word for each of the buckets.
-    pub(crate) fn cost(&self, usage: Usage) {
-        self.held().usage = Some(usage);
+    pub(crate) fn set_usage(&self, usage: Usage) {
+        self.lock_state().usage = Some(usage);
     }
 
     pub fn usage(&self) -> Option<Usage> {
-        self.held().usage
+        self.lock_state().usage
     }
 
     /// Everything that was lost of a request and its answer; `None` where that is nothing.
-    pub fn text(&self, asked: &Lost) -> Option<String> {
+    pub fn header_value(&self, asked: &DroppedParams) -> Option<String> {
         let mut all = asked.clone();
-        self.held().lost.0.iter().for_each(|name| all.add(name));
-        Some(all.text()).filter(|text| !text.is_empty())
+        self.lock_state().dropped_names.0.iter().for_each(|name| all.add(name));
+        Some(all.header_value()).filter(|text| !text.is_empty())
     }
 }
 
@@ -102,16 +102,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_told_once_and_cannot_break_a_header() {
-        let mut lost = Lost::default();
+    fn reports_each_name_once_and_escapes_header_characters() {
+        let mut lost = DroppedParams::default();
         for name in ["seed", "seed", "a\r\nx: y", "ä"] {
             lost.add(name);
         }
-        assert_eq!(lost.text(), "seed, a__x__y, __");
+        assert_eq!(lost.header_value(), "seed, a__x__y, __");
         (0..99).for_each(|n| lost.add(&n.to_string()));
-        assert!(lost.text().ends_with(", 12, and 86 more"), "{}", lost.text());
+        assert!(lost.header_value().ends_with(", 12, and 86 more"), "{}", lost.header_value());
         (0..999).for_each(|n| lost.add(&n.to_string()));
-        assert!(lost.text().ends_with(", 12, and at least 240 more"), "{}", lost.text());
-        assert_eq!(lost.len(), MOST);
+        assert!(lost.header_value().ends_with(", 12, and at least 240 more"), "{}", lost.header_value());
+        assert_eq!(lost.len(), MAX_STORED_NAMES);
     }
 }

@@ -7,7 +7,7 @@ use crate::chat::providers::Found;
 
 /// Who failed, and with what status. Neither is changed by how it is told.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Whose<'a> {
+pub(crate) struct ErrorOrigin<'a> {
     pub provider: &'a str,
     pub status: u16,
     /// As the provider's own header says.
@@ -15,12 +15,12 @@ pub(crate) struct Whose<'a> {
 }
 
 /// What an error said, told anew. Where nothing was found in it, its text stands for that.
-pub(crate) fn told(dialect: ApiFormat, whose: Whose<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
-    let Whose { provider, status, request_id } = whose;
-    let found = filled(whose, found, answer);
+pub(crate) fn translate_error(dialect: ApiFormat, whose: ErrorOrigin<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
+    let ErrorOrigin { provider, status, request_id } = whose;
+    let found = fill_missing_type_or_code(whose, found, answer);
     let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
     let text = if text.is_empty() { format!("status {status}") } else { text };
-    let message = attributed(provider, &text);
+    let message = prefix_provider_name(provider, &text);
     let failure = Failure {
         status,
         error_type: found.kind.as_deref(),
@@ -32,14 +32,14 @@ pub(crate) fn told(dialect: ApiFormat, whose: Whose<'_>, found: Found, answer: &
     let plain = Failure { error_type: None, code: None, ..failure };
     match dialect {
         ApiFormat::OpenAi => {
-            with_provider(openai_chat::error_body_with_param(&failure, found.param.as_deref()), provider)
+            add_provider_field(openai_chat::error_body_with_param(&failure, found.param.as_deref()), provider)
         }
         dialect => error_body(dialect, &plain),
     }
 }
 
 /// The same with what two leave to the status, where an error of theirs is a text and nothing around it, and Oracle to its code.
-fn filled(whose: Whose<'_>, mut found: Found, answer: &[u8]) -> Found {
+fn fill_missing_type_or_code(whose: ErrorOrigin<'_>, mut found: Found, answer: &[u8]) -> Found {
     let status = || {
         let said: Value = serde_json::from_slice(answer).unwrap_or_default();
         said["error"].is_string().then(|| whose.status.to_string())
@@ -54,7 +54,7 @@ fn filled(whose: Whose<'_>, mut found: Found, answer: &[u8]) -> Found {
 }
 
 /// What is in a kind or a code of a failure, whoever's, without its signs; and the status that it stands for.
-const WORDS: [(&str, u16); 22] = [
+const STATUS_KEYWORDS: [(&str, u16); 22] = [
     ("throttl", 429),
     ("ratelimit", 429),
     ("toomanyrequests", 429),
@@ -80,32 +80,38 @@ const WORDS: [(&str, u16); 22] = [
 ];
 
 /// A failure on the way of a stream, of which nothing but its code and its kind say what status it would have had.
-pub(crate) fn on_the_way<'a>(
+pub(crate) fn stream_failure<'a>(
     dialect: ApiFormat,
     kind: Option<&'a str>,
     message: &'a str,
     code: Option<&'a str>,
 ) -> Failure<'a> {
-    let status = [code, kind].into_iter().flatten().find_map(status_of).unwrap_or(500);
+    let status = [code, kind].into_iter().flatten().find_map(infer_status).unwrap_or(500);
     let (kind, code) = if dialect == ApiFormat::OpenAi { (kind, code) } else { (None, None) };
     Failure { status, error_type: kind, message, code, request_id: None }
 }
 
-fn status_of(word: &str) -> Option<u16> {
+fn infer_status(word: &str) -> Option<u16> {
     if let Ok(status @ 400..600) = word.parse() {
         return Some(status);
     }
     let letters = word.chars().filter(char::is_ascii_alphanumeric);
     let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
-    WORDS.iter().find(|(part, _)| plain.contains(part)).map(|(_, status)| *status)
+    STATUS_KEYWORDS.iter().find(|(part, _)| plain.contains(part)).map(|(_, status)| *status)
 }
 
 /// An error that came in the caller's own dialect, with what its shape lacks; `None` where it is as it should be. What is
 /// no error of that dialect is `Err`.
-pub(crate) fn completed(dialect: ApiFormat, whose: Whose<'_>, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
+pub(crate) fn complete_native_error(
+    dialect: ApiFormat,
+    whose: ErrorOrigin<'_>,
+    answer: &[u8],
+) -> Result<Option<Vec<u8>>, ()> {
     let mut said: Value = serde_json::from_slice(answer).map_err(|_| ())?;
     let is_whole = match dialect {
-        ApiFormat::OpenAi => return complete(&mut said, whose).map(|is_new| is_new.then(|| said.to_string().into())),
+        ApiFormat::OpenAi => {
+            return complete_openai_error(&mut said, whose).map(|is_new| is_new.then(|| said.to_string().into()));
+        }
         ApiFormat::Anthropic => said["type"] == "error" && said["error"]["message"].is_string(),
         ApiFormat::Gemini => said["error"].is_object() || said[0]["error"].is_object(),
         ApiFormat::Bedrock => ["message", "Message", "__type"].iter().any(|key| said[key].is_string()),
@@ -114,11 +120,11 @@ pub(crate) fn completed(dialect: ApiFormat, whose: Whose<'_>, answer: &[u8]) -> 
 }
 
 /// Whether something was to be added to an error of `OpenAI`'s. All that it says besides stays.
-fn complete(said: &mut Value, whose: Whose<'_>) -> Result<bool, ()> {
+fn complete_openai_error(said: &mut Value, whose: ErrorOrigin<'_>) -> Result<bool, ()> {
     let before = said.clone();
     let error = said.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
     let Some(Value::String(message)) = error.get_mut("message") else { return Err(()) };
-    *message = attributed(whose.provider, message);
+    *message = prefix_provider_name(whose.provider, message);
     // Google's word for it, as whoever speaks through it has it too.
     let own = error.get("status").filter(|status| status.is_string()).cloned();
     error
@@ -136,13 +142,13 @@ fn complete(said: &mut Value, whose: Whose<'_>) -> Result<bool, ()> {
 }
 
 /// What a provider says of an error, with its name before it: once, where another gateway of ours has said it already.
-fn attributed(provider: &str, text: &str) -> String {
+fn prefix_provider_name(provider: &str, text: &str) -> String {
     let name = format!("{provider} error: ");
     if text.starts_with(&name) { text.to_owned() } else { name + text }
 }
 
 /// A body of ours that also says who answered.
-pub(crate) fn with_provider(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
+pub(crate) fn add_provider_field(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
     if body.pop() == Some(b'}') {
         body.extend_from_slice(format!(",\"provider\":\"{provider}\"}}").as_bytes());
     }
@@ -155,12 +161,12 @@ mod tests {
 
     use super::*;
 
-    const WHOSE: Whose<'static> = Whose { provider: "p", status: 401, request_id: None };
+    const ORIGIN: ErrorOrigin<'static> = ErrorOrigin { provider: "p", status: 401, request_id: None };
 
     #[test]
-    fn an_error_of_ones_own_dialect_keeps_all_that_it_says_and_gets_what_it_lacks() {
+    fn keeps_all_fields_of_an_openai_error_and_adds_missing_ones() {
         let done = |said: &Value| {
-            let completed = completed(ApiFormat::OpenAi, WHOSE, said.to_string().as_bytes());
+            let completed = complete_native_error(ApiFormat::OpenAi, ORIGIN, said.to_string().as_bytes());
             completed.map(|new| new.map(|new| serde_json::from_slice::<Value>(&new).unwrap()))
         };
         let whole =
@@ -183,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_provider_alone_leaves_out_is_filled_in() {
+    fn fills_in_what_single_providers_omit() {
         for (provider, answer, message, kind, code) in [
             ("huggingface", r#"{"error":"no"}"#, "huggingface error: no", json!("invalid_request_error"), json!("400")),
             ("huggingface", r#"{"detail":"no"}"#, "huggingface error: no", json!("invalid_request_error"), Value::Null),
@@ -191,9 +197,9 @@ mod tests {
             ("x-ai", r#"{"code":"c","error":"no"}"#, "x-ai error: no", json!("invalid_request_error"), json!("c")),
             ("oracle", r#"{"code":"c","message":"no"}"#, "oracle error: no", json!("c"), json!("c")),
         ] {
-            let whose = Whose { provider, status: 400, request_id: None };
-            let found = crate::chat::providers::openai_chat::error(answer.as_bytes());
-            let told = told(ApiFormat::OpenAi, whose, found, answer.as_bytes());
+            let whose = ErrorOrigin { provider, status: 400, request_id: None };
+            let found = crate::chat::providers::openai_chat::parse_error(answer.as_bytes());
+            let told = translate_error(ApiFormat::OpenAi, whose, found, answer.as_bytes());
             let told: Value = serde_json::from_slice(&told).unwrap();
             let error = &told["error"];
             assert_eq!((&error["message"], &error["type"], &error["code"]), (&message.into(), &kind, &code), "{told}");
@@ -201,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_on_the_way_has_the_status_of_its_word_and_no_kind_of_another_dialect() {
+    fn infers_the_status_of_a_stream_failure_and_drops_types_of_other_formats() {
         for (kind, code, status) in [
             (None, Some("throttlingException"), 429),
             (Some("RESOURCE_EXHAUSTED"), Some("429"), 429),
@@ -218,7 +224,7 @@ mod tests {
             (None, Some("7"), 500),
             (None, None, 500),
         ] {
-            let failure = |dialect| on_the_way(dialect, kind, "m", code);
+            let failure = |dialect| stream_failure(dialect, kind, "m", code);
             assert_eq!(failure(ApiFormat::OpenAi).status, status, "{kind:?} {code:?}");
             assert_eq!((failure(ApiFormat::OpenAi).error_type, failure(ApiFormat::OpenAi).code), (kind, code));
             assert_eq!((failure(ApiFormat::Gemini).error_type, failure(ApiFormat::Gemini).code), (None, None));
@@ -226,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_another_dialect_is_none_of_ones_own() {
+    fn an_error_of_another_api_format_is_not_native() {
         let own = [
             (ApiFormat::Anthropic, json!({"type": "error", "error": {"type": "t", "message": "m"}})),
             (ApiFormat::Gemini, json!({"error": {"code": 400, "message": "m", "status": "S"}})),
@@ -234,12 +240,12 @@ mod tests {
         ];
         for (dialect, said) in &own {
             for (other, _) in &own {
-                let found = completed(*other, WHOSE, said.to_string().as_bytes());
+                let found = complete_native_error(*other, ORIGIN, said.to_string().as_bytes());
                 // Google finds its own in Anthropic's, which say more.
                 let reads = other == dialect || (*dialect, *other) == (ApiFormat::Anthropic, ApiFormat::Gemini);
                 assert_eq!(found.is_ok(), reads, "{dialect:?} read as {other:?}");
             }
         }
-        assert!(completed(ApiFormat::Anthropic, WHOSE, b"<html>").is_err());
+        assert!(complete_native_error(ApiFormat::Anthropic, ORIGIN, b"<html>").is_err());
     }
 }

@@ -7,12 +7,12 @@ pub(crate) mod dropped;
 pub(crate) mod errors;
 pub(crate) mod normalise;
 
-pub use crate::chat::request::Refusal;
-pub use crate::chat::response_context::Answering;
-pub use crate::chat::signatures::{Kept, Signatures};
+pub use crate::chat::request::RequestError;
+pub use crate::chat::response_context::ResponseContext;
+pub use crate::chat::signatures::{ScopedSignatures, SignatureCache};
 pub use crate::chat::transcoder::Transcoder;
-pub use crate::translation::dropped::{Lost, Unsaid};
-pub use crate::translation::normalise::Mending;
+pub use crate::translation::dropped::{DroppedFields, DroppedParams};
+pub use crate::translation::normalise::Normaliser;
 
 use std::sync::Arc;
 
@@ -27,511 +27,597 @@ use crate::{
     chat::{
         providers::{Broken, Frames, Wire},
         request::Fields,
-        response_writer::{Noting, Teller},
-        sequential_tool_calls::InTurn,
+        response_writer::{RecordingWriter, ResponseWriter},
+        sequential_tool_calls::SequentialToolCallWriter,
     },
-    citations::ByBlock,
-    embeddings::request::{Shape, Texts},
-    images::request::{Drawn, Picture},
+    citations::BlockCitationWriter,
+    embeddings::request::{EmbeddingFormat, EmbeddingRequest},
+    images::request::{ImageRequest, ImageResponse},
     jobs::{
-        batch::Run,
-        fine_tuning::{Page, Tune},
+        batch::BatchRequest,
+        fine_tuning::{FineTuningRequest, PageQuery},
     },
-    model_list::Listed,
-    rerank::request::{DOCUMENTS, Ranking},
-    translation::errors::Whose,
+    model_list::ListedModel,
+    rerank::request::{DOCUMENTS_KEY, RerankRequest},
+    translation::errors::ErrorOrigin,
 };
 
 /// A request to be said to a provider in the provider's own way.
-pub struct Question<'a> {
+pub struct TranslationInput<'a> {
     pub operation: Operation,
     pub provider: &'a dyn Provider,
     pub body: &'a [u8],
     /// As the body names it, or what stands for that.
     pub model: &'a str,
-    pub beside: Beside<'a>,
+    pub hints: RequestHints<'a>,
     /// Nothing in the answer but what the caller's dialect has.
     pub strict: bool,
     /// In milliseconds since 1970.
-    pub now: u64,
+    pub now_ms: u64,
     /// Tells it from others of the same moment.
-    pub mark: u32,
+    pub nonce: u32,
 }
 
 /// What is said of a request outside its body.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Beside<'a> {
+pub struct RequestHints<'a> {
     /// What of Anthropic's betas is asked for, and which version of its API.
-    pub betas: Option<&'a str>,
-    pub version: Option<&'a str>,
+    pub anthropic_betas: Option<&'a str>,
+    pub anthropic_version: Option<&'a str>,
     /// The caller is a client of Anthropic's, which reads lists as Anthropic tells them.
-    pub is_anthropics: bool,
+    pub is_anthropic_client: bool,
     /// Without its question mark.
     pub query: &'a str,
     /// What the provider is told besides a credential.
     pub options: Option<&'a Options>,
     /// The model whose maker decides how it is asked, where that is not the one that the body names.
-    pub meant: Option<&'a str>,
+    pub effective_model: Option<&'a str>,
     /// Of calls that were signed for the same caller before.
-    pub signatures: Option<&'a Kept>,
+    pub signatures: Option<&'a ScopedSignatures>,
 }
 
 /// How the caller writes and reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Caller {
+enum ClientFormat {
     Chat,
-    Complete,
+    Completions,
     Messages,
     Responses,
     Gemini,
     Converse,
     /// In the words that Claude's models have on Bedrock.
     Invoke,
-    Embed(Shape),
-    Draw,
-    Rank,
-    Count(Counted),
-    List,
+    Embeddings(EmbeddingFormat),
+    Images,
+    Rerank,
+    CountTokens(CountFormat),
+    ModelList,
     /// Jobs of fine-tuning.
-    Tune,
+    FineTuning,
     /// Batches.
-    Batch,
+    Batches,
 }
 
 /// What is said of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
+enum CountFormat {
     Messages,
-    Contents,
+    Gemini,
     Converse,
 }
 
 /// A translated request: what is sent, and how what comes back is told.
 pub struct Translation {
-    caller: Caller,
-    wire: &'static dyn Wire,
+    client_format: ClientFormat,
+    provider_format: &'static dyn Wire,
     operation: Operation,
     /// Request and answer are the caller's own, but for what their host has otherwise.
-    pub is_carried: bool,
+    pub is_passthrough: bool,
     /// The caller is a client of Anthropic's.
-    is_anthropics: bool,
+    is_anthropic_client: bool,
     /// The stream's usage was asked for by nobody but the gateway: to be taken out where it was read.
-    pub hides_usage: bool,
-    page: Page,
+    pub should_hide_usage: bool,
+    page: PageQuery,
     /// What of Anthropic's betas is asked for in a header, besides what the caller's own header says.
-    pub betas: Option<String>,
+    pub anthropic_betas: Option<String>,
     /// Which version of Anthropic's API the body asks for, where nothing else does.
-    pub version: Option<String>,
+    pub anthropic_version: Option<String>,
     /// Where the page of a list of models begins that is asked for, if it is not the first.
-    pub next: Option<String>,
-    pub answering: Answering,
-    pub lost: Lost,
+    pub next_page_token: Option<String>,
+    pub response_context: ResponseContext,
+    pub dropped_params: DroppedParams,
 }
 
 impl Translation {
     /// The body to send. An error says what of the caller's cannot be said to this provider.
-    pub fn of(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+    pub fn translate_request(
+        question: &TranslationInput<'_>,
+        wire: &'static dyn Wire,
+    ) -> Result<(Self, Vec<u8>), RequestError> {
         let operation = question.operation;
-        let unknown = || Refusal::new("$", format!("{} cannot be said in another way", operation.id()));
-        let caller = caller(operation).ok_or_else(unknown)?;
+        let unknown = || RequestError::new("$", format!("{} cannot be said in another way", operation.id()));
+        let caller = client_format_of(operation).ok_or_else(unknown)?;
         if let Some(body) = wire.carry(question) {
-            return Ok((Self { is_carried: true, ..Self::new(question, (caller, wire), Lost::default()) }, body?));
+            return Ok((
+                Self { is_passthrough: true, ..Self::new(question, (caller, wire), DroppedParams::default()) },
+                body?,
+            ));
         }
         let (mut asked, echo) = match caller {
-            Caller::Chat => (crate::chat::clients::openai_chat::read(question.body)?, Fields::default()),
-            Caller::Messages => (crate::chat::clients::anthropic_messages::read(question.body)?, Fields::default()),
-            Caller::Responses => crate::chat::clients::openai_responses::read(question.body)?,
-            Caller::Gemini => (
-                crate::chat::clients::gemini::read(question.body, question.model, operation.streams())?,
-                Fields::default(),
-            ),
-            Caller::Converse => (
-                crate::chat::clients::bedrock_converse::read(question.body, question.model, operation.streams())?,
-                Fields::default(),
-            ),
-            Caller::Invoke => (
-                crate::chat::clients::bedrock_converse::invoke::read(
+            ClientFormat::Chat => (crate::chat::clients::openai_chat::parse_request(question.body)?, Fields::default()),
+            ClientFormat::Messages => {
+                (crate::chat::clients::anthropic_messages::parse_request(question.body)?, Fields::default())
+            }
+            ClientFormat::Responses => crate::chat::clients::openai_responses::parse_request(question.body)?,
+            ClientFormat::Gemini => (
+                crate::chat::clients::gemini::parse_request(
                     question.body,
                     question.model,
-                    operation.streams(),
+                    operation.is_always_streaming(),
                 )?,
                 Fields::default(),
             ),
-            Caller::Embed(shape) => return Self::of_texts(question, wire, shape),
-            Caller::Complete => (crate::chat::clients::openai_completions::read(question.body)?, Fields::default()),
-            Caller::Draw => return Self::of_picture(question, wire),
-            Caller::Rank => return Self::of_ranking(question, wire),
-            Caller::Count(counted) => return Self::of_count(question, wire, counted),
-            Caller::Tune | Caller::Batch => return Self::of_job(question, (caller, wire)),
-            Caller::List => return Ok((Self::new(question, (caller, wire), Lost::default()), Vec::new())),
+            ClientFormat::Converse => (
+                crate::chat::clients::bedrock_converse::parse_request(
+                    question.body,
+                    question.model,
+                    operation.is_always_streaming(),
+                )?,
+                Fields::default(),
+            ),
+            ClientFormat::Invoke => (
+                crate::chat::clients::bedrock_converse::invoke::parse_request(
+                    question.body,
+                    question.model,
+                    operation.is_always_streaming(),
+                )?,
+                Fields::default(),
+            ),
+            ClientFormat::Embeddings(shape) => return Self::translate_embedding_request(question, wire, shape),
+            ClientFormat::Completions => {
+                (crate::chat::clients::openai_completions::parse_request(question.body)?, Fields::default())
+            }
+            ClientFormat::Images => return Self::translate_image_request(question, wire),
+            ClientFormat::Rerank => return Self::translate_rerank_request(question, wire),
+            ClientFormat::CountTokens(counted) => return Self::translate_count_request(question, wire, counted),
+            ClientFormat::FineTuning | ClientFormat::Batches => {
+                return Self::translate_job_request(question, (caller, wire));
+            }
+            ClientFormat::ModelList => {
+                return Ok((Self::new(question, (caller, wire), DroppedParams::default()), Vec::new()));
+            }
         };
-        let images = !question.strict || asked.asks_for_images();
+        let images = !question.strict || asked.has_image_modality();
         let shows_thoughts = match caller {
-            Caller::Gemini => crate::chat::clients::gemini::shows_thoughts(&asked),
+            ClientFormat::Gemini => crate::chat::clients::gemini::should_show_thinking(&asked),
             _ => asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
         };
         let blocks = images || shows_thoughts;
-        let plain = Self::new(question, (caller, wire), Lost::default());
-        let (model, documents) = (asked.model.clone(), asked.documents());
-        let answering = Answering { model, blocks, images, echo, documents, ..plain.answering };
-        if let Some(meant) = question.beside.meant {
+        let plain = Self::new(question, (caller, wire), DroppedParams::default());
+        let (model, documents) = (asked.model.clone(), asked.document_names());
+        let answering = ResponseContext {
+            model,
+            should_show_thinking: blocks,
+            should_show_images: images,
+            echoed_fields: echo,
+            document_names: documents,
+            ..plain.response_context
+        };
+        if let Some(meant) = question.hints.effective_model {
             meant.clone_into(&mut asked.model);
         }
         asked.signatures.clone_from(&answering.signatures);
-        if let Some(betas) = question.beside.betas
+        if let Some(betas) = question.hints.anthropic_betas
             && wire.says_betas(&asked.model)
             && !asked.fields.contains_key("anthropic_beta")
         {
             asked.fields.insert("anthropic_beta".into(), betas.into());
         }
-        let hides_usage =
-            matches!(caller, Caller::Chat | Caller::Complete) && asked.stream && !includes_usage(question.body);
-        let is_told = question.beside.version.is_some() || question.beside.is_anthropics;
-        let told = is_told.then(|| asked.take("anthropic_version")).flatten();
+        let hides_usage = matches!(caller, ClientFormat::Chat | ClientFormat::Completions)
+            && asked.stream
+            && !requests_usage(question.body);
+        let is_told = question.hints.anthropic_version.is_some() || question.hints.is_anthropic_client;
+        let told = is_told.then(|| asked.take_param("anthropic_version")).flatten();
         let mut body = wire.write(&mut asked)?;
-        asked.lose_some("anthropic_version", told.as_ref());
-        let (betas, version) = (asked.betas.take(), asked.version.take());
-        let mut lost = asked.into_lost();
-        if let Some((reworded, unsaid)) = question.provider.wording(Operation::ChatComplete).say(&body) {
-            lost.join(&unsaid);
+        asked.record_dropped_if_set("anthropic_version", told.as_ref());
+        let (betas, version) = (asked.betas.take(), asked.api_version.take());
+        let mut lost = asked.into_dropped_params();
+        if let Some((reworded, unsaid)) = question.provider.param_rules(Operation::ChatComplete).apply(&body) {
+            lost.merge(&unsaid);
             body = reworded;
         }
-        Ok((Self { hides_usage, betas, version, answering, lost, ..plain }, body))
+        Ok((
+            Self {
+                should_hide_usage: hides_usage,
+                anthropic_betas: betas,
+                anthropic_version: version,
+                response_context: answering,
+                dropped_params: lost,
+                ..plain
+            },
+            body,
+        ))
     }
 
-    fn of_texts(question: &Question<'_>, wire: &'static dyn Wire, shape: Shape) -> Result<(Self, Vec<u8>), Refusal> {
+    fn translate_embedding_request(
+        question: &TranslationInput<'_>,
+        wire: &'static dyn Wire,
+        shape: EmbeddingFormat,
+    ) -> Result<(Self, Vec<u8>), RequestError> {
         let mut texts = match shape {
-            Shape::Content => crate::chat::clients::gemini::texts::one(question.body, question.model)?,
-            Shape::Contents => crate::chat::clients::gemini::texts::several(question.body, question.model)?,
-            Shape::Numbers | Shape::Packed => Texts::read(question.body)?,
+            EmbeddingFormat::GeminiSingle => {
+                crate::chat::clients::gemini::texts::parse_embed_request(question.body, question.model)?
+            }
+            EmbeddingFormat::GeminiBatch => {
+                crate::chat::clients::gemini::texts::parse_batch_embed_request(question.body, question.model)?
+            }
+            EmbeddingFormat::Floats | EmbeddingFormat::Base64 => EmbeddingRequest::parse(question.body)?,
         };
-        if !texts.items.is_empty() && !wire.sees(&texts.model) {
-            return Err(Refusal::new(
-                texts.path,
+        if !texts.multimodal_inputs.is_empty() && !wire.sees(&texts.model) {
+            return Err(RequestError::new(
+                texts.input_path,
                 "this model embeds texts: it must be a string, or an array of strings",
             ));
         }
-        let film = texts.items.iter().position(|item| item.video.is_some());
+        let film = texts.multimodal_inputs.iter().position(|item| item.video.is_some());
         if let Some(at) = film.filter(|_| !wire.watches(&texts.model)) {
-            return Err(Refusal::new(
-                format!("{}[{at}].video", texts.path),
+            return Err(RequestError::new(
+                format!("{}[{at}].video", texts.input_path),
                 "cannot be embedded here: `text` and `image` can",
             ));
         }
         let mut body = wire.embed(&mut texts)?;
-        let caller = Caller::Embed(texts.shape);
-        let mut lost = texts.into_lost();
-        if let Some((reworded, unsaid)) = question.provider.wording(Operation::Embed).say(&body) {
-            lost.join(&unsaid);
+        let caller = ClientFormat::Embeddings(texts.format);
+        let mut lost = texts.into_dropped_params();
+        if let Some((reworded, unsaid)) = question.provider.param_rules(Operation::Embed).apply(&body) {
+            lost.merge(&unsaid);
             body = reworded;
         }
         Ok((Self::new(question, (caller, wire), lost), body))
     }
 
-    fn of_picture(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
-        let mut picture = Picture::read(question.body)?;
+    fn translate_image_request(
+        question: &TranslationInput<'_>,
+        wire: &'static dyn Wire,
+    ) -> Result<(Self, Vec<u8>), RequestError> {
+        let mut picture = ImageRequest::parse(question.body)?;
         let body = wire.draw(&mut picture)?;
-        Ok((Self::new(question, (Caller::Draw, wire), picture.into_lost()), body))
+        Ok((Self::new(question, (ClientFormat::Images, wire), picture.into_dropped_params()), body))
     }
 
-    fn of_ranking(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
-        let mut ranking = Ranking::read(question.body)?;
+    fn translate_rerank_request(
+        question: &TranslationInput<'_>,
+        wire: &'static dyn Wire,
+    ) -> Result<(Self, Vec<u8>), RequestError> {
+        let mut ranking = RerankRequest::parse(question.body)?;
         let mut echo = Fields::default();
-        if ranking.returns {
-            echo.insert(DOCUMENTS.into(), ranking.documents.clone().into());
+        if ranking.should_return_documents {
+            echo.insert(DOCUMENTS_KEY.into(), ranking.documents.clone().into());
         }
         let body = wire.rank(&mut ranking)?;
-        let plain = Self::new(question, (Caller::Rank, wire), ranking.into_lost());
-        Ok((Self { answering: Answering { echo, ..plain.answering }, ..plain }, body))
+        let plain = Self::new(question, (ClientFormat::Rerank, wire), ranking.into_dropped_params());
+        Ok((
+            Self { response_context: ResponseContext { echoed_fields: echo, ..plain.response_context }, ..plain },
+            body,
+        ))
     }
 
-    fn of_count(
-        question: &Question<'_>,
+    fn translate_count_request(
+        question: &TranslationInput<'_>,
         wire: &'static dyn Wire,
-        counted: Counted,
-    ) -> Result<(Self, Vec<u8>), Refusal> {
+        counted: CountFormat,
+    ) -> Result<(Self, Vec<u8>), RequestError> {
         let mut asked = match counted {
-            Counted::Messages => crate::chat::clients::anthropic_messages::read(question.body)?,
-            Counted::Contents => crate::chat::clients::gemini::read_counted(question.body, question.model)?,
-            Counted::Converse => {
-                crate::chat::clients::bedrock_converse::count_tokens::read(question.body, question.model)?
+            CountFormat::Messages => crate::chat::clients::anthropic_messages::parse_request(question.body)?,
+            CountFormat::Gemini => crate::chat::clients::gemini::parse_count_request(question.body, question.model)?,
+            CountFormat::Converse => {
+                crate::chat::clients::bedrock_converse::count_tokens::parse_request(question.body, question.model)?
             }
         };
         let body = wire.count(&mut asked)?;
         let betas = asked.betas.take();
-        Ok((Self { betas, ..Self::new(question, (Caller::Count(counted), wire), asked.lost) }, body))
+        Ok((
+            Self {
+                anthropic_betas: betas,
+                ..Self::new(question, (ClientFormat::CountTokens(counted), wire), asked.dropped_params)
+            },
+            body,
+        ))
     }
 
     /// What is asked of a job that is there says nothing in its body.
-    fn of_job(
-        question: &Question<'_>,
-        (caller, wire): (Caller, &'static dyn Wire),
-    ) -> Result<(Self, Vec<u8>), Refusal> {
-        let page = Page::read(question.operation, question.beside.query)?;
-        let plain = Self { page, ..Self::new(question, (caller, wire), Lost::default()) };
+    fn translate_job_request(
+        question: &TranslationInput<'_>,
+        (caller, wire): (ClientFormat, &'static dyn Wire),
+    ) -> Result<(Self, Vec<u8>), RequestError> {
+        let page = PageQuery::parse(question.operation, question.hints.query)?;
+        let plain = Self { page, ..Self::new(question, (caller, wire), DroppedParams::default()) };
         if question.operation == Operation::CreateBatch {
-            let mut run = Run::read(question)?;
-            let echo = run.echo();
+            let mut run = BatchRequest::parse(question)?;
+            let echo = run.echoed_fields();
             let body = wire.run(&mut run)?;
-            let answering = Answering { echo, ..plain.answering };
-            return Ok((Self { answering, lost: run.into_lost(), ..plain }, body));
+            let answering = ResponseContext { echoed_fields: echo, ..plain.response_context };
+            return Ok((
+                Self { response_context: answering, dropped_params: run.into_dropped_params(), ..plain },
+                body,
+            ));
         }
         if question.operation != Operation::CreateFinetune {
             return Ok((plain, Vec::new()));
         }
-        let mut tune = Tune::read(question)?;
-        let mut echo = tune.echo();
+        let mut tune = FineTuningRequest::parse(question)?;
+        let mut echo = tune.echoed_fields();
         let body = wire.tune(&mut tune)?;
-        if let Some(name) = &tune.name {
+        if let Some(name) = &tune.job_name {
             echo.insert("id".into(), name.as_str().into());
         }
-        let answering = Answering { echo, ..plain.answering };
-        Ok((Self { answering, lost: tune.into_lost(), ..plain }, body))
+        let answering = ResponseContext { echoed_fields: echo, ..plain.response_context };
+        Ok((Self { response_context: answering, dropped_params: tune.into_dropped_params(), ..plain }, body))
     }
 
     /// As it is for what does not talk.
-    fn new(question: &Question<'_>, (caller, wire): (Caller, &'static dyn Wire), lost: Lost) -> Self {
-        let meant = question.beside.meant.unwrap_or(question.model);
-        let answering = Answering {
+    fn new(
+        question: &TranslationInput<'_>,
+        (client_format, provider_format): (ClientFormat, &'static dyn Wire),
+        dropped_params: DroppedParams,
+    ) -> Self {
+        let meant = question.hints.effective_model.unwrap_or(question.model);
+        let response_context = ResponseContext {
             provider: question.provider.slug(),
             model: question.model.to_owned(),
-            created: question.now / 1000,
-            mark: format!("{}-{:x}", question.now, question.mark),
-            strict: question.strict,
-            blocks: false,
-            images: false,
-            echo: Fields::default(),
-            documents: Arc::default(),
-            unsaid: Unsaid::default(),
-            signatures: question.beside.signatures.filter(|_| wire.signs(meant)).cloned(),
+            created: question.now_ms / 1000,
+            id_suffix: format!("{}-{:x}", question.now_ms, question.nonce),
+            is_strict: question.strict,
+            should_show_thinking: false,
+            should_show_images: false,
+            echoed_fields: Fields::default(),
+            document_names: Arc::default(),
+            dropped_fields: DroppedFields::default(),
+            signatures: question.hints.signatures.filter(|_| provider_format.signs(meant)).cloned(),
         };
         let operation = question.operation;
-        let page = Page::default();
-        let (is_carried, hides_usage, betas, version, next) = (false, false, None, None, None);
-        let is_anthropics = question.beside.is_anthropics;
+        let page = PageQuery::default();
+        let (is_passthrough, should_hide_usage, anthropic_betas, anthropic_version, next_page_token) =
+            (false, false, None, None, None);
+        let is_anthropic_client = question.hints.is_anthropic_client;
         Self {
-            caller,
-            wire,
+            client_format,
+            provider_format,
             operation,
-            is_carried,
-            is_anthropics,
-            hides_usage,
+            is_passthrough,
+            is_anthropic_client,
+            should_hide_usage,
             page,
-            betas,
-            version,
-            next,
-            answering,
-            lost,
+            anthropic_betas,
+            anthropic_version,
+            next_page_token,
+            response_context,
+            dropped_params,
         }
     }
 
     /// A whole answer in the caller's dialect.
-    pub fn whole(&self, answer: &[u8]) -> Result<Vec<u8>, Broken> {
-        if self.is_carried {
-            return self.wire.carried(self.operation, answer);
+    pub fn translate_response(&self, answer: &[u8]) -> Result<Vec<u8>, Broken> {
+        if self.is_passthrough {
+            return self.provider_format.carried(self.operation, answer);
         }
         let lacks = |what: &str| Broken(format!("it has no {what}"));
         let read = || serde_json::from_slice::<serde_json::Value>(answer);
-        let teller: Box<dyn Teller> = match self.caller {
-            Caller::Embed(shape) => {
-                let vectors = self.wire.embedded(&read()?).ok_or_else(|| lacks("vectors"))?;
-                return vectors.told(&self.answering, shape);
+        let teller: Box<dyn ResponseWriter> = match self.client_format {
+            ClientFormat::Embeddings(shape) => {
+                let vectors = self.provider_format.embedded(&read()?).ok_or_else(|| lacks("vectors"))?;
+                return vectors.into_client_json(&self.response_context, shape);
             }
-            Caller::Draw => {
-                let drawn = self.wire.drawn(&read()?).ok_or_else(|| lacks("images"))?;
+            ClientFormat::Images => {
+                let drawn = self.provider_format.drawn(&read()?).ok_or_else(|| lacks("images"))?;
                 if let Some(usage) = drawn.usage {
-                    self.answering.unsaid.cost(usage);
+                    self.response_context.dropped_fields.set_usage(usage);
                 }
-                return Ok(drawn.told(&self.answering));
+                return Ok(drawn.into_client_json(&self.response_context));
             }
-            Caller::Rank => {
-                let ranked = self.wire.ranked(&read()?).ok_or_else(|| lacks("ranks"))?;
-                return Ok(ranked.told(&self.answering));
+            ClientFormat::Rerank => {
+                let ranked = self.provider_format.ranked(&read()?).ok_or_else(|| lacks("ranks"))?;
+                return Ok(ranked.into_client_json(&self.response_context));
             }
-            Caller::Count(_) => {
-                let count = self.wire.counted(&read()?).ok_or_else(|| lacks("count"))?;
-                return Ok(counted(self.operation, count));
+            ClientFormat::CountTokens(_) => {
+                let count = self.provider_format.counted(&read()?).ok_or_else(|| lacks("count"))?;
+                return Ok(encode_token_count(self.operation, count));
             }
-            Caller::List => {
-                let listed = self.wire.listed(&read()?).ok_or_else(|| lacks("models"))?;
-                return Ok(self.listed(listed));
+            ClientFormat::ModelList => {
+                let listed = self.provider_format.listed(&read()?).ok_or_else(|| lacks("models"))?;
+                return Ok(self.encode_model_list(listed));
             }
-            Caller::Tune => {
+            ClientFormat::FineTuning => {
                 let answer = if answer.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
-                return crate::jobs::fine_tuning::told(
-                    self.wire,
+                return crate::jobs::fine_tuning::encode_response(
+                    self.provider_format,
                     &answer,
-                    &self.answering,
+                    &self.response_context,
                     (self.operation, &self.page),
                 );
             }
-            Caller::Batch => {
-                return crate::jobs::batch::told(self.wire, &read()?, &self.answering, (self.operation, &self.page));
+            ClientFormat::Batches => {
+                return crate::jobs::batch::write_batch_response(
+                    self.provider_format,
+                    &read()?,
+                    &self.response_context,
+                    (self.operation, &self.page),
+                );
             }
-            Caller::Chat => {
-                Box::new(ByBlock::new(crate::chat::clients::openai_chat::Whole::new(self.answering.clone())))
+            ClientFormat::Chat => Box::new(BlockCitationWriter::new(
+                crate::chat::clients::openai_chat::ResponseBuilder::new(self.response_context.clone()),
+            )),
+            ClientFormat::Completions => {
+                Box::new(crate::chat::clients::openai_completions::ResponseBuilder::new(self.response_context.clone()))
             }
-            Caller::Complete => Box::new(crate::chat::clients::openai_completions::Whole::new(self.answering.clone())),
-            Caller::Messages | Caller::Invoke => {
-                Box::new(crate::chat::clients::anthropic_messages::Whole::new(self.answering.clone()))
+            ClientFormat::Messages | ClientFormat::Invoke => {
+                Box::new(crate::chat::clients::anthropic_messages::ResponseBuilder::new(self.response_context.clone()))
             }
-            Caller::Gemini => Box::new(crate::chat::clients::gemini::Whole::new(self.answering.clone())),
-            Caller::Converse => Box::new(crate::chat::clients::bedrock_converse::Whole::new(self.answering.clone())),
-            Caller::Responses => {
-                Box::new(ByBlock::new(crate::chat::clients::openai_responses::Whole::new(self.answering.clone())))
+            ClientFormat::Gemini => {
+                Box::new(crate::chat::clients::gemini::ResponseBuilder::new(self.response_context.clone()))
             }
+            ClientFormat::Converse => {
+                Box::new(crate::chat::clients::bedrock_converse::ResponseBuilder::new(self.response_context.clone()))
+            }
+            ClientFormat::Responses => Box::new(BlockCitationWriter::new(
+                crate::chat::clients::openai_responses::ResponseBuilder::new(self.response_context.clone()),
+            )),
         };
-        let mut teller = Noting::new(teller, &self.answering);
-        self.wire.read(answer, &mut teller)?;
-        Ok(teller.told())
+        let mut teller = RecordingWriter::new(teller, &self.response_context);
+        self.provider_format.read(answer, &mut teller)?;
+        Ok(teller.take_output())
     }
 
     /// Whether what it ends is deleted.
-    pub fn deletes(&self) -> bool {
-        self.operation == Operation::CancelBatch && self.wire.deletes()
+    pub fn deletes_batch(&self) -> bool {
+        self.operation == Operation::CancelBatch && self.provider_format.deletes()
     }
 
     /// Whether images are what was asked for.
-    pub fn draws(&self) -> bool {
-        self.caller == Caller::Draw
+    pub fn generates_images(&self) -> bool {
+        self.client_format == ClientFormat::Images
     }
 
     /// An answer that is an image, and nothing around it.
-    pub fn image(&self, bytes: &[u8]) -> Vec<u8> {
+    pub fn wrap_raw_image(&self, bytes: &[u8]) -> Vec<u8> {
         let images = vec![serde_json::json!({"b64_json": STANDARD.encode(bytes)})];
-        Drawn { images, usage: None }.told(&self.answering)
+        ImageResponse { images, usage: None }.into_client_json(&self.response_context)
     }
 
     /// A list of models that comes in pages, as one.
-    pub fn whole_list(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, Broken> {
+    pub fn merge_model_pages(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, Broken> {
         let mut models = Vec::new();
         for page in pages {
-            let listed = self.wire.listed(&serde_json::from_slice(page.as_ref())?);
+            let listed = self.provider_format.listed(&serde_json::from_slice(page.as_ref())?);
             models.extend(listed.ok_or_else(|| Broken("it has no models".into()))?);
         }
-        Ok(self.listed(models))
+        Ok(self.encode_model_list(models))
     }
 
-    fn listed(&self, models: Vec<Listed>) -> Vec<u8> {
-        if self.is_anthropics {
-            crate::model_list::told_to_anthropics(&models)
+    fn encode_model_list(&self, models: Vec<ListedModel>) -> Vec<u8> {
+        if self.is_anthropic_client {
+            crate::model_list::encode_anthropic_list(&models)
         } else {
-            crate::model_list::told(models, self.answering.provider)
+            crate::model_list::encode_openai_list(models, self.response_context.provider)
         }
     }
 
     /// Whether there is another page of a list of models behind this one: then it is what is asked for next.
-    pub fn turns(&mut self, page: &[u8]) -> bool {
-        self.next = crate::model_list::next(page);
-        self.next.is_some()
+    pub fn advance_page(&mut self, page: &[u8]) -> bool {
+        self.next_page_token = crate::model_list::next_page_token(page);
+        self.next_page_token.is_some()
     }
 
     /// What turns the provider's stream into the caller's.
-    pub fn stream(&self) -> Transcoder {
-        if self.is_carried {
-            return Transcoder::carrying(self.wire.frames());
+    pub fn transcoder(&self) -> Transcoder {
+        if self.is_passthrough {
+            return Transcoder::passthrough(self.provider_format.frames());
         }
-        let teller: Box<dyn Teller> = match self.caller {
-            Caller::Complete => Box::new(crate::chat::clients::openai_completions::Stream::new(self.answering.clone())),
-            Caller::Chat
-            | Caller::Embed(_)
-            | Caller::Draw
-            | Caller::Rank
-            | Caller::Count(_)
-            | Caller::List
-            | Caller::Tune
-            | Caller::Batch => {
-                Box::new(ByBlock::new(crate::chat::clients::openai_chat::Stream::new(self.answering.clone())))
+        let teller: Box<dyn ResponseWriter> = match self.client_format {
+            ClientFormat::Completions => {
+                Box::new(crate::chat::clients::openai_completions::StreamWriter::new(self.response_context.clone()))
             }
-            Caller::Messages => {
-                Box::new(InTurn::new(crate::chat::clients::anthropic_messages::Stream::new(self.answering.clone())))
+            ClientFormat::Chat
+            | ClientFormat::Embeddings(_)
+            | ClientFormat::Images
+            | ClientFormat::Rerank
+            | ClientFormat::CountTokens(_)
+            | ClientFormat::ModelList
+            | ClientFormat::FineTuning
+            | ClientFormat::Batches => Box::new(BlockCitationWriter::new(
+                crate::chat::clients::openai_chat::StreamWriter::new(self.response_context.clone()),
+            )),
+            ClientFormat::Messages => Box::new(SequentialToolCallWriter::new(
+                crate::chat::clients::anthropic_messages::StreamWriter::new(self.response_context.clone()),
+            )),
+            ClientFormat::Gemini => {
+                Box::new(crate::chat::clients::gemini::StreamWriter::new(self.response_context.clone()))
             }
-            Caller::Gemini => Box::new(crate::chat::clients::gemini::Stream::new(self.answering.clone())),
-            Caller::Converse => {
-                Box::new(InTurn::new(crate::chat::clients::bedrock_converse::Stream::new(self.answering.clone())))
-            }
-            Caller::Invoke => Box::new(InTurn::new(crate::chat::clients::bedrock_converse::invoke::Stream::new(
-                self.answering.clone(),
-            ))),
-            Caller::Responses => {
-                Box::new(ByBlock::new(crate::chat::clients::openai_responses::Stream::new(self.answering.clone())))
-            }
+            ClientFormat::Converse => Box::new(SequentialToolCallWriter::new(
+                crate::chat::clients::bedrock_converse::StreamWriter::new(self.response_context.clone()),
+            )),
+            ClientFormat::Invoke => Box::new(SequentialToolCallWriter::new(
+                crate::chat::clients::bedrock_converse::invoke::StreamWriter::new(self.response_context.clone()),
+            )),
+            ClientFormat::Responses => Box::new(BlockCitationWriter::new(
+                crate::chat::clients::openai_responses::StreamWriter::new(self.response_context.clone()),
+            )),
         };
-        let teller = Noting::new(teller, &self.answering);
-        Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
+        let teller = RecordingWriter::new(teller, &self.response_context);
+        Transcoder::new(self.provider_format.frames(), self.provider_format.listener(), teller)
     }
 
     /// A provider's error in the caller's dialect; the status stays the provider's, whose name for the request may be known.
-    pub fn error(&self, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
-        if self.is_carried && is_anthropics(answer) {
+    pub fn translate_error(&self, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
+        if self.is_passthrough && is_anthropic_error(answer) {
             return answer.to_vec();
         }
-        let whose = Whose { provider: self.answering.provider, status, request_id };
-        let dialect = self.operation.dialect().unwrap_or(ApiFormat::OpenAi);
-        errors::told(dialect, whose, self.wire.error(answer), answer)
+        let whose = ErrorOrigin { provider: self.response_context.provider, status, request_id };
+        let dialect = self.operation.api_format().unwrap_or(ApiFormat::OpenAi);
+        errors::translate_error(dialect, whose, self.provider_format.error(answer), answer)
     }
 
     /// Of the streams that the caller reads.
-    pub fn stream_type(&self) -> &'static str {
-        match self.caller {
-            Caller::Converse | Caller::Invoke => Frames::AwsEventStream.content_type(),
+    pub fn client_stream_type(&self) -> &'static str {
+        match self.client_format {
+            ClientFormat::Converse | ClientFormat::Invoke => Frames::AwsEventStream.content_type(),
             _ => Frames::Events.content_type(),
         }
     }
 
     /// Of the streams that the provider sends.
-    pub fn sent_stream_type(&self) -> &'static str {
-        self.wire.frames().content_type()
+    pub fn provider_stream_type(&self) -> &'static str {
+        self.provider_format.frames().content_type()
     }
 
     /// The type of the body that is sent.
-    pub fn content_type(&self) -> Option<String> {
-        self.draws().then(|| self.wire.content_type())
+    pub fn request_content_type(&self) -> Option<String> {
+        self.generates_images().then(|| self.provider_format.content_type())
     }
 }
 
 /// Whether an operation talks, and can be said in another way than it came.
-pub fn is_talk(operation: Operation) -> bool {
+pub fn is_chat_operation(operation: Operation) -> bool {
     !matches!(
-        caller(operation),
+        client_format_of(operation),
         None | Some(
-            Caller::Embed(_)
-                | Caller::Draw
-                | Caller::Rank
-                | Caller::Count(_)
-                | Caller::List
-                | Caller::Tune
-                | Caller::Batch
+            ClientFormat::Embeddings(_)
+                | ClientFormat::Images
+                | ClientFormat::Rerank
+                | ClientFormat::CountTokens(_)
+                | ClientFormat::ModelList
+                | ClientFormat::FineTuning
+                | ClientFormat::Batches
         )
     )
 }
 
-fn caller(operation: Operation) -> Option<Caller> {
+fn client_format_of(operation: Operation) -> Option<ClientFormat> {
     match operation {
-        Operation::ChatComplete => Some(Caller::Chat),
-        Operation::Complete => Some(Caller::Complete),
-        Operation::Messages => Some(Caller::Messages),
-        Operation::CreateModelResponse => Some(Caller::Responses),
-        Operation::GenerateContent | Operation::StreamGenerateContent => Some(Caller::Gemini),
-        Operation::Converse | Operation::ConverseStream => Some(Caller::Converse),
-        Operation::InvokeModel | Operation::InvokeModelStream => Some(Caller::Invoke),
-        Operation::Embed => Some(Caller::Embed(Shape::Numbers)),
-        Operation::EmbedContent => Some(Caller::Embed(Shape::Content)),
-        Operation::BatchEmbedContents => Some(Caller::Embed(Shape::Contents)),
-        Operation::ImageGenerate => Some(Caller::Draw),
-        Operation::Rerank => Some(Caller::Rank),
-        Operation::MessagesCountTokens => Some(Caller::Count(Counted::Messages)),
-        Operation::CountTokens => Some(Caller::Count(Counted::Contents)),
-        Operation::CountConverse => Some(Caller::Count(Counted::Converse)),
-        Operation::Models => Some(Caller::List),
-        _ if operation.tunes() => Some(Caller::Tune),
-        _ if operation.batches() => Some(Caller::Batch),
+        Operation::ChatComplete => Some(ClientFormat::Chat),
+        Operation::Complete => Some(ClientFormat::Completions),
+        Operation::Messages => Some(ClientFormat::Messages),
+        Operation::CreateModelResponse => Some(ClientFormat::Responses),
+        Operation::GenerateContent | Operation::StreamGenerateContent => Some(ClientFormat::Gemini),
+        Operation::Converse | Operation::ConverseStream => Some(ClientFormat::Converse),
+        Operation::InvokeModel | Operation::InvokeModelStream => Some(ClientFormat::Invoke),
+        Operation::Embed => Some(ClientFormat::Embeddings(EmbeddingFormat::Floats)),
+        Operation::EmbedContent => Some(ClientFormat::Embeddings(EmbeddingFormat::GeminiSingle)),
+        Operation::BatchEmbedContents => Some(ClientFormat::Embeddings(EmbeddingFormat::GeminiBatch)),
+        Operation::ImageGenerate => Some(ClientFormat::Images),
+        Operation::Rerank => Some(ClientFormat::Rerank),
+        Operation::MessagesCountTokens => Some(ClientFormat::CountTokens(CountFormat::Messages)),
+        Operation::CountTokens => Some(ClientFormat::CountTokens(CountFormat::Gemini)),
+        Operation::CountConverse => Some(ClientFormat::CountTokens(CountFormat::Converse)),
+        Operation::Models => Some(ClientFormat::ModelList),
+        _ if operation.is_fine_tuning() => Some(ClientFormat::FineTuning),
+        _ if operation.is_batch() => Some(ClientFormat::Batches),
         _ => None,
     }
 }
 
 /// How many tokens a request has, as its caller reads it.
-pub fn counted(operation: Operation, tokens: u64) -> Vec<u8> {
+pub fn encode_token_count(operation: Operation, tokens: u64) -> Vec<u8> {
     let key = match operation {
         Operation::CountTokens => "totalTokens",
         Operation::CountConverse => "inputTokens",
@@ -541,16 +627,16 @@ pub fn counted(operation: Operation, tokens: u64) -> Vec<u8> {
 }
 
 /// What is to be counted of what Amazon's clients send for that, where it is a request that could be sent.
-pub(crate) fn to_count(body: &[u8]) -> Result<Vec<u8>, Refusal> {
-    crate::chat::clients::bedrock_converse::count_tokens::read(body, "")?;
-    Ok(crate::chat::clients::bedrock_converse::count_tokens::wrapped(body)?.0)
+pub(crate) fn extract_counted_body(body: &[u8]) -> Result<Vec<u8>, RequestError> {
+    crate::chat::clients::bedrock_converse::count_tokens::parse_request(body, "")?;
+    Ok(crate::chat::clients::bedrock_converse::count_tokens::extract_inner_request(body)?.0)
 }
 
 /// Whether an error is one of Anthropic's already.
-fn is_anthropics(answer: &[u8]) -> bool {
+fn is_anthropic_error(answer: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|answer| answer["type"] == "error")
 }
 
-fn includes_usage(body: &[u8]) -> bool {
+fn requests_usage(body: &[u8]) -> bool {
     crate::api_format::peek(body).is_ok_and(|peek| peek.include_usage == Some(true))
 }

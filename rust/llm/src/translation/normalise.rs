@@ -13,41 +13,42 @@ use crate::{
         providers::openai_chat,
     },
     model_list,
-    translation::errors::{self, Whose},
+    translation::errors::{self, ErrorOrigin},
 };
 
-static FINISH: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
-static PROVIDER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provider\""));
+static FINISH_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
+static PROVIDER_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provider\""));
 
 /// A line of a stream that is longer passes as it comes: nobody waits for its end, and none of it is kept.
-const LONGEST: usize = 1024 * 1024;
+const MAX_LINE_BYTES: usize = 1024 * 1024;
 
 /// What is mended of the answers to one request.
 #[derive(Debug, Clone, Copy)]
-pub struct Mending {
+pub struct Normaliser {
     provider: &'static str,
-    dialect: ApiFormat,
+    api_format: ApiFormat,
     /// Words for the end are told in `OpenAI`'s.
-    ends: bool,
+    should_map_finish_reasons: bool,
     /// Answers say whose they are.
-    names: bool,
+    should_add_provider: bool,
     /// It is a list of models, which everybody's are alike.
-    lists: bool,
+    is_model_list: bool,
     operation: Operation,
 }
 
-impl Mending {
+impl Normaliser {
     /// `dialect` is the caller's.
-    pub fn of(provider: &dyn Provider, operation: Operation, dialect: ApiFormat, strict: bool) -> Self {
+    pub fn new(provider: &dyn Provider, operation: Operation, api_format: ApiFormat, strict: bool) -> Self {
         let completes = matches!(operation, Operation::ChatComplete | Operation::Complete);
         let says_whose =
             completes || matches!(operation, Operation::Embed | Operation::ImageGenerate | Operation::Rerank);
         Self {
             provider: provider.slug(),
-            dialect,
-            ends: strict && completes && provider.has_own_ends(),
-            names: !strict && says_whose,
-            lists: operation == Operation::Models && matches!(dialect, ApiFormat::OpenAi | ApiFormat::Anthropic),
+            api_format,
+            should_map_finish_reasons: strict && completes && provider.has_custom_finish_reasons(),
+            should_add_provider: !strict && says_whose,
+            is_model_list: operation == Operation::Models
+                && matches!(api_format, ApiFormat::OpenAi | ApiFormat::Anthropic),
             operation,
         }
     }
@@ -57,39 +58,40 @@ impl Mending {
     }
 
     /// Whether good answers are mended; else nobody looks at them.
-    pub fn mends(self) -> bool {
-        self.ends || self.names || self.lists
+    pub fn changes_responses(self) -> bool {
+        self.should_map_finish_reasons || self.should_add_provider || self.is_model_list
     }
 
     /// Whether a page for a browser is an answer too, as whatever is in a file.
-    pub fn may_be_page(self) -> bool {
+    pub fn may_return_html(self) -> bool {
         self.operation == Operation::RetrieveFileContent
     }
 
     /// Whether it is lists of models that are.
-    pub fn is_of_list(self) -> bool {
-        self.lists
+    pub fn is_for_model_list(self) -> bool {
+        self.is_model_list
     }
 
     /// An error in the caller's dialect; `None` where it is in that already. `request_id` is the provider's.
-    pub fn error(self, status: u16, answer: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
-        let whose = Whose { provider: self.provider, status, request_id };
-        errors::completed(self.dialect, whose, answer)
-            .unwrap_or_else(|()| Some(errors::told(self.dialect, whose, openai_chat::error(answer), answer)))
+    pub fn normalise_error(self, status: u16, answer: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
+        let whose = ErrorOrigin { provider: self.provider, status, request_id };
+        errors::complete_native_error(self.api_format, whose, answer).unwrap_or_else(|()| {
+            Some(errors::translate_error(self.api_format, whose, openai_chat::parse_error(answer), answer))
+        })
     }
 
     /// A whole answer.
-    pub fn whole(self, answer: Bytes) -> Bytes {
-        self.mended(&answer).map_or(answer, Bytes::from)
+    pub fn normalise_body(self, answer: Bytes) -> Bytes {
+        self.normalise_json(&answer).map_or(answer, Bytes::from)
     }
 
     /// Takes the pieces of a stream of events, `None` for its end, and gives what is to be sent of them.
-    pub fn stream(self) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
+    pub fn stream_normaliser(self) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
         let mut begun = Vec::new();
         // Within a line of which the beginning has gone already.
         let mut passes = false;
         move |piece| {
-            let Some(mut piece) = piece else { return self.lines(&std::mem::take(&mut begun)) };
+            let Some(mut piece) = piece else { return self.normalise_lines(&std::mem::take(&mut begun)) };
             let mut out = Vec::new();
             if passes {
                 let Some(end) = memchr2(b'\n', b'\r', &piece) else { return piece };
@@ -99,10 +101,10 @@ impl Mending {
             let end = memrchr2(b'\n', b'\r', &piece).map_or(0, |end| end + 1);
             begun.extend_from_slice(&piece[..end]);
             if end > 0 {
-                out.extend_from_slice(&self.lines(&std::mem::take(&mut begun)));
+                out.extend_from_slice(&self.normalise_lines(&std::mem::take(&mut begun)));
             }
             begun.extend_from_slice(&piece[end..]);
-            if begun.len() > LONGEST {
+            if begun.len() > MAX_LINE_BYTES {
                 passes = true;
                 out.append(&mut begun);
             }
@@ -111,11 +113,11 @@ impl Mending {
     }
 
     /// Whole lines, and what of them is JSON mended.
-    fn lines(self, lines: &[u8]) -> Bytes {
+    fn normalise_lines(self, lines: &[u8]) -> Bytes {
         let mut out = Vec::with_capacity(lines.len() + 32);
         for line in lines.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
             let data = line.strip_prefix(b"data:").filter(|data| data.trim_ascii_start().starts_with(b"{"));
-            match data.and_then(|data| self.mended(data)) {
+            match data.and_then(|data| self.normalise_json(data)) {
                 Some(mended) => {
                     out.extend_from_slice(b"data:");
                     out.extend_from_slice(&mended);
@@ -126,17 +128,17 @@ impl Mending {
         out.into()
     }
 
-    fn mended(self, json: &[u8]) -> Option<Vec<u8>> {
-        if self.lists {
-            return model_list::normalised(json, self.provider, self.dialect);
+    fn normalise_json(self, json: &[u8]) -> Option<Vec<u8>> {
+        if self.is_model_list {
+            return model_list::normalise_list(json, self.provider, self.api_format);
         }
-        if self.names { self.named(json) } else { ended(json) }
+        if self.should_add_provider { self.add_provider_field(json) } else { map_finish_reasons(json) }
     }
 
     /// What also says who answered; `None` where it does so already.
-    fn named(self, json: &[u8]) -> Option<Vec<u8>> {
+    fn add_provider_field(self, json: &[u8]) -> Option<Vec<u8>> {
         let mut says = false;
-        if PROVIDER.find(json).is_some() {
+        if PROVIDER_KEY.find(json).is_some() {
             let object = json.trim_ascii();
             scan::for_each_field(object, |key, _| {
                 says |= key == b"provider";
@@ -153,15 +155,15 @@ impl Mending {
 
 /// The same with `OpenAI`'s words for the end; `None` where there are no others. Quotes within strings are escaped, so no text
 /// is taken for one.
-fn ended(json: &[u8]) -> Option<Vec<u8>> {
+fn map_finish_reasons(json: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let mut copied = 0;
-    for at in FINISH.find_iter(json) {
-        let Some((open, b'"')) = value_start(json, at + FINISH.needle().len()) else { continue };
+    for at in FINISH_REASON_KEY.find_iter(json) {
+        let Some((open, b'"')) = value_start(json, at + FINISH_REASON_KEY.needle().len()) else { continue };
         let Some(length) = memchr(b'"', &json[open + 1..]) else { continue };
         let word = open + 1..open + 1 + length;
         let Ok(said) = std::str::from_utf8(&json[word.clone()]) else { continue };
-        if finish_reason::is_openais(said) {
+        if finish_reason::is_openai_reason(said) {
             continue;
         }
         out.extend_from_slice(&json[copied..word.start]);
@@ -180,42 +182,46 @@ mod tests {
     use super::*;
     use crate::catalog;
 
-    fn mending(slug: &str, strict: bool) -> Mending {
-        Mending::of(catalog::find(slug).unwrap(), Operation::ChatComplete, ApiFormat::OpenAi, strict)
+    fn normaliser(slug: &str, strict: bool) -> Normaliser {
+        Normaliser::new(catalog::find_provider(slug).unwrap(), Operation::ChatComplete, ApiFormat::OpenAi, strict)
     }
 
-    fn text(bytes: &[u8]) -> &str {
+    fn as_str(bytes: &[u8]) -> &str {
         std::str::from_utf8(bytes).unwrap()
     }
 
     #[test]
-    fn nobody_looks_at_good_answers_in_which_there_is_nothing_to_mend() {
+    fn does_not_parse_responses_that_need_no_change() {
         for slug in ["openai", "mock", "groq", "cerebras", "azure-openai"] {
-            assert!(!mending(slug, true).mends() && mending(slug, false).mends(), "{slug}");
+            assert!(
+                !normaliser(slug, true).changes_responses() && normaliser(slug, false).changes_responses(),
+                "{slug}"
+            );
         }
-        let deepseek = catalog::find("deepseek").unwrap();
+        let deepseek = catalog::find_provider("deepseek").unwrap();
         for slug in ["deepseek", "ollama", "deepinfra", "fireworks-ai", "azure-ai", "workers-ai", "github"] {
-            assert!(mending(slug, true).mends(), "{slug}");
+            assert!(normaliser(slug, true).changes_responses(), "{slug}");
         }
-        assert!(!Mending::of(deepseek, Operation::Embed, ApiFormat::OpenAi, true).mends());
-        assert!(!Mending::of(deepseek, Operation::Models, ApiFormat::Gemini, false).mends());
+        assert!(!Normaliser::new(deepseek, Operation::Embed, ApiFormat::OpenAi, true).changes_responses());
+        assert!(!Normaliser::new(deepseek, Operation::Models, ApiFormat::Gemini, false).changes_responses());
     }
 
     #[test]
-    fn words_for_the_end_are_openais_where_one_is_strict() {
+    fn maps_finish_reasons_to_openai_in_strict_mode() {
         let said = br#"{"a":"\"finish_reason\":\"eos\"","choices":[{"finish_reason": "eos"},{"finish_reason":null}]}"#;
-        let told = mending("together-ai", true).whole(Bytes::from_static(said));
+        let told = normaliser("together-ai", true).normalise_body(Bytes::from_static(said));
         assert_eq!(
-            text(&told),
+            as_str(&told),
             r#"{"a":"\"finish_reason\":\"eos\"","choices":[{"finish_reason": "stop"},{"finish_reason":null}]}"#
         );
         let good = Bytes::from_static(br#"{"choices":[{"finish_reason":"tool_calls"}]}"#);
-        assert_eq!(mending("together-ai", true).whole(good.clone()).as_ptr(), good.as_ptr());
+        assert_eq!(normaliser("together-ai", true).normalise_body(good.clone()).as_ptr(), good.as_ptr());
     }
 
     #[test]
-    fn who_is_not_strict_is_told_who_answered_once_and_the_providers_own_word() {
-        let told = |said: &'static str| mending("together-ai", false).whole(Bytes::from_static(said.as_bytes()));
+    fn adds_the_provider_once_and_keeps_its_finish_reason_if_not_strict() {
+        let told =
+            |said: &'static str| normaliser("together-ai", false).normalise_body(Bytes::from_static(said.as_bytes()));
         assert_eq!(told("{\"finish_reason\":\"eos\"}\n"), "{\"finish_reason\":\"eos\",\"provider\":\"together-ai\"}\n");
         assert_eq!(told("{ }"), "{ \"provider\":\"together-ai\"}");
         for same in [r#"{"provider":"Novita"}"#, "[]", "", "{\"a\":\"provider\""] {
@@ -225,23 +231,23 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_models_is_the_same_whoever_gives_it_and_however_strict_one_is() {
-        let openai = catalog::find("openai").unwrap();
+    fn normalises_model_lists_in_strict_and_non_strict_mode() {
+        let openai = catalog::find_provider("openai").unwrap();
         for strict in [true, false] {
-            let mending = Mending::of(openai, Operation::Models, ApiFormat::OpenAi, strict);
+            let mending = Normaliser::new(openai, Operation::Models, ApiFormat::OpenAi, strict);
             let said =
                 Bytes::from_static(br#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"o","x":1}]}"#);
             assert_eq!(
-                text(&mending.whole(said)),
+                as_str(&mending.normalise_body(said)),
                 r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o"}],"provider":"openai"}"#
             );
             let other = Bytes::from_static(b"{\"voices\":[]}");
-            assert_eq!(mending.whole(other.clone()), other);
+            assert_eq!(mending.normalise_body(other.clone()), other);
         }
     }
 
     #[test]
-    fn a_stream_is_mended_however_it_is_cut() {
+    fn normalises_a_stream_whatever_its_chunk_boundaries() {
         let said = b": x\n\ndata: {\"a\":1}\r\n\r\nid: 1\ndata:{\"choices\":[{\"finish_reason\":\"eos\"}]}\n\ndata: [DONE]\n\n";
         let strict = String::from_utf8_lossy(said).replace("\"eos\"", "\"stop\"");
         let loose = String::from_utf8_lossy(said)
@@ -249,26 +255,26 @@ mod tests {
             .replace("}]}", "}],\"provider\":\"together-ai\"}");
         for (is_strict, expected) in [(true, &strict), (false, &loose)] {
             for length in 1..said.len() {
-                let mut stream = mending("together-ai", is_strict).stream();
+                let mut stream = normaliser("together-ai", is_strict).stream_normaliser();
                 let mut told = Vec::new();
                 for piece in said.chunks(length) {
                     told.extend_from_slice(&stream(Some(Bytes::copy_from_slice(piece))));
                 }
                 told.extend_from_slice(&stream(None));
-                assert_eq!(text(&told), expected, "in pieces of {length}");
+                assert_eq!(as_str(&told), expected, "in pieces of {length}");
             }
         }
     }
 
     #[test]
-    fn a_line_that_is_too_long_passes_as_it_comes_and_those_around_it_are_mended() {
+    fn forwards_a_long_line_unchanged_and_normalises_those_around_it() {
         let end = "data: {\"choices\":[{\"finish_reason\":\"eos\"}]}\n\n";
         // It looks like a line of its own where it is cut.
         let long = format!("data: {{\"a\":\"{}", "data:{\"finish_reason\":\"eos\"}".repeat(80_000));
         let said = format!("{end}{long}\"}}\n\n{end}");
         let expected = format!("{0}{long}\"}}\n\n{0}", end.replace("eos", "stop"));
         for length in [999, 28 * 1024, said.len()] {
-            let mut stream = mending("together-ai", true).stream();
+            let mut stream = normaliser("together-ai", true).stream_normaliser();
             let mut told = Vec::new();
             let mut held = 0;
             for piece in said.as_bytes().chunks(length) {
@@ -276,16 +282,16 @@ mod tests {
                 let given = stream(Some(Bytes::copy_from_slice(piece)));
                 held -= given.len().min(held);
                 told.extend_from_slice(&given);
-                assert!(held <= LONGEST + 64, "{held}");
+                assert!(held <= MAX_LINE_BYTES + 64, "{held}");
             }
             told.extend_from_slice(&stream(None));
-            assert!(length == said.len() || text(&told) == expected, "in pieces of {length}");
+            assert!(length == said.len() || as_str(&told) == expected, "in pieces of {length}");
         }
     }
 
     #[test]
-    fn errors_of_every_shape_become_one_and_what_is_in_it_stays() {
-        let told = |body: &str| mending("mistral-ai", true).error(422, body.as_bytes(), None);
+    fn converts_errors_of_every_shape_and_keeps_their_content() {
+        let told = |body: &str| normaliser("mistral-ai", true).normalise_error(422, body.as_bytes(), None);
         let shaped = |message: &str, kind: &str, param: &str, code: &str| {
             let error = format!(
                 "{{\"error\":{{\"message\":\"mistral-ai error: {message}\",\"type\":\"{kind}\",\"param\":{param},\"code\":{code}}},"
@@ -307,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_anthropics_has_the_request_of_its_provider() {
-        let provider = catalog::find("azure-ai").unwrap();
-        let mending = Mending::of(provider, Operation::Messages, ApiFormat::Anthropic, true);
-        let told = mending.error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
+    fn an_anthropic_error_contains_the_provider_request_id() {
+        let provider = catalog::find_provider("azure-ai").unwrap();
+        let mending = Normaliser::new(provider, Operation::Messages, ApiFormat::Anthropic, true);
+        let told = mending.normalise_error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
         assert_eq!(
-            text(&told),
+            as_str(&told),
             r#"{"type":"error","error":{"type":"overloaded_error","message":"azure-ai error: m"},"request_id":"req-1"}"#
         );
     }

@@ -12,12 +12,12 @@ use crate::usage::tool_uses::may_search;
 
 pub(crate) use self::counts::Counts;
 pub use crate::stream::{
-    deltas::Deltas,
+    deltas::DeltaText,
     frame_meter::FrameMeter,
     item_meter::ItemMeter,
-    meter::{Meter, Metered},
-    session::{Mark, Session, Share},
-    skim::Skim,
+    meter::{Meter, StreamSummary},
+    session::{ModelUsage, SessionEvent, SessionMeter},
+    skim::ResponseSkimmer,
 };
 pub(crate) use crate::usage::tool_uses::Lookout;
 pub use crate::usage::tool_uses::{Tools, always_searches};

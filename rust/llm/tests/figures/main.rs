@@ -10,7 +10,7 @@ use bytes::Bytes;
 use penstock_llm::{
     catalog,
     operation::Operation,
-    translation::{Beside, Question, Translation},
+    translation::{RequestHints, Translation, TranslationInput},
 };
 
 const CHAT: &[u8] = include_bytes!("../golden/anthropic/chatComplete/whole/asked.json");
@@ -36,20 +36,29 @@ fn best(mut work: impl FnMut()) -> Duration {
 }
 
 fn asked() -> (Translation, Vec<u8>) {
-    let (operation, provider) = (Operation::ChatComplete, catalog::find("anthropic").unwrap());
-    let (body, model, beside) = (black_box(CHAT), "", Beside::default());
-    let question = Question { operation, provider, body, model, beside, strict: true, now: 1_700_000_000_000, mark: 7 };
-    Translation::of(&question, provider.wire(operation, "m").unwrap()).unwrap()
+    let (operation, provider) = (Operation::ChatComplete, catalog::find_provider("anthropic").unwrap());
+    let (body, model, beside) = (black_box(CHAT), "", RequestHints::default());
+    let question = TranslationInput {
+        operation,
+        provider,
+        body,
+        model,
+        hints: beside,
+        strict: true,
+        now_ms: 1_700_000_000_000,
+        nonce: 7,
+    };
+    Translation::translate_request(&question, provider.provider_format(operation, "m").unwrap()).unwrap()
 }
 
 #[test]
 fn a_translation_takes_no_longer_than_it_may() {
     let (translation, _) = asked();
-    let mut transcoder = translation.stream();
-    transcoder.push(Bytes::from_static(START));
+    let mut transcoder = translation.transcoder();
+    transcoder.push_chunk(Bytes::from_static(START));
     let request = best(|| drop(black_box(asked())));
-    let answer = best(|| drop(black_box(translation.whole(black_box(MESSAGE)).unwrap())));
-    let chunk = best(|| drop(black_box(transcoder.push(Bytes::from_static(black_box(TEXT))))));
+    let answer = best(|| drop(black_box(translation.translate_response(black_box(MESSAGE)).unwrap())));
+    let chunk = best(|| drop(black_box(transcoder.push_chunk(Bytes::from_static(black_box(TEXT))))));
     for (what, took, most) in [("request", request, WHOLE), ("answer", answer, WHOLE), ("chunk", chunk, CHUNK)] {
         println!("{what}: {took:?}");
         assert!(took <= most * SLACK, "{what}: {took:?}");

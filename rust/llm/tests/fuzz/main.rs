@@ -18,17 +18,17 @@ use penstock_llm::{
     catalog::{self, Provider},
     operation::Operation,
     stream::{
-        aws_event_stream::{Frames, encode},
+        aws_event_stream::{FrameDecoder, encode_frame},
         frame_meter::FrameMeter,
         include_usage,
         meter::Meter,
-        session::Session,
-        skim::Skim,
-        splice::{Seam, Spent},
+        session::SessionMeter,
+        skim::ResponseSkimmer,
+        splice::{PriorUsage, StreamSplicer},
         sse::Splitter,
-        transcript::{Form, Said},
+        transcript::{StreamFormat, Transcript},
     },
-    translation::{Beside, Question, Translation},
+    translation::{RequestHints, Translation, TranslationInput},
     usage::Usage,
 };
 use serde_json::{Value, json};
@@ -113,16 +113,16 @@ fn in_place_of_a_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
 
 /// The frames of Amazon's streams once more, one of them saying something broken: with sums that are right, or nobody reads it.
 fn reframed(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
-    let mut frames = Frames::new(1 << 20);
-    frames.push(said);
-    let read: Vec<_> = std::iter::from_fn(|| frames.take()?.ok()).collect();
+    let mut frames = FrameDecoder::new(1 << 20);
+    frames.push_chunk(said);
+    let read: Vec<_> = std::iter::from_fn(|| frames.next_frame()?.ok()).collect();
     let chosen = rng.usize(..read.len().max(1));
     let kinds = ["event", "exception", "error", ""];
     let write = |(index, frame): (usize, penstock_llm::stream::aws_event_stream::Frame)| {
         if index != chosen {
-            return encode("event", &frame.name, &frame.payload);
+            return encode_frame("event", &frame.event_name, &frame.payload);
         }
-        encode(rng.choice(kinds).unwrap(), &frame.name, &broken(&frame.payload, other, rng))
+        encode_frame(rng.choice(kinds).unwrap(), &frame.event_name, &broken(&frame.payload, other, rng))
     };
     (!read.is_empty()).then(|| read.into_iter().enumerate().flat_map(write).collect())
 }
@@ -166,23 +166,23 @@ const CALLERS: [Operation; 8] = [
 /// Everybody to whom the answer of a case could be told: its own caller, and where that talks all others.
 fn translations(case: &Case) -> Vec<Translation> {
     let mut all: Vec<_> = case.translation().ok().map(|(translation, _)| translation).into_iter().collect();
-    let provider = catalog::find(&case.provider).unwrap();
-    if penstock_llm::translation::is_talk(case.operation()) {
+    let provider = catalog::find_provider(&case.provider).unwrap();
+    if penstock_llm::translation::is_chat_operation(case.operation()) {
         let model = case.model();
         let told = |operation: Operation| {
-            let (wire, body) = (provider.wire(operation, &model)?, asked(operation).to_string());
-            let beside = Beside::default();
-            let question = Question {
+            let (wire, body) = (provider.provider_format(operation, &model)?, asked(operation).to_string());
+            let beside = RequestHints::default();
+            let question = TranslationInput {
                 operation,
                 provider,
                 body: body.as_bytes(),
                 model: &model,
-                beside,
+                hints: beside,
                 strict: false,
-                now: 0,
-                mark: 0,
+                now_ms: 0,
+                nonce: 0,
             };
-            Some(Translation::of(&question, wire).ok()?.0)
+            Some(Translation::translate_request(&question, wire).ok()?.0)
         };
         all.extend(CALLERS.into_iter().filter_map(told));
     }
@@ -191,10 +191,10 @@ fn translations(case: &Case) -> Vec<Translation> {
 
 /// As an answer that is told in another way.
 fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
-    let _ = black_box((translation.whole(bytes), translation.error(500, bytes, None)));
-    let mut transcoder = translation.stream();
+    let _ = black_box((translation.translate_response(bytes), translation.translate_error(500, bytes, None)));
+    let mut transcoder = translation.transcoder();
     for piece in pieces {
-        black_box(transcoder.push(piece.clone()));
+        black_box(transcoder.push_chunk(piece.clone()));
     }
     black_box(transcoder.finish());
 }
@@ -203,32 +203,32 @@ fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
 fn read_passing(bytes: &[u8], pieces: &[Bytes]) {
     for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
         black_box(Usage::from_answer(dialect, bytes));
-        let (mut meter, mut skim) = (Meter::counting(dialect, Operation::ChatComplete), Skim::default());
+        let (mut meter, mut skim) = (Meter::with_deltas(dialect, Operation::ChatComplete), ResponseSkimmer::default());
         for piece in pieces {
             meter.feed(piece);
             skim.feed(piece);
         }
         let metered = meter.finish();
-        black_box((skim.finish(dialect), metered.deltas.map(|deltas| deltas.text())));
+        black_box((skim.finish(dialect), metered.deltas.map(|deltas| deltas.buffered_text())));
     }
-    let (mut frames, mut session) = (FrameMeter::default(), Session::default());
+    let (mut frames, mut session) = (FrameMeter::default(), SessionMeter::default());
     let mut splitter = Splitter::new(1 << 16);
     for piece in pieces {
         frames.feed(piece);
-        session.hear(piece);
-        black_box(include_usage::hide(piece.clone()));
+        session.read_event(piece);
+        black_box(include_usage::strip_usage(piece.clone()));
         splitter
             .push(piece.clone())
             .for_each(|event| _ = black_box(event.map(|event| event.data().map(|data| data.len()))));
     }
     black_box((frames.finish(), splitter.finish(), api_format::peek(bytes).is_ok()));
-    for form in [Form::Chat, Form::Completions, Form::Messages, Form::Responses] {
-        let mut said = Said::new(form);
+    for form in [StreamFormat::Chat, StreamFormat::Completions, StreamFormat::Messages, StreamFormat::Responses] {
+        let mut said = Transcript::new(form);
         for piece in pieces {
-            said.take(piece.clone());
+            said.record_events(piece.clone());
         }
-        black_box(said.ask_again(bytes).map(|again| again.body));
-        let mut seam = Seam::after(&said, Spent { input: u64::MAX, output: 1 }, said.text().to_owned());
+        black_box(said.build_resume_request(bytes).map(|again| again.body));
+        let mut seam = StreamSplicer::new(&said, PriorUsage { input: u64::MAX, output: 1 }, said.text().to_owned());
         for piece in pieces {
             black_box(seam.push(Some(piece.clone())));
         }
@@ -275,9 +275,9 @@ fn whatever_is_broken_of_an_answer_nothing_panics_and_little_is_held() {
     }
     // The pretend provider speaks as OpenAI does.
     let is_translated = |one: &&dyn Provider| {
-        one.slug() != "mock" && Operation::ALL.iter().any(|operation| one.wire(*operation, "").is_some())
+        one.slug() != "mock" && Operation::ALL.iter().any(|operation| one.provider_format(*operation, "").is_some())
     };
-    let unread = catalog::all().filter(is_translated).map(Provider::slug);
+    let unread = catalog::all_providers().filter(is_translated).map(Provider::slug);
     let unread: Vec<_> = unread.filter(|slug| !read.contains_key(slug)).collect();
     assert!(unread.is_empty(), "nothing that these answer was read: {unread:?}");
 }

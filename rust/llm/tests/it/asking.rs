@@ -3,28 +3,36 @@
 use penstock_llm::{
     catalog,
     operation::Operation,
-    translation::{Beside, Question, Refusal, Translation},
+    translation::{RequestError, RequestHints, Translation, TranslationInput},
 };
 use serde_json::{Value, json};
 
 const CHAT: Operation = Operation::ChatComplete;
 
-fn asked(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), Refusal> {
-    let provider = catalog::find(slug).unwrap();
+fn asked(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), RequestError> {
+    let provider = catalog::find_provider(slug).unwrap();
     let model = body["model"].as_str().unwrap_or_default().to_owned();
     let body = body.to_string();
-    let wire = provider.wire(operation, &model).unwrap();
-    let (body, beside) = (body.as_bytes(), Beside::default());
-    let question =
-        Question { operation, provider, body, model: &model, beside, strict: true, now: 1_700_000_000_000, mark: 7 };
-    let (translation, sent) = Translation::of(&question, wire)?;
+    let wire = provider.provider_format(operation, &model).unwrap();
+    let (body, beside) = (body.as_bytes(), RequestHints::default());
+    let question = TranslationInput {
+        operation,
+        provider,
+        body,
+        model: &model,
+        hints: beside,
+        strict: true,
+        now_ms: 1_700_000_000_000,
+        nonce: 7,
+    };
+    let (translation, sent) = Translation::translate_request(&question, wire)?;
     Ok((translation, serde_json::from_slice(&sent).unwrap()))
 }
 
 /// What is sent, and what is named as lost.
 fn said(slug: &str, operation: Operation, body: &Value) -> (Value, String) {
     let (translation, sent) = asked(slug, operation, body).unwrap();
-    (sent, translation.answering.unsaid.text(&translation.lost).unwrap_or_default())
+    (sent, translation.response_context.dropped_fields.header_value(&translation.dropped_params).unwrap_or_default())
 }
 
 fn refused(slug: &str, operation: Operation, body: &Value) -> String {
@@ -91,7 +99,8 @@ fn calls_without_ids_and_numbers_are_told_apart() {
     let (translation, _) = asked("groq", Operation::Messages, &talk("m", &json!({"max_tokens": 9}))).unwrap();
     let answer = json!({"id": "c1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
         "tool_calls": [call("f", "{\"a\":1}"), call("f", "{\"a\":2}"), call("g", "{}")]}}]});
-    let told: Value = serde_json::from_slice(&translation.whole(answer.to_string().as_bytes()).unwrap()).unwrap();
+    let told: Value =
+        serde_json::from_slice(&translation.translate_response(answer.to_string().as_bytes()).unwrap()).unwrap();
     let expected = json!([{"type": "tool_use", "id": "call_c1_0", "name": "f", "input": {"a": 1}},
         {"type": "tool_use", "id": "call_c1_1", "name": "f", "input": {"a": 2}},
         {"type": "tool_use", "id": "call_c1_2", "name": "g", "input": {}}]);
@@ -101,11 +110,11 @@ fn calls_without_ids_and_numbers_are_told_apart() {
             call.as_object_mut().unwrap().extend(number.as_object().unwrap().clone());
             call
         };
-        let mut stream = translation.stream();
+        let mut stream = translation.transcoder();
         let mut out = Vec::new();
         for piece in [call("f", "{\"a\""), json!({"function": {"arguments": ":1}"}}), call("g", "{}")] {
             let chunk = json!({"id": "c1", "choices": [{"index": 0, "delta": {"tool_calls": [numbered(piece)]}}]});
-            out.extend(stream.push(format!("data: {chunk}\n\n").into()));
+            out.extend(stream.push_chunk(format!("data: {chunk}\n\n").into()));
         }
         let out = String::from_utf8(out).unwrap();
         for expected in ["\"id\":\"call_c1_0\",\"name\":\"f\"", "\"id\":\"call_c1_1\",\"name\":\"g\""] {
@@ -187,18 +196,19 @@ fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
         };
         let (translation, _) = asked("cohere", operation, &body).unwrap();
         let answer = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
-        let told: Value = serde_json::from_slice(&translation.whole(answer.to_string().as_bytes()).unwrap()).unwrap();
+        let told: Value =
+            serde_json::from_slice(&translation.translate_response(answer.to_string().as_bytes()).unwrap()).unwrap();
         assert_eq!(told["id"], id, "{}", operation.id());
         let created = told.get("created").or_else(|| told.get("created_at"));
         assert!(created.is_none_or(|created| *created == 1_700_000_000), "{told}");
-        let mut stream = translation.stream();
+        let mut stream = translation.transcoder();
         let events = [
             json!({"type": "message-start"}),
             json!({"type": "content-delta", "delta": {"message": {"content": {"text": "Hello"}}}}),
             json!({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
         ];
         let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
-        let out = [stream.push(events.into()), stream.finish()].concat();
+        let out = [stream.push_chunk(events.into()), stream.finish()].concat();
         let out = String::from_utf8(out).unwrap();
         assert!(out.contains(&format!("\"id\":\"{id}\"")), "{out}");
         assert!(!out.contains("\"id\":\"\""), "{out}");
@@ -389,7 +399,11 @@ fn a_version_of_anthropics_api_in_a_body_is_asked_for_where_nothing_else_names_o
     let told = |slug: &str, said: &str| {
         let body = talk("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": said}));
         let (translation, sent) = asked(slug, CHAT, &body).unwrap();
-        (translation.version.clone(), sent["anthropic_version"].clone(), translation.lost.text())
+        (
+            translation.anthropic_version.clone(),
+            sent["anthropic_version"].clone(),
+            translation.dropped_params.header_value(),
+        )
     };
     assert_eq!(told("anthropic", "2023-01-01"), (Some("2023-01-01".into()), Value::Null, String::new()));
     // That of a host is none of Anthropic's own, and the other way round.

@@ -7,7 +7,7 @@ use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Provider},
     operation::Operation,
-    translation::{Beside, Question, Translation},
+    translation::{RequestHints, Translation, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -32,19 +32,19 @@ fn asked(operation: Operation) -> Value {
 }
 
 fn translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
-    let wire = provider.wire(operation, model)?;
+    let wire = provider.provider_format(operation, model)?;
     let body = asked(operation).to_string().into_bytes();
-    let question = Question {
+    let question = TranslationInput {
         operation,
         provider,
         body: &body,
         model,
-        beside: Beside::default(),
+        hints: RequestHints::default(),
         strict: true,
-        now: 1_700_000_000_000,
-        mark: 7,
+        now_ms: 1_700_000_000_000,
+        nonce: 7,
     };
-    Some(Translation::of(&question, wire).unwrap().0)
+    Some(Translation::translate_request(&question, wire).unwrap().0)
 }
 
 /// Text, calls, why it ended, and what it cost in and out: in one shape, whoever was told.
@@ -98,19 +98,19 @@ fn said(operation: Operation, told: &Value) -> Value {
 fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as_whole() {
     let mut asked_of = BTreeSet::new();
     for case in cases().into_iter().filter(|case| ["stream", "tools_stream"].contains(&case.label.as_str())) {
-        let provider = catalog::find(&case.provider).unwrap();
+        let provider = catalog::find_provider(&case.provider).unwrap();
         let (Some(sibling), Answered::Stream(stream)) = (case.sibling(), case.answered()) else { continue };
         let Answered::Whole(whole) = sibling.answered() else { panic!("{} is not whole", sibling.name()) };
-        if case.operation().dialect() == Some(ApiFormat::Bedrock) {
+        if case.operation().api_format() == Some(ApiFormat::Bedrock) {
             continue;
         }
         let mut all = Vec::new();
         for (operation, streamed) in PAIRS {
             let Some(translation) = translation(provider, operation, "") else { continue };
-            let told = serde_json::from_slice(&translation.whole(&whole).unwrap()).unwrap();
+            let told = serde_json::from_slice(&translation.translate_response(&whole).unwrap()).unwrap();
             let found = said(operation, &told);
-            let mut transcoder = self::translation(provider, streamed, "").unwrap().stream();
-            let mut bytes = transcoder.push(stream.clone()).to_vec();
+            let mut transcoder = self::translation(provider, streamed, "").unwrap().transcoder();
+            let mut bytes = transcoder.push_chunk(stream.clone()).to_vec();
             bytes.extend_from_slice(&transcoder.finish());
             let again = reassembled(streamed.id(), &bytes);
             assert_eq!(said(streamed, &again), found, "{} {}", case.name(), streamed.id());
@@ -123,8 +123,8 @@ fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as
         assert!(all.iter().all(|one| one["cost"][1] != 0), "{}: {all:?}", case.name());
     }
     // The pretend provider speaks to everybody as OpenAI does.
-    for provider in catalog::all().filter(|provider| provider.slug() != "mock") {
-        for (operation, _) in PAIRS.iter().filter(|(operation, _)| provider.wire(*operation, "").is_some()) {
+    for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
+        for (operation, _) in PAIRS.iter().filter(|(operation, _)| provider.provider_format(*operation, "").is_some()) {
             let pair = (provider.slug().to_owned(), operation.id());
             assert!(asked_of.contains(&pair), "{pair:?} was never asked");
         }
@@ -134,11 +134,11 @@ fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as
 #[test]
 fn an_error_of_any_provider_is_told_in_the_callers_words() {
     for case in cases().into_iter().filter(|case| case.label == "error") {
-        let provider = catalog::find(&case.provider).unwrap();
+        let provider = catalog::find_provider(&case.provider).unwrap();
         let Answered::Error(bytes) = case.answered() else { continue };
         for (operation, _) in PAIRS {
             let Some(translation) = translation(provider, operation, "") else { continue };
-            let told: Value = serde_json::from_slice(&translation.error(429, &bytes, None)).unwrap();
+            let told: Value = serde_json::from_slice(&translation.translate_error(429, &bytes, None)).unwrap();
             let (message, word) = match operation {
                 Operation::GenerateContent => (&told["error"]["message"], &told["error"]["status"]),
                 _ => (&told["message"], &told["__type"]),
@@ -157,7 +157,7 @@ fn googles_clients_embed_at_every_provider_that_embeds() {
     };
     let openais = all.iter().find(|case| case.name() == "openai/embedContent/whole").unwrap();
     let mut embedded = Vec::new();
-    for provider in catalog::all().filter(|provider| provider.slug() != "mock") {
+    for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
         // Who embeds as OpenAI does answers as OpenAI does.
         let case = own(provider.slug()).unwrap_or(openais);
         let (model, Answered::Whole(answer)) = (case.model(), case.answered()) else { panic!("{}", case.name()) };
@@ -165,27 +165,28 @@ fn googles_clients_embed_at_every_provider_that_embeds() {
         let asks =
             [(Operation::EmbedContent, one.clone()), (Operation::BatchEmbedContents, json!({"requests": [one]}))];
         for (operation, body) in asks {
-            let Some(wire) = provider.wire(operation, &model) else { continue };
-            let (body, beside) = (body.to_string(), Beside::default());
-            let question = Question {
+            let Some(wire) = provider.provider_format(operation, &model) else { continue };
+            let (body, beside) = (body.to_string(), RequestHints::default());
+            let question = TranslationInput {
                 operation,
                 provider,
                 body: body.as_bytes(),
                 model: &model,
-                beside,
+                hints: beside,
                 strict: true,
-                now: 0,
-                mark: 0,
+                now_ms: 0,
+                nonce: 0,
             };
-            let translation = Translation::of(&question, wire).unwrap().0;
-            let told: Value = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
+            let translation = Translation::translate_request(&question, wire).unwrap().0;
+            let told: Value = serde_json::from_slice(&translation.translate_response(&answer).unwrap()).unwrap();
             let values = told.pointer("/embedding/values").or_else(|| told.pointer("/embeddings/0/values"));
             let is_one = |values: &Value| {
                 values.as_array().is_some_and(|values| values.iter().all(Value::is_number) && !values.is_empty())
             };
             assert!(values.is_some_and(is_one), "{} {}: {told}", provider.slug(), operation.id());
             let error: Value =
-                serde_json::from_slice(&translation.error(429, br#"{"error":{"message":"later"}}"#, None)).unwrap();
+                serde_json::from_slice(&translation.translate_error(429, br#"{"error":{"message":"later"}}"#, None))
+                    .unwrap();
             assert_eq!(error["error"]["status"], "RESOURCE_EXHAUSTED", "{}", provider.slug());
             embedded.push((provider.slug(), operation.id()));
         }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use crate::golden_cases::{Answered, Case, all, cases, reassembled};
 use penstock_llm::{
     api_format::ApiFormat,
-    catalog::{self, Asked, Options, Provider, Stated},
+    catalog::{self, Options, PathInfo, PathOptions, Provider},
     files::{FileStore, ObjectStore},
     operation::Operation,
-    translation::{self, Mending},
+    translation::{self, Normaliser},
     usage::Meter,
 };
 use serde_json::Value;
@@ -20,11 +20,11 @@ const NEEDED: [&str; 3] = ["whole", "stream", "error"];
 fn every_operation_of_every_provider_has_its_cases() {
     let known: BTreeSet<_> = all().iter().map(Case::name).collect();
     let mut missing = Vec::new();
-    for provider in catalog::all() {
+    for provider in catalog::all_providers() {
         let is_shown = |operation: &&Operation| {
-            let is_told = provider.wire(**operation, "").is_some() && !is_by_callers(**operation);
+            let is_told = provider.provider_format(**operation, "").is_some() && !is_by_callers(**operation);
             // Who keeps files is asked several things for each of these: `files` of the engine's tests.
-            let is_passed = provider.offers_itself(**operation) && keeper(provider, **operation).is_none();
+            let is_passed = provider.supports_natively(**operation) && keeper(provider, **operation).is_none();
             is_told || is_passed && !is_between_ourselves(**operation)
         };
         for operation in Operation::ALL.iter().filter(is_shown) {
@@ -44,9 +44,9 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
     let [whole, stream] = ["tools", "tools_stream"].map(of);
     let Answered::Stream(events) = stream.answered() else { panic!("it is no stream") };
     let mut shown = 0;
-    for provider in catalog::all() {
+    for provider in catalog::all_providers() {
         let slug = provider.slug();
-        let is_told = provider.wire(Operation::Messages, &whole.model()).is_some();
+        let is_told = provider.provider_format(Operation::Messages, &whole.model()).is_some();
         if !is_told || known.contains(&format!("{slug}/messages/tools")) {
             continue;
         }
@@ -56,8 +56,11 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
         (whole.provider, stream.provider) = (slug.to_owned(), slug.to_owned());
         let (translation, sent) = whole.translation().unwrap();
         let sent: Value = serde_json::from_slice(&sent).unwrap();
-        if provider.wording(Operation::ChatComplete).drops.contains(&"tools") {
-            assert!(sent["tools"].is_null() && translation.lost.text().contains("tools"), "{slug}: {sent}");
+        if provider.param_rules(Operation::ChatComplete).dropped_fields.contains(&"tools") {
+            assert!(
+                sent["tools"].is_null() && translation.dropped_params.header_value().contains("tools"),
+                "{slug}: {sent}"
+            );
             continue;
         }
         let messages = sent["messages"].as_array().unwrap();
@@ -65,8 +68,8 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
         let results = messages.iter().filter(|message| message["role"] == "tool");
         let named = &sent["tools"][0]["function"]["name"];
         assert_eq!((calls.count(), results.count(), named.as_str()), (2, 2, Some("weather")), "{slug}: {sent}");
-        let mut transcoder = stream.translation().unwrap().0.stream();
-        let returned = [transcoder.push(events.clone()), transcoder.finish()].concat();
+        let mut transcoder = stream.translation().unwrap().0.transcoder();
+        let returned = [transcoder.push_chunk(events.clone()), transcoder.finish()].concat();
         let expected = told(&of("tools"));
         assert_eq!(
             (told(&whole), message(&reassembled("messages", &returned))),
@@ -80,10 +83,10 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
 
 /// What does not talk does not stream, and some are asked for a stream under another name.
 fn is_asked_so(operation: Operation, case: &str) -> bool {
-    let is_vendors = matches!(operation.dialect(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
+    let is_vendors = matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
     match case {
-        "stream" => operation.streams() || translation::is_talk(operation) && !is_vendors,
-        "whole" => !operation.streams(),
+        "stream" => operation.is_always_streaming() || translation::is_chat_operation(operation) && !is_vendors,
+        "whole" => !operation.is_always_streaming(),
         _ => true,
     }
 }
@@ -114,7 +117,7 @@ fn a_list_of_models_is_told_in_one_shape_whoever_gives_it() {
                 all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
             let Answered::Whole(answer) = case.answered() else { continue };
             let (_, mending, _) = case.passed();
-            let told: Value = serde_json::from_slice(&mending.whole(answer)).unwrap();
+            let told: Value = serde_json::from_slice(&mending.normalise_body(answer)).unwrap();
             let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
             assert_eq!((&told["provider"], &keys[..]), (&slug.into(), &["id", "object", "created", "owned_by"][..]));
         }
@@ -127,14 +130,15 @@ fn lists_of_models_and_moderations_are_told_alike_by_who_has_no_case_of_its_own(
     let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;
     let verdict = br#"{"id":"modr-1","model":"m","results":[{"flagged":false,"categories":{},"category_scores":{}}]}"#;
     let mut asked = 0;
-    for provider in catalog::all() {
-        for operation in
-            [Operation::Models, Operation::Moderate].into_iter().filter(|one| provider.wire(*one, "").is_none())
+    for provider in catalog::all_providers() {
+        for operation in [Operation::Models, Operation::Moderate]
+            .into_iter()
+            .filter(|one| provider.provider_format(*one, "").is_none())
         {
-            let mending = Mending::of(provider, operation, ApiFormat::OpenAi, true);
+            let mending = Normaliser::new(provider, operation, ApiFormat::OpenAi, true);
             let name = format!("{}/{}", provider.slug(), operation.id());
             if operation == Operation::Models {
-                let told: Value = serde_json::from_slice(&mending.whole(list.as_slice().into())).unwrap();
+                let told: Value = serde_json::from_slice(&mending.normalise_body(list.as_slice().into())).unwrap();
                 let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
                 assert_eq!(
                     (&told["provider"], &keys[..]),
@@ -142,12 +146,17 @@ fn lists_of_models_and_moderations_are_told_alike_by_who_has_no_case_of_its_own(
                     "{name}"
                 );
             } else {
-                assert!(!mending.mends() || mending.whole(verdict.as_slice().into()) == verdict.as_slice(), "{name}");
+                assert!(
+                    !mending.changes_responses()
+                        || mending.normalise_body(verdict.as_slice().into()) == verdict.as_slice(),
+                    "{name}"
+                );
             }
             for error in
                 [r#"{"detail":"no"}"#, r#"{"message":"no"}"#, r#"{"error":"no"}"#, r#"{"error":{"message":"no"}}"#]
             {
-                let told: Value = serde_json::from_slice(&mending.error(404, error.as_bytes(), None).unwrap()).unwrap();
+                let told: Value =
+                    serde_json::from_slice(&mending.normalise_error(404, error.as_bytes(), None).unwrap()).unwrap();
                 let keys: Vec<_> = told["error"].as_object().unwrap().keys().map(String::as_str).collect();
                 assert_eq!(keys, ["message", "type", "param", "code"], "{name} {error}");
                 assert!(told["error"]["message"].as_str().unwrap().contains("no"), "{name} {error}: {told}");
@@ -188,8 +197,9 @@ const FAMILIES: [(&str, Operation, &str, &str); 16] = [
 fn every_family_of_models_that_is_spoken_to_in_its_own_way_has_its_cases() {
     let mut missing = Vec::new();
     for (slug, operation, model, label) in FAMILIES {
-        let provider = catalog::find(slug).unwrap();
-        let is = |model: &str| provider.wire(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
+        let provider = catalog::find_provider(slug).unwrap();
+        let is =
+            |model: &str| provider.provider_format(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
         let name = format!("{slug}/{}/{label}", operation.id());
         let mut shown: Vec<_> =
             cases().into_iter().filter(|case| case.name().starts_with(&name_of(slug, operation))).collect();
@@ -231,21 +241,22 @@ fn streams_of_sound_and_pictures_say_what_they_cost_and_that_they_are_over() {
                 all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
             let Answered::Stream(bytes) = case.answered() else { panic!("{name} is no stream") };
             let metered = |end: usize| {
-                let mut meter = Meter::of(ApiFormat::OpenAi, operation);
+                let mut meter = Meter::for_operation(ApiFormat::OpenAi, operation);
                 bytes[..end].chunks(11).for_each(|piece| meter.feed(piece));
                 meter.finish()
             };
             let whole = metered(bytes.len());
-            assert!(whole.usage.is_some_and(|usage| usage.total() > 12) && whole.terminated, "{name}: {whole:?}");
+            assert!(whole.usage.is_some_and(|usage| usage.total() > 12) && whole.is_terminated, "{name}: {whole:?}");
             let last = bytes.len() - bytes.rsplit(|byte| *byte == b'\n').nth(2).unwrap().len() - 2;
-            assert!(!metered(last).terminated, "{name} is over before its last event");
+            assert!(!metered(last).is_terminated, "{name} is over before its last event");
         }
     }
 }
 
 /// Clients of two vendors' own: `callers.rs` asks every provider in their name, and has the few files that show how it looks.
 fn is_by_callers(operation: Operation) -> bool {
-    matches!(operation.dialect(), Some(ApiFormat::Gemini | ApiFormat::Bedrock)) && operation != Operation::CountTokens
+    matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock))
+        && operation != Operation::CountTokens
 }
 
 /// What providers are told besides a credential, for all of them.
@@ -270,7 +281,7 @@ const OPTIONS: [(&str, &str); 16] = [
 
 #[test]
 fn every_provider_is_asked_for_each_of_its_operations_where_its_file_says() {
-    let wrong: Vec<_> = catalog::all()
+    let wrong: Vec<_> = catalog::all_providers()
         .filter_map(|provider| crate::golden_cases::of_provider(provider.slug(), "targets.txt", &targets(provider)))
         .collect();
     assert!(wrong.is_empty(), "{}\nhint: UPDATE_GOLDEN=1 writes what is", wrong.join("\n"));
@@ -282,12 +293,12 @@ fn targets(provider: &'static dyn Provider) -> String {
     for option in provider.options() {
         let value = OPTIONS.iter().find(|(key, _)| *key == option.key);
         if let Some((_, value)) = value {
-            options.put(*option, (*value).to_owned());
+            options.insert_if_absent(*option, (*value).to_owned());
         }
     }
-    let served = Operation::ALL.iter().filter(|operation| provider.serves(**operation));
+    let served = Operation::ALL.iter().filter(|operation| provider.supports(**operation));
     let lines = served.chain([&Operation::Proxy]).map(|operation| {
-        let is_told = provider.wire(*operation, MODEL).is_some() || keeper(provider, *operation).is_some();
+        let is_told = provider.provider_format(*operation, MODEL).is_some() || keeper(provider, *operation).is_some();
         let way = if is_told { "told" } else { "as it is" };
         let target = target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
         format!("{} {target}, {way}\n", operation.id())
@@ -299,7 +310,7 @@ const MODEL: &str = "model-1";
 
 /// Who is asked for an operation about files.
 fn keeper(provider: &dyn Provider, operation: Operation) -> Option<FileStore> {
-    provider.keeper().filter(|_| operation.is_of_files())
+    provider.file_store().filter(|_| operation.is_file_operation())
 }
 
 fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
@@ -307,22 +318,22 @@ fn target(provider: &'static dyn Provider, operation: Operation, options: &Optio
     let file = |bucket: &ObjectStore| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
     let id = keeper(provider, operation).and_then(FileStore::object_store).map_or_else(|| "id-1".to_owned(), file);
     let path = path.replace(":id", &id).replace('*', MODEL);
-    let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
+    let base = provider.resolve_base_url(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
-    let stated = Stated::default();
-    let asked = Asked {
+    let stated = PathOptions::default();
+    let asked = PathInfo {
         operation,
         path: &path,
         query: "",
         prefix,
         model: MODEL,
         user: "",
-        streams: operation.streams(),
-        begun: false,
-        stated,
+        is_streaming: operation.is_always_streaming(),
+        has_prefill: false,
+        path_options: stated,
     };
     let mut target = Vec::new();
-    provider.write_target(&asked, options, &mut target)?;
+    provider.write_request_target(&asked, options, &mut target)?;
     Ok(format!("{method} {base}{}", String::from_utf8(target).unwrap()))
 }
 
@@ -330,7 +341,7 @@ fn target(provider: &'static dyn Provider, operation: Operation, options: &Optio
 fn no_case_is_of_what_its_provider_does_not_have() {
     for case in all() {
         let (provider, operation) = (case.provider(), case.operation());
-        let has = provider.serves(operation) || provider.wire(operation, &case.model()).is_some();
+        let has = provider.supports(operation) || provider.provider_format(operation, &case.model()).is_some();
         assert!(has, "{}", case.name());
     }
 }
@@ -359,8 +370,8 @@ fn question_of(case: &Case) -> Value {
 /// The words of the answer, the tools it calls and how it ended: ids, models and thoughts are the provider's own.
 fn told(case: &Case) -> Vec<String> {
     let Answered::Whole(bytes) = case.answered() else { panic!("{} is not whole", case.name()) };
-    let is_told = case.provider().wire(case.operation(), &case.model()).is_some();
-    let told = if is_told { case.translation().unwrap().0.whole(&bytes).unwrap() } else { bytes.to_vec() };
+    let is_told = case.provider().provider_format(case.operation(), &case.model()).is_some();
+    let told = if is_told { case.translation().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
     let told: Value = serde_json::from_slice(&told).unwrap();
     match case.operation.as_str() {
         "messages" => message(&told),

@@ -30,20 +30,24 @@ fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
             }
         };
         match case.answered() {
-            Answered::Error(bytes) => case.expect_json("returned.json", &translation.error(400, &bytes, None)),
-            Answered::Whole(bytes) => case.expect_json("returned.json", &translation.whole(&bytes).unwrap()),
+            Answered::Error(bytes) => {
+                case.expect_json("returned.json", &translation.translate_error(400, &bytes, None))
+            }
+            Answered::Whole(bytes) => {
+                case.expect_json("returned.json", &translation.translate_response(&bytes).unwrap())
+            }
             Answered::Stream(bytes) => {
-                let mut transcoder = translation.stream();
-                let mut returned = transcoder.push(bytes).to_vec();
+                let mut transcoder = translation.transcoder();
+                let mut returned = transcoder.push_chunk(bytes).to_vec();
                 returned.extend_from_slice(&transcoder.finish());
-                let hidden = translation.hides_usage.then(|| include_usage::hide(returned.clone().into()));
+                let hidden = translation.should_hide_usage.then(|| include_usage::strip_usage(returned.clone().into()));
                 case.expect_stream(hidden.as_deref().unwrap_or(&returned));
             }
         }
-        if let Some(betas) = &translation.betas {
+        if let Some(betas) = &translation.anthropic_betas {
             case.expect("betas.txt", betas.as_bytes());
         }
-        let lost = translation.answering.unsaid.text(&translation.lost);
+        let lost = translation.response_context.dropped_fields.header_value(&translation.dropped_params);
         if lost.is_some() || case.has("lost.txt") {
             case.expect("lost.txt", lost.unwrap_or_default().as_bytes());
         }
@@ -59,25 +63,25 @@ fn what_passes_passes_as_it_came_but_for_what_the_files_say() {
         case.expect_changed("sent.json", &case.asked(), &sent);
         let lost = case.worded().1;
         if !lost.is_empty() || case.has("lost.txt") {
-            case.expect("lost.txt", lost.text().as_bytes());
+            case.expect("lost.txt", lost.header_value().as_bytes());
         }
         match case.answered() {
             Answered::Error(bytes) => {
-                let told = mending.error(400, &bytes, None);
+                let told = mending.normalise_error(400, &bytes, None);
                 case.expect_changed("returned.json", &bytes, told.as_deref().unwrap_or(&bytes));
             }
-            Answered::Whole(bytes) if mending.mends() => {
-                case.expect_changed("returned.json", &bytes, &mending.whole(bytes.clone()));
+            Answered::Whole(bytes) if mending.changes_responses() => {
+                case.expect_changed("returned.json", &bytes, &mending.normalise_body(bytes.clone()));
             }
             // Nobody looks at it.
             Answered::Whole(bytes) => case.expect_changed("returned.json", &bytes, &bytes),
             Answered::Stream(bytes) => {
                 let mut told = bytes.clone();
-                if mending.mends() {
-                    let mut stream = mending.stream();
+                if mending.changes_responses() {
+                    let mut stream = mending.stream_normaliser();
                     told = [stream(Some(told)), stream(None)].concat().into();
                 }
-                let told = if hides { include_usage::hide(told) } else { told };
+                let told = if hides { include_usage::strip_usage(told) } else { told };
                 case.expect_changed("returned.sse", &bytes, &told);
             }
         }
@@ -149,10 +153,11 @@ fn a_stream_put_together_again_is_the_whole_answer() {
         else {
             panic!("{} has no whole to compare with", case.name());
         };
-        let mut transcoder = streamed.stream();
-        let mut returned = transcoder.push(bytes).to_vec();
+        let mut transcoder = streamed.transcoder();
+        let mut returned = transcoder.push_chunk(bytes).to_vec();
         returned.extend_from_slice(&transcoder.finish());
-        let expected: serde_json::Value = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
+        let expected: serde_json::Value =
+            serde_json::from_slice(&translation.translate_response(&answer).unwrap()).unwrap();
         let (mut found, mut expected) = (reassembled(&case.operation, &returned), reassembled_whole(expected));
         if LATE.contains(&case.name().as_str()) {
             late += 1;
@@ -213,16 +218,16 @@ proptest! {
             let mut broken = bytes.to_vec();
             let at = at.min(broken.len());
             broken.splice(at..at, noise.iter().copied());
-            let _ = (translation.whole(&broken), translation.error(500, &broken, None));
-            let mut transcoder = translation.stream();
-            transcoder.push(Bytes::from(broken));
+            let _ = (translation.translate_response(&broken), translation.translate_error(500, &broken, None));
+            let mut transcoder = translation.transcoder();
+            transcoder.push_chunk(Bytes::from(broken));
             transcoder.finish();
         }
     }
 }
 
 fn cut(translation: &penstock_llm::translation::Translation, bytes: &Bytes, lengths: &[usize]) -> Vec<u8> {
-    let mut transcoder = translation.stream();
+    let mut transcoder = translation.transcoder();
     let mut returned = Vec::new();
     let mut rest = bytes.clone();
     for length in lengths.iter().cycle() {
@@ -230,7 +235,7 @@ fn cut(translation: &penstock_llm::translation::Translation, bytes: &Bytes, leng
         if piece.is_empty() {
             break;
         }
-        returned.extend_from_slice(&transcoder.push(piece));
+        returned.extend_from_slice(&transcoder.push_chunk(piece));
     }
     returned.extend_from_slice(&transcoder.finish());
     returned
@@ -241,8 +246,8 @@ fn what_a_stream_says_is_said_before_it_is_over() {
     for case in cases().into_iter().filter(|case: &Case| matches!(case.answered(), Answered::Stream(_))) {
         let Answered::Stream(bytes) = case.answered() else { continue };
         let (translation, _) = case.translation().unwrap();
-        let mut transcoder = translation.stream();
-        let begun = transcoder.push(bytes.slice(..bytes.len() * 3 / 4));
+        let mut transcoder = translation.transcoder();
+        let begun = transcoder.push_chunk(bytes.slice(..bytes.len() * 3 / 4));
         assert!(!begun.is_empty(), "{} waits for its end", case.name());
     }
 }

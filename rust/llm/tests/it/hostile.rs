@@ -5,8 +5,8 @@ use crate::golden_cases::{Answered, Case, cases};
 use bytes::Bytes;
 use penstock_llm::{
     catalog,
-    stream::aws_event_stream::Frames,
-    translation::{Beside, Question, Translation},
+    stream::aws_event_stream::FrameDecoder,
+    translation::{RequestHints, Translation, TranslationInput},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -64,11 +64,11 @@ fn changed_events(stream: &[u8], at: usize, kind: usize) -> Vec<u8> {
 
 fn answered(translation: &Translation, case: &Case, at: usize, kind: usize) {
     match case.answered() {
-        Answered::Whole(bytes) => drop(translation.whole(&changed(&bytes, at, kind))),
-        Answered::Error(bytes) => drop(translation.error(500, &changed(&bytes, at, kind), None)),
+        Answered::Whole(bytes) => drop(translation.translate_response(&changed(&bytes, at, kind))),
+        Answered::Error(bytes) => drop(translation.translate_error(500, &changed(&bytes, at, kind), None)),
         Answered::Stream(bytes) => {
-            let mut transcoder = translation.stream();
-            transcoder.push(changed_events(&bytes, at, kind).into());
+            let mut transcoder = translation.transcoder();
+            transcoder.push_chunk(changed_events(&bytes, at, kind).into());
             transcoder.finish();
         }
     }
@@ -80,12 +80,12 @@ proptest! {
     #[test]
     fn whatever_is_of_another_kind_than_it_should_be_nothing_panics(at in 0_usize..400, kind in 0_usize..6) {
         for case in cases() {
-            let provider = catalog::find(&case.provider).unwrap();
+            let provider = catalog::find_provider(&case.provider).unwrap();
             let body = changed(&case.asked(), at, kind);
             let model = case.model();
-            let Some(wire) = provider.wire(case.operation(), &model) else { continue };
-            let question = Question { operation: case.operation(), provider, body: &body, model: &model, beside: Beside { betas: Some("a,,b"), ..Beside::default() }, strict: at % 2 == 0, now: 0, mark: 0 };
-            if let Ok((translation, _)) = Translation::of(&question, wire) {
+            let Some(wire) = provider.provider_format(case.operation(), &model) else { continue };
+            let question = TranslationInput { operation: case.operation(), provider, body: &body, model: &model, hints: RequestHints { anthropic_betas: Some("a,,b"), ..RequestHints::default() }, strict: at % 2 == 0, now_ms: 0, nonce: 0 };
+            if let Ok((translation, _)) = Translation::translate_request(&question, wire) {
                 answered(&translation, &case, at, kind);
             }
             if let Ok((translation, _)) = case.translation() {
@@ -96,11 +96,11 @@ proptest! {
 
     #[test]
     fn no_bytes_make_amazons_frames_panic(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..40)) {
-        let mut frames = Frames::new(1024);
+        let mut frames = FrameDecoder::new(1024);
         for chunk in chunks {
-            frames.push(&chunk);
+            frames.push_chunk(&chunk);
             // A frame at most for each piece: then it waits, or has failed for good.
-            prop_assert!((0..100).any(|_| frames.take().is_none()));
+            prop_assert!((0..100).any(|_| frames.next_frame().is_none()));
         }
     }
 }
@@ -111,13 +111,13 @@ fn an_event_without_an_end_is_given_up_and_not_held() {
     for name in ["anthropic/chatComplete/stream", "google/messages/stream", "bedrock/chatComplete/stream"] {
         let case = cases().into_iter().find(|case| case.name() == name).unwrap();
         let (translation, _) = case.translation().unwrap();
-        let mut transcoder = translation.stream();
-        let mut told = transcoder.push("data: ".into()).to_vec();
+        let mut transcoder = translation.transcoder();
+        let mut told = transcoder.push_chunk("data: ".into()).to_vec();
         for _ in 0..40 {
-            told.extend_from_slice(&transcoder.push(endless.clone()));
+            told.extend_from_slice(&transcoder.push_chunk(endless.clone()));
         }
         let text = String::from_utf8(told).unwrap();
         assert!(text.contains("error") && text.len() < 1000, "{name}: {}", text.len());
-        assert!(transcoder.push(endless.clone()).is_empty() && transcoder.finish().is_empty(), "{name}: once");
+        assert!(transcoder.push_chunk(endless.clone()).is_empty() && transcoder.finish().is_empty(), "{name}: once");
     }
 }

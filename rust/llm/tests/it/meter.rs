@@ -3,11 +3,11 @@
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, Metered, Tools, Usage},
+    usage::{Meter, StreamSummary, Tools, Usage},
 };
 use proptest::prelude::*;
 
-fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
+fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
     let mut meter = Meter::new(dialect);
     for chunk in chunks {
         meter.feed(chunk);
@@ -31,27 +31,27 @@ const MESSAGES: &str = concat!(
     "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
 );
 
-fn chat() -> Metered {
-    Metered {
+fn chat() -> StreamSummary {
+    StreamSummary {
         usage: Some(Usage { input: 9, output: 12, ..Usage::default() }),
-        terminated: true,
-        finished: false,
-        error_event: false,
+        is_terminated: true,
+        has_finish_reasons: false,
+        has_error_event: false,
         model: Some("gpt-4o-2024".into()),
         deltas: None,
-        begun: None,
+        background_response_id: None,
     }
 }
 
-fn messages() -> Metered {
-    Metered {
+fn messages() -> StreamSummary {
+    StreamSummary {
         usage: Some(Usage { input: 25, cache_read: 7, output: 15, ..Usage::default() }),
-        terminated: true,
-        finished: false,
-        error_event: false,
+        is_terminated: true,
+        has_finish_reasons: false,
+        has_error_event: false,
         model: Some("claude-x".into()),
         deltas: None,
-        begun: None,
+        background_response_id: None,
     }
 }
 
@@ -73,19 +73,19 @@ fn meters_streams_with_any_line_end_and_a_byte_order_mark() {
 #[test]
 fn a_stream_that_was_cut_is_not_terminated() {
     let metered = meter(OpenAi, [&CHAT.as_bytes()[..CHAT.len() - 10]]);
-    assert!(!metered.terminated);
+    assert!(!metered.is_terminated);
     assert_eq!(metered.usage, chat().usage);
-    assert!(!meter(Anthropic, [&MESSAGES.as_bytes()[..MESSAGES.len() - 40]]).terminated);
+    assert!(!meter(Anthropic, [&MESSAGES.as_bytes()[..MESSAGES.len() - 40]]).is_terminated);
 }
 
 #[test]
 fn a_choice_that_said_why_it_ended_has_finished_unless_half_an_event_follows() {
     let chunk = |reason: &str| format!("data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\": {reason}}}]}}\n\n");
     let usage = "data: {\"choices\":[],\"usage\":null}\n\n";
-    let finished = |stream: &str| meter(OpenAi, stream.as_bytes().chunks(7)).finished;
+    let finished = |stream: &str| meter(OpenAi, stream.as_bytes().chunks(7)).has_finish_reasons;
     assert!(finished(&(chunk("null") + &chunk("\"stop\""))) && finished(&(chunk("\"length\"") + usage)));
     assert!(!finished(&chunk("null")) && !finished(&(chunk("\"stop\"") + "data: {\"id")));
-    assert!(!meter(Anthropic, [chunk("\"stop\"").as_bytes()]).finished);
+    assert!(!meter(Anthropic, [chunk("\"stop\"").as_bytes()]).has_finish_reasons);
 }
 
 #[test]
@@ -117,7 +117,11 @@ fn each_has_finished_or_not(delta: &str) {
         let events = chunks.iter().map(|choices| format!("data: {{\"choices\":[{choices}],\"usage\":null}}\n\n"));
         let stream = events.collect::<Vec<_>>().concat();
         for size in [1, 7, stream.len()] {
-            assert_eq!(meter(OpenAi, stream.as_bytes().chunks(size)).finished, finished, "{stream} by {size}");
+            assert_eq!(
+                meter(OpenAi, stream.as_bytes().chunks(size)).has_finish_reasons,
+                finished,
+                "{stream} by {size}"
+            );
         }
     }
 }
@@ -135,8 +139,8 @@ fn errors_within_a_stream_are_seen_and_null_is_none() {
         "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"x\"},\"usage\":null}}\n\n",
     ];
     for dialect in [OpenAi, Anthropic] {
-        assert!(errors.iter().all(|event| meter(dialect, [CHAT.as_bytes(), event.as_bytes()]).error_event));
-        assert!(!meter(dialect, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).error_event);
+        assert!(errors.iter().all(|event| meter(dialect, [CHAT.as_bytes(), event.as_bytes()]).has_error_event));
+        assert!(!meter(dialect, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).has_error_event);
     }
 }
 
@@ -148,7 +152,7 @@ fn a_stream_of_responses_ends_with_its_last_event() {
     );
     let metered = meter(OpenAi, [stream.as_bytes()]);
     assert_eq!(metered.usage, Some(Usage { input: 3, output: 4, ..Usage::default() }));
-    assert!(metered.terminated && !metered.error_event);
+    assert!(metered.is_terminated && !metered.has_error_event);
     assert_eq!(metered.model.as_deref(), Some("gpt-5"));
 }
 
@@ -158,7 +162,7 @@ fn a_response_that_goes_on_in_the_background_is_known_from_its_beginning() {
         let event = format!(
             "data: {{\"type\":\"response.created\",\"response\":{{\"id\":\"resp_1\",\"background\":{background},\"model\":\"gpt-5\"}}}}\n\n"
         );
-        meter(OpenAi, [event.as_bytes()]).begun
+        meter(OpenAi, [event.as_bytes()]).background_response_id
     };
     assert_eq!((begun("true").as_deref(), begun("false")), (Some("resp_1"), None));
 }
@@ -168,7 +172,7 @@ fn usage_behind_a_huge_or_broken_event_is_still_found() {
     let tail = "\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
     let huge = format!("data: {{\"junk\":\"{}\",{tail}", "x".repeat(1_000_000));
     let metered = meter(OpenAi, huge.as_bytes().chunks(16_384));
-    assert_eq!((metered.usage, metered.terminated), (Some(Usage { input: 1, output: 2, ..Usage::default() }), true));
+    assert_eq!((metered.usage, metered.is_terminated), (Some(Usage { input: 1, output: 2, ..Usage::default() }), true));
     let broken = format!("data: {{\"junk\":nonsense,{tail}");
     assert_eq!(meter(OpenAi, [broken.as_bytes()]).usage, metered.usage);
 }
@@ -182,7 +186,7 @@ fn a_last_event_that_is_huge_says_how_its_stream_ended() {
         "data: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{{\"result\":\"{picture}\"}}],\"error\":null,\"usage\":{{\"input_tokens\":3,\"output_tokens\":4}}}}}}\n\n"
     );
     let metered = meter(OpenAi, response.as_bytes().chunks(16_384));
-    assert_eq!((metered.usage, metered.terminated), (used, true));
+    assert_eq!((metered.usage, metered.is_terminated), (used, true));
     let content = |end: &str| {
         format!(
             "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"inlineData\":{{\"data\":\"{picture}\"}}}}]}}{end}}}],\"usageMetadata\":{{\"promptTokenCount\":3,\"candidatesTokenCount\":4}},\"modelVersion\":\"gemini-2.5-flash\"}}\n\n"
@@ -191,9 +195,9 @@ fn a_last_event_that_is_huge_says_how_its_stream_ended() {
     let looked_up = ",\"finishReason\":\"STOP\",\"groundingMetadata\":{\"webSearchQueries\":[\"a\",\"b\"]}";
     let metered = meter(Gemini, content(looked_up).as_bytes().chunks(16_384));
     let tools = Tools { web_searches: 1, ..Tools::default() };
-    assert_eq!((metered.usage, metered.terminated), (used.map(|usage| Usage { tools, ..usage }), true));
+    assert_eq!((metered.usage, metered.is_terminated), (used.map(|usage| Usage { tools, ..usage }), true));
     let metered = meter(Gemini, content("").as_bytes().chunks(16_384));
-    assert_eq!((metered.usage, metered.terminated), (used, false));
+    assert_eq!((metered.usage, metered.is_terminated), (used, false));
 }
 
 const RESPONSE: &str = concat!(
@@ -230,9 +234,9 @@ fn a_response_ends_however_it_ends() {
         let event =
             format!("data: {{\"type\":\"response.{end}\",\"response\":{{\"error\":{error},\"usage\":null}}}}\n\n");
         let metered = meter(OpenAi, [RESPONSE.split_at(200).0.as_bytes(), b"\n\n", event.as_bytes()]);
-        assert_eq!((metered.terminated, metered.error_event), (true, failed), "{end}");
+        assert_eq!((metered.is_terminated, metered.has_error_event), (true, failed), "{end}");
     }
-    assert!(!meter(OpenAi, [RESPONSE.rsplit_once("event:").unwrap().0.as_bytes()]).terminated);
+    assert!(!meter(OpenAi, [RESPONSE.rsplit_once("event:").unwrap().0.as_bytes()]).is_terminated);
 }
 
 proptest! {
@@ -242,7 +246,7 @@ proptest! {
     fn cutting_changes_nothing((operation, stream) in any_stream(), mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
         cuts.sort_unstable();
         let feed = |cuts: &[usize]| {
-            let mut meter = Meter::counting(operation.dialect().unwrap(), operation);
+            let mut meter = Meter::with_deltas(operation.api_format().unwrap(), operation);
             let mut from = 0;
             for cut in cuts.iter().copied().chain([stream.len()]).map(|cut| cut.min(stream.len())) {
                 meter.feed(&stream.as_bytes()[from..cut]);
@@ -256,11 +260,11 @@ proptest! {
             (Operation::ChatComplete, Some(_)) => prop_assert_eq!(whole, chat()),
             (Operation::Messages, _) => prop_assert_eq!(whole, messages()),
             (Operation::CreateModelResponse, _) => {
-                prop_assert_eq!(whole.deltas.unwrap().text(), "\"response.failed\" é");
-                prop_assert!(whole.terminated && !whole.error_event);
+                prop_assert_eq!(whole.deltas.unwrap().buffered_text(), "\"response.failed\" é");
+                prop_assert!(whole.is_terminated && !whole.has_error_event);
             }
-            (Operation::Complete, _) => prop_assert_eq!(whole.deltas.unwrap().text(), "ab"),
-            _ => prop_assert!(whole.error_event && !whole.terminated),
+            (Operation::Complete, _) => prop_assert_eq!(whole.deltas.unwrap().buffered_text(), "ab"),
+            _ => prop_assert!(whole.has_error_event && !whole.is_terminated),
         }
     }
 }

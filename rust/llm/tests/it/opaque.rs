@@ -9,7 +9,7 @@ use penstock_llm::{
     catalog,
     operation::Operation,
     stream::aws_event_stream,
-    translation::{Beside, Kept, Question, Signatures, Translation},
+    translation::{RequestHints, ScopedSignatures, SignatureCache, Translation, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -225,8 +225,9 @@ fn nova_stream() -> Bytes {
         ("messageStop", json!({"stopReason": "tool_use"})),
         ("metadata", json!({"usage": {"inputTokens": 9, "outputTokens": 9, "totalTokens": 18}})),
     ];
-    let told =
-        frames.iter().flat_map(|(name, said)| aws_event_stream::encode("event", name, said.to_string().as_bytes()));
+    let told = frames
+        .iter()
+        .flat_map(|(name, said)| aws_event_stream::encode_frame("event", name, said.to_string().as_bytes()));
     told.collect::<Vec<_>>().into()
 }
 
@@ -326,21 +327,21 @@ fn go_on(operation: Operation, request: &mut Value, told: &Value) {
 
 /// How a request goes to a provider; `None` where it goes as it came.
 fn said(operation: Operation, provider: &str, request: &Value) -> Option<(Translation, Vec<u8>)> {
-    let provider = catalog::find(provider).unwrap();
-    let wire = provider.wire(operation, "m")?;
+    let provider = catalog::find_provider(provider).unwrap();
+    let wire = provider.provider_format(operation, "m")?;
     let body = request.to_string().into_bytes();
-    let beside = Beside::default();
-    let question = Question {
+    let beside = RequestHints::default();
+    let question = TranslationInput {
         operation,
         provider,
         body: &body,
         model: "m",
-        beside,
+        hints: beside,
         strict: true,
-        now: 1_700_000_000_000,
-        mark: 7,
+        now_ms: 1_700_000_000_000,
+        nonce: 7,
     };
-    Some(Translation::of(&question, wire).unwrap())
+    Some(Translation::translate_request(&question, wire).unwrap())
 }
 
 #[test]
@@ -354,13 +355,13 @@ fn what_only_its_provider_understands_makes_the_round_trip_or_is_named() {
                     continue;
                 };
                 let told = if is_stream {
-                    let mut transcoder = translation.stream();
-                    let mut bytes = transcoder.push((answering.stream)()).to_vec();
+                    let mut transcoder = translation.transcoder();
+                    let mut bytes = transcoder.push_chunk((answering.stream)()).to_vec();
                     bytes.extend_from_slice(&transcoder.finish());
                     reassembled(operation.id(), &bytes)
                 } else {
                     let answer = (answering.whole)().to_string();
-                    serde_json::from_slice(&translation.whole(answer.as_bytes()).unwrap()).unwrap()
+                    serde_json::from_slice(&translation.translate_response(answer.as_bytes()).unwrap()).unwrap()
                 };
                 let again = asked(operation, is_stream, Some(&told));
                 let (second, sent) = said(operation, answering.provider, &again).unwrap();
@@ -368,7 +369,9 @@ fn what_only_its_provider_understands_makes_the_round_trip_or_is_named() {
                 let original = (answering.turn)(&(answering.whole)());
                 let (found, expected) = ((answering.opaque)(&sent), (answering.opaque)(original.as_array().unwrap()));
                 assert_ne!(expected, json!([]), "{} answers with nothing to see", answering.provider);
-                let lost = [&translation, &second].map(|one| one.answering.unsaid.text(&one.lost).unwrap_or_default());
+                let lost = [&translation, &second].map(|one| {
+                    one.response_context.dropped_fields.header_value(&one.dropped_params).unwrap_or_default()
+                });
                 let pair = format!("{} by {} (stream: {is_stream}): {told}", answering.provider, operation.id());
                 if NAMED.contains(&answering.provider) {
                     assert!(
@@ -390,26 +393,35 @@ fn what_only_its_provider_understands_makes_the_round_trip_or_is_named() {
 /// Clients that keep none get the one back that was kept here, whole and streamed, and nobody else does.
 #[test]
 fn a_signature_that_a_client_did_not_keep_is_put_back_for_the_same_caller() {
-    let provider = catalog::find("google").unwrap();
+    let provider = catalog::find_provider("google").unwrap();
     let model = "gemini-3-flash";
-    let wire = provider.wire(Operation::ChatComplete, model).unwrap();
-    let signatures = Arc::new(Signatures::new(1 << 20));
-    let kept = |owner| Kept::new(Arc::clone(&signatures), owner, 1_700_000_000_000);
+    let wire = provider.provider_format(Operation::ChatComplete, model).unwrap();
+    let signatures = Arc::new(SignatureCache::new(1 << 20));
+    let kept = |owner| ScopedSignatures::new(Arc::clone(&signatures), owner, 1_700_000_000_000);
     let said = |owner, body: &Value| {
         let (kept, body) = (kept(owner), body.to_string().into_bytes());
-        let beside = Beside { signatures: Some(&kept), ..Beside::default() };
+        let beside = RequestHints { signatures: Some(&kept), ..RequestHints::default() };
         let (operation, now) = (Operation::ChatComplete, 1_700_000_000_000);
-        let question = Question { operation, provider, body: &body, model, beside, strict: true, now, mark: 7 };
-        Translation::of(&question, wire).unwrap()
+        let question = TranslationInput {
+            operation,
+            provider,
+            body: &body,
+            model,
+            hints: beside,
+            strict: true,
+            now_ms: now,
+            nonce: 7,
+        };
+        Translation::translate_request(&question, wire).unwrap()
     };
     let ask = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
     let answer = |id: &str, signature: &str| {
         json!({"responseId": id, "candidates": [{"finishReason": "STOP", "content": {"parts": [
             {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": signature}, {"functionCall": {"name": "g", "args": {}}}]}}]})
     };
-    said(1, &ask).0.whole(answer("whole", "c2lnbmVk").to_string().as_bytes()).unwrap();
-    let mut transcoder = said(1, &ask).0.stream();
-    drop(transcoder.push(format!("data: {}\n\n", answer("stream", "c3RyZWFt")).into()));
+    said(1, &ask).0.translate_response(answer("whole", "c2lnbmVk").to_string().as_bytes()).unwrap();
+    let mut transcoder = said(1, &ask).0.transcoder();
+    drop(transcoder.push_chunk(format!("data: {}\n\n", answer("stream", "c3RyZWFt")).into()));
     let call = |id: String| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
     for (owner, id, signature, lost) in [
         (1, "whole", "c2lnbmVk", ""),
@@ -430,6 +442,6 @@ fn a_signature_that_a_client_did_not_keep_is_put_back_for_the_same_caller() {
             (&json!(signature), None),
             "{id}"
         );
-        assert_eq!(translation.lost.text(), lost, "{owner} {id}");
+        assert_eq!(translation.dropped_params.header_value(), lost, "{owner} {id}");
     }
 }

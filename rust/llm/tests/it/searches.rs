@@ -4,7 +4,7 @@ use crate::golden_cases::cases;
 use penstock_llm::{
     api_format::ApiFormat::{self, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, Session, Skim, Tools, Usage},
+    usage::{Meter, ResponseSkimmer, SessionMeter, Tools, Usage},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn whole(dialect: ApiFormat, answer: &Value) -> Usage {
 fn streamed(dialect: ApiFormat, events: &[Value]) -> Usage {
     let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
     let read = |size: usize| {
-        let mut meter = Meter::of(dialect, Operation::CreateModelResponse);
+        let mut meter = Meter::for_operation(dialect, Operation::CreateModelResponse);
         events.as_bytes().chunks(size).for_each(|chunk| meter.feed(chunk));
         meter.finish().usage.unwrap()
     };
@@ -25,7 +25,7 @@ fn streamed(dialect: ApiFormat, events: &[Value]) -> Usage {
 }
 
 fn skimmed(dialect: ApiFormat, answer: &str, size: usize) -> Usage {
-    let mut skim = Skim::of(Operation::CreateModelResponse);
+    let mut skim = ResponseSkimmer::for_operation(Operation::CreateModelResponse);
     answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
     skim.finish(dialect).unwrap()
 }
@@ -87,10 +87,10 @@ fn searches_of_a_response_are_counted_whole_streamed_and_in_a_session() {
         let last = json!({"type": "response.completed", "response": last});
         assert_eq!(streamed(OpenAi, &[&events[..], &[last]].concat()), expected);
     }
-    let mut session = Session::default();
-    session.hear(json!({"type": "response.created", "response": {"model": "gpt-5.1"}}).to_string().as_bytes());
-    session.hear(json!({"type": "response.completed", "response": response}).to_string().as_bytes());
-    assert_eq!(session.total(), Some(expected));
+    let mut session = SessionMeter::default();
+    session.read_event(json!({"type": "response.created", "response": {"model": "gpt-5.1"}}).to_string().as_bytes());
+    session.read_event(json!({"type": "response.completed", "response": response}).to_string().as_bytes());
+    assert_eq!(session.total_usage(), Some(expected));
 }
 
 #[test]
@@ -155,12 +155,12 @@ fn a_translated_answer_of_gemini_counts_what_it_looked_up() {
     let answer = grounded("gemini-3-flash", &json!(["a", "b"]));
     let searches = |usage: Option<Usage>| usage.map(|usage| usage.tools.web_searches);
     let told = translated("google/chatComplete/whole");
-    told.whole(answer.to_string().as_bytes()).unwrap();
-    assert_eq!(searches(told.answering.unsaid.usage()), Some(2));
+    told.translate_response(answer.to_string().as_bytes()).unwrap();
+    assert_eq!(searches(told.response_context.dropped_fields.usage()), Some(2));
     let told = translated("google/messages/stream");
-    let unsaid = told.answering.unsaid.clone();
-    let mut transcoder = told.stream();
-    drop(transcoder.push(format!("data: {answer}\n\n").into()));
+    let unsaid = told.response_context.dropped_fields.clone();
+    let mut transcoder = told.transcoder();
+    drop(transcoder.push_chunk(format!("data: {answer}\n\n").into()));
     drop(transcoder.finish());
     assert_eq!(searches(unsaid.usage()), Some(2));
 }
@@ -211,7 +211,7 @@ proptest! {
     #[test]
     fn a_large_response_counts_the_same_however_it_was_cut(sizes in prop::collection::vec(1usize..5000, 1..40)) {
         let answer = [large(&items()), " ".repeat(40_000)].concat();
-        let mut skim = Skim::of(Operation::CreateModelResponse);
+        let mut skim = ResponseSkimmer::for_operation(Operation::CreateModelResponse);
         let (mut rest, mut sizes) = (answer.as_bytes(), sizes.iter().cycle());
         while !rest.is_empty() {
             let (chunk, more) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));

@@ -129,7 +129,7 @@ fn an_event_over_the_limit_is_an_error_and_the_end() {
         for chunk in bytes.chunks(cut) {
             seen.extend(splitter.push(Bytes::copy_from_slice(chunk)).map(|event| event.map(|event| event.raw)));
         }
-        assert_eq!(seen, [Ok(Bytes::from_static(b"data: 1\n\n")), Err(EventTooLong { limit: 16 })], "cut {cut}");
+        assert_eq!(seen, [Ok(Bytes::from_static(b"data: 1\n\n")), Err(EventTooLong { max_bytes: 16 })], "cut {cut}");
         assert!(splitter.pending().is_empty());
     }
 }

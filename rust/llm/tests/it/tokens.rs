@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock_llm::tokens::{Encoding, count, count_messages, encoding_for};
+use penstock_llm::tokens::{Encoding, count_request_body, count_text, encoding_for_model};
 use proptest::prelude::*;
 
 const ALL: [Encoding; 4] = [Encoding::O200K_BASE, Encoding::CL100K_BASE, Encoding::P50K_BASE, Encoding::R50K_BASE];
@@ -12,17 +12,17 @@ const ALL: [Encoding; 4] = [Encoding::O200K_BASE, Encoding::CL100K_BASE, Encodin
 fn counts_the_public_cases() {
     let zeros: Vec<String> = (1..=17).map(|length| "0".repeat(length)).collect();
     for (length, tokens) in (1..=17).zip([1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 1, 3]) {
-        assert_eq!(count(Encoding::R50K_BASE, &zeros[length - 1]), tokens, "{length} zeros");
+        assert_eq!(count_text(Encoding::R50K_BASE, &zeros[length - 1]), tokens, "{length} zeros");
     }
     for (text, tokens) in
         [("rer", 1), ("'rer", 2), ("today\n ", 3), ("today\n \n", 2), ("today\n  \n", 2), (" \u{85}0", 4), ("👍", 3)]
     {
-        assert_eq!(count(Encoding::CL100K_BASE, text), tokens, "{text:?}");
+        assert_eq!(count_text(Encoding::CL100K_BASE, text), tokens, "{text:?}");
     }
     for encoding in ALL {
-        assert_eq!(count(encoding, "hello world"), 2, "{}", encoding.name());
-        assert_eq!(count(encoding, ""), 0, "{}", encoding.name());
-        assert!(count(encoding, "<|endoftext|>") > 1, "{}", encoding.name());
+        assert_eq!(count_text(encoding, "hello world"), 2, "{}", encoding.name());
+        assert_eq!(count_text(encoding, ""), 0, "{}", encoding.name());
+        assert!(count_text(encoding, "<|endoftext|>") > 1, "{}", encoding.name());
     }
 }
 
@@ -41,14 +41,15 @@ fn counts_the_catastrophically_repetitive_cases() {
     for (part, expected) in CASES {
         let text = part.repeat(10_000);
         for (encoding, expected) in ALL.into_iter().zip(expected) {
-            let counts = [text.clone(), format!(" {text}"), format!(" {text}\n")].map(|text| count(encoding, &text));
+            let counts =
+                [text.clone(), format!(" {text}"), format!(" {text}\n")].map(|text| count_text(encoding, &text));
             assert_eq!(counts, expected, "{} {part:?}", encoding.name());
         }
     }
     for encoding in ALL {
-        assert_eq!(count(encoding, &"x".repeat(1_000_000)), 125_000, "{}", encoding.name());
+        assert_eq!(count_text(encoding, &"x".repeat(1_000_000)), 125_000, "{}", encoding.name());
     }
-    assert_eq!(ALL.map(|encoding| count(encoding, "请考试我的软件！12345")), [7, 9, 19, 19]);
+    assert_eq!(ALL.map(|encoding| count_text(encoding, "请考试我的软件！12345")), [7, 9, 19, 19]);
 }
 
 /// 30 KB without a break, in no order; the counts are those of the Python package, in the order of `ALL`.
@@ -69,7 +70,7 @@ fn counts_what_was_drawn_at_random() {
     ];
     for (alphabet, expected) in CASES {
         let text = drawn(&alphabet.chars().collect::<Vec<_>>(), 30_000);
-        assert_eq!(ALL.map(|encoding| count(encoding, &text)), expected, "{alphabet:?}");
+        assert_eq!(ALL.map(|encoding| count_text(encoding, &text)), expected, "{alphabet:?}");
     }
 }
 
@@ -84,14 +85,14 @@ fn drawn(alphabet: &[char], size: usize) -> String {
 
 #[test]
 fn finds_the_encoding_of_a_model() {
-    assert_eq!(encoding_for("gpt-4o-mini"), Encoding::O200K_BASE);
-    assert_eq!(encoding_for("gpt-4-0613"), Encoding::CL100K_BASE);
-    assert_eq!(encoding_for("@my-openai/gpt-3.5-turbo"), Encoding::CL100K_BASE);
-    assert_eq!(encoding_for("text-davinci-003"), Encoding::P50K_BASE);
-    assert_eq!(encoding_for("davinci"), Encoding::R50K_BASE);
-    assert_eq!(encoding_for("meta-llama/Llama-3.3-70B").name(), "llama3");
-    assert_eq!(encoding_for("claude-sonnet-4-5"), Encoding::O200K_BASE);
-    assert_eq!(Encoding::named("nothing"), None);
+    assert_eq!(encoding_for_model("gpt-4o-mini"), Encoding::O200K_BASE);
+    assert_eq!(encoding_for_model("gpt-4-0613"), Encoding::CL100K_BASE);
+    assert_eq!(encoding_for_model("@my-openai/gpt-3.5-turbo"), Encoding::CL100K_BASE);
+    assert_eq!(encoding_for_model("text-davinci-003"), Encoding::P50K_BASE);
+    assert_eq!(encoding_for_model("davinci"), Encoding::R50K_BASE);
+    assert_eq!(encoding_for_model("meta-llama/Llama-3.3-70B").name(), "llama3");
+    assert_eq!(encoding_for_model("claude-sonnet-4-5"), Encoding::O200K_BASE);
+    assert_eq!(Encoding::from_name("nothing"), None);
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn repetition_takes_bounded_time() {
     for encoding in ALL {
         for text in &hostile {
             let start = Instant::now();
-            let tokens = count(encoding, text);
+            let tokens = count_text(encoding, text);
             assert!(tokens > 0 && tokens <= text.len());
             assert!(start.elapsed() < Duration::from_secs(10), "{} {:?}", encoding.name(), text.get(..8));
         }
@@ -122,20 +123,20 @@ fn repetition_takes_bounded_time() {
 #[test]
 fn runs_of_one_character_have_as_many_tokens_as_the_python_package_finds() {
     for (text, tokens) in [("a", 12_500), (" ", 782), ("0", 33_334), ("^", 12_500), ("\n", 6_250), ("🙂", 100_000)] {
-        assert_eq!(count(Encoding::O200K_BASE, &text.repeat(100_000)), tokens, "{text:?}");
+        assert_eq!(count_text(Encoding::O200K_BASE, &text.repeat(100_000)), tokens, "{text:?}");
     }
 }
 
 #[test]
 fn long_texts_are_counted_whole() {
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(30_000);
-    let tokens = count(Encoding::O200K_BASE, &text);
+    let tokens = count_text(Encoding::O200K_BASE, &text);
     assert!((300_000..=300_001).contains(&tokens), "{tokens}");
 }
 
 #[test]
 fn counts_what_a_model_reads_of_a_request() {
-    let count = |body: &str| count_messages(Encoding::CL100K_BASE, body.as_bytes());
+    let count = |body: &str| count_request_body(Encoding::CL100K_BASE, body.as_bytes());
     assert_eq!(count(r#"{"model":"gpt-4","messages":[{"role":"user","content":"hello world"}]}"#), Some(3 + 3 + 1 + 2));
     assert_eq!(
         count(r#"{"messages":[{"role":"user","name":"user","content":"hello world"}]}"#),
@@ -160,8 +161,8 @@ fn counts_the_example_of_the_cookbook() {
         {"role": "system", "name": "example_assistant", "content": "Let's talk later when we're less busy about how to do better."},
         {"role": "user", "content": "This late pivot means we don't have time to boil the ocean for the client deliverable."},
     ]});
-    assert_eq!(count_messages(Encoding::CL100K_BASE, body.to_string().as_bytes()), Some(129));
-    assert_eq!(count_messages(Encoding::O200K_BASE, body.to_string().as_bytes()), Some(124));
+    assert_eq!(count_request_body(Encoding::CL100K_BASE, body.to_string().as_bytes()), Some(129));
+    assert_eq!(count_request_body(Encoding::O200K_BASE, body.to_string().as_bytes()), Some(124));
 }
 
 proptest! {
@@ -170,13 +171,13 @@ proptest! {
     #[test]
     fn no_text_makes_it_panic(parts in prop::collection::vec(("\\PC{1,3}", 1..2000usize), 1..4)) {
         let text: String = parts.iter().map(|(part, times)| part.repeat(*times)).collect();
-        prop_assert!(count(Encoding::O200K_BASE, &text) <= text.len());
+        prop_assert!(count_text(Encoding::O200K_BASE, &text) <= text.len());
     }
 
     #[test]
     fn short_texts_are_counted_exactly(text in "\\PC{0,200}") {
         let exact = tiktoken::get_encoding("o200k_base").unwrap().count(&text);
-        prop_assert_eq!(count(Encoding::O200K_BASE, &text), exact);
+        prop_assert_eq!(count_text(Encoding::O200K_BASE, &text), exact);
     }
 
     #[test]
@@ -184,7 +185,7 @@ proptest! {
         let text = parts.concat();
         for name in ["o200k_base", "cl100k_base", "llama3", "qwen2", "p50k_base", "r50k_base", "deepseek_v3"] {
             let exact = tiktoken::get_encoding(name).unwrap().count(&text);
-            prop_assert_eq!(count(Encoding::named(name).unwrap(), &text), exact, "{}", name);
+            prop_assert_eq!(count_text(Encoding::from_name(name).unwrap(), &text), exact, "{}", name);
         }
     }
 }

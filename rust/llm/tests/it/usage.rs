@@ -3,7 +3,7 @@
 use crate::golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Bedrock, Gemini, OpenAi},
-    usage::{Meter, Metered, Service, Skim, Tools, Usage},
+    usage::{Meter, ResponseSkimmer, Service, StreamSummary, Tools, Usage},
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -44,7 +44,7 @@ fn answer(dialect: ApiFormat, body: &str) -> Option<Usage> {
     Usage::from_answer(dialect, body.as_bytes())
 }
 
-fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
+fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
     let mut meter = Meter::new(dialect);
     for chunk in chunks {
         meter.feed(chunk);
@@ -242,7 +242,7 @@ fn total_of(answer: &Value) -> Option<u64> {
 fn of_case(case: &Case) -> Option<(u64, Option<Usage>)> {
     let (Answered::Whole(told), Some(returned)) = (case.answered(), case.returned()) else { return None };
     let total = total_of(&serde_json::from_slice(&told).ok()?)?;
-    let dialect = case.operation().dialect().unwrap_or(OpenAi);
+    let dialect = case.operation().api_format().unwrap_or(OpenAi);
     Some((total, Usage::from_answer(dialect, &returned)))
 }
 
@@ -276,9 +276,9 @@ fn whoever_is_told_of_it_in_whichever_words_the_record_has_the_providers_own_buc
         let (Answered::Whole(answered), Some(_)) = (case.answered(), case.returned()) else { continue };
         let Some(dialect) = serde_json::from_slice(&answered).ok().as_ref().and_then(words_of) else { continue };
         let (translation, _) = case.translation().unwrap();
-        translation.whole(&answered).unwrap();
+        translation.translate_response(&answered).unwrap();
         // What is carried or embedded is told as it came.
-        let Some(usage) = translation.answering.unsaid.usage() else { continue };
+        let Some(usage) = translation.response_context.dropped_fields.usage() else { continue };
         assert_eq!(Some(usage), Usage::from_answer(dialect, &answered), "{}", case.name());
         seen += 1;
     }
@@ -322,9 +322,9 @@ fn what_cohere_says_in_its_own_way_is_counted_whole_and_streamed() {
          event: message-end\ndata: {{\"type\":\"message-end\",\"delta\":{{\"finish_reason\":\"COMPLETE\",\"usage\":{usage}}}}}\n\n"
     );
     let metered = meter(OpenAi, events.as_bytes().chunks(7));
-    assert_eq!((metered.usage, metered.terminated, metered.error_event), (expected, true, false));
+    assert_eq!((metered.usage, metered.is_terminated, metered.has_error_event), (expected, true, false));
     let failed = "data: {\"type\":\"message-end\",\"delta\":{\"error\":\"broke\",\"usage\":{}}}\n\n";
-    assert!(meter(OpenAi, [failed.as_bytes()]).error_event);
+    assert!(meter(OpenAi, [failed.as_bytes()]).has_error_event);
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn in_which_way_a_large_answer_was_served_is_read_of_its_end() {
         )
     };
     let skimmed = |answer: &str, size: usize| {
-        let mut skim = Skim::default();
+        let mut skim = ResponseSkimmer::default();
         answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
         let usage = skim.finish(OpenAi).unwrap();
         (usage.service, usage.total())
@@ -452,6 +452,6 @@ fn a_translated_answer_says_in_which_way_it_was_served() {
     let body =
         br#"{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"service_tier":"flex",
         "usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#;
-    translation.whole(body).unwrap();
-    assert_eq!(translation.answering.unsaid.usage().map(|usage| usage.service), Some(Service::Flex));
+    translation.translate_response(body).unwrap();
+    assert_eq!(translation.response_context.dropped_fields.usage().map(|usage| usage.service), Some(Service::Flex));
 }

@@ -1,23 +1,23 @@
 //! Requests in the words of who is asked: every line of every provider's table is shown, and the tables hold what is documented.
 
 use penstock_llm::{
-    catalog::{self, Provider, Wording},
+    catalog::{self, ParamRules, Provider},
     operation::Operation,
 };
 use serde_json::{Value, json};
 
 /// Every provider's words for an operation.
-fn every() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static Wording)> {
-    catalog::all().flat_map(|provider| {
+fn every() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static ParamRules)> {
+    catalog::all_providers().flat_map(|provider| {
         [Operation::ChatComplete, Operation::Complete, Operation::Embed]
-            .map(|one| (provider, one, provider.wording(one)))
+            .map(|one| (provider, one, provider.param_rules(one)))
     })
 }
 
 /// What is sent, and what is named as lost; the same where nothing changes.
-fn said(wording: &Wording, body: &Value) -> (Value, String) {
-    match wording.say(body.to_string().as_bytes()) {
-        Some((sent, lost)) => (serde_json::from_slice(&sent).unwrap(), lost.text()),
+fn said(wording: &ParamRules, body: &Value) -> (Value, String) {
+    match wording.apply(body.to_string().as_bytes()) {
+        Some((sent, lost)) => (serde_json::from_slice(&sent).unwrap(), lost.header_value()),
         None => (body.clone(), String::new()),
     }
 }
@@ -51,12 +51,12 @@ fn each_renamed_field_leaves_under_the_providers_name_and_that_name_stays_as_it_
 #[test]
 fn each_word_and_each_role_leaves_as_the_providers_own() {
     for (provider, _, wording) in every() {
-        for (field, from, to) in wording.words {
+        for (field, from, to) in wording.value_map {
             let [from, to] = [from, to].map(|word| serde_json::from_str(word).unwrap());
             assert_eq!(said(wording, &with(field, &from)).0, with(field, &to), "{} {field}", provider.slug());
             assert_eq!(said(wording, &with(field, &to)).0, with(field, &to), "{} {field}", provider.slug());
         }
-        for (from, to) in wording.roles {
+        for (from, to) in wording.role_map {
             let messages = |role: &str| {
                 let role: Value = serde_json::from_str(role).unwrap();
                 with("messages", &json!([{"role": role, "content": role}, {"role": "user", "content": "x"}]))
@@ -72,7 +72,7 @@ fn each_word_and_each_role_leaves_as_the_providers_own() {
 #[test]
 fn each_field_that_is_not_taken_goes_and_is_named() {
     for (provider, _, wording) in every() {
-        for name in wording.drops {
+        for name in wording.dropped_fields {
             let (sent, lost) = said(wording, &with(name, &json!(["x"])));
             assert!(sent.get(*name).is_none(), "{} {name}", provider.slug());
             assert_eq!((sent["stop"].clone(), lost.as_str()), (json!(["a"]), *name), "{}", provider.slug());
@@ -84,7 +84,7 @@ fn each_field_that_is_not_taken_goes_and_is_named() {
 fn what_needs_no_saying_goes_and_nothing_is_lost_by_that() {
     let mut shown = 0;
     for (provider, _, wording) in every() {
-        for name in wording.needless {
+        for name in wording.ignored_fields {
             let (sent, lost) = said(wording, &with(name, &json!({"x": true})));
             assert_eq!((sent.get(*name), lost.as_str()), (None, ""), "{} {name}", provider.slug());
             shown += 1;
@@ -96,7 +96,7 @@ fn what_needs_no_saying_goes_and_nothing_is_lost_by_that() {
 #[test]
 fn each_field_of_messages_that_is_not_taken_goes_and_is_named_but_in_the_role_that_has_it() {
     for (provider, _, wording) in every() {
-        for (name, role) in wording.unheard {
+        for (name, role) in wording.dropped_message_fields {
             let messages = json!([{"role": "user", *name: "x", "content": name}, {"role": "tool", *name: "y"}]);
             let mut expected = messages.clone();
             expected[0].as_object_mut().unwrap().shift_remove(*name);
@@ -123,14 +123,14 @@ fn hints_about_caching_are_taken_back_wherever_they_stand_and_named_where_they_a
         "messages": [{"role": "system", "content": "a cache_control"},
             {"role": "user", "content": [{"type": "text", "text": "b cache_control"}]}]});
     for slug in ["mistral-ai", "groq", "cerebras"] {
-        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
         assert_eq!(said(wording, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
         assert_eq!(said(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
         assert_eq!(said(wording, &expected), (expected.clone(), String::new()), "{slug}");
     }
     // Others pass them on: some hosts of Claude take them.
     for slug in ["openai", "openrouter"] {
-        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
         assert_eq!(said(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
     }
 }
@@ -138,7 +138,7 @@ fn hints_about_caching_are_taken_back_wherever_they_stand_and_named_where_they_a
 #[test]
 fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
     for (provider, _, wording) in every() {
-        for (name, least, most) in wording.bounds {
+        for (name, least, most) in wording.ranges {
             let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
             for (told, expected, lost) in [
                 (json!(-9), &least, *name),
@@ -173,29 +173,29 @@ const BOUNDED: [(&str, &str, f64, f64); 13] = [
 #[test]
 fn documented_scales_end_where_they_do_and_openais_are_its_own() {
     for (slug, name, asked, expected) in BOUNDED {
-        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
         let (sent, lost) = said(wording, &with(name, &json!(asked)));
         assert_eq!((sent[name].as_f64(), lost.as_str()), (Some(expected), name), "{slug} {name}");
     }
     for operation in [Operation::ChatComplete, Operation::Complete] {
         for slug in ["openai", "azure-openai", "mock"] {
-            assert!(catalog::find(slug).unwrap().wording(operation).bounds.is_empty(), "{slug}");
+            assert!(catalog::find_provider(slug).unwrap().param_rules(operation).ranges.is_empty(), "{slug}");
         }
     }
     for slug in ["anyscale", "fireworks-ai", "github", "lambda", "lepton", "nebius", "nextbit", "x-ai"] {
-        let wording = catalog::find(slug).unwrap().wording(Operation::Complete);
+        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::Complete);
         let (sent, lost) = said(wording, &with("temperature", &json!(2.5)));
         assert_eq!((sent["temperature"].as_f64(), lost.as_str()), (Some(2.0), "temperature"), "{slug}");
     }
-    let bounded = |one: &&'static dyn Provider| !one.wording(Operation::ChatComplete).bounds.is_empty();
-    assert!(catalog::all().filter(bounded).count() > 50);
+    let bounded = |one: &&'static dyn Provider| !one.param_rules(Operation::ChatComplete).ranges.is_empty();
+    assert!(catalog::all_providers().filter(bounded).count() > 50);
 }
 
 #[test]
 fn nothing_stays_nothing_where_another_number_stands_for_it() {
     let mut shown = 0;
     for (provider, _, wording) in every() {
-        for name in wording.neutral {
+        for name in wording.zero_is_default {
             let without = json!({"model": "m", "kept": 1, "stop": ["a"]});
             for zero in [json!(0), json!(0.0)] {
                 assert_eq!(said(wording, &with(name, &zero)), (without.clone(), String::new()), "{}", provider.slug());
@@ -217,7 +217,7 @@ const REFUSED: [(&str, &[&str]); 4] = [
 #[test]
 fn who_refuses_what_it_does_not_know_is_not_told_it() {
     for (slug, fields) in REFUSED {
-        let wording = catalog::find(slug).unwrap().wording(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
         for name in fields {
             assert!(said(wording, &with(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
         }
@@ -257,7 +257,7 @@ const DOCUMENTED: [(&str, &str, &[&str]); 6] = [
 
 #[test]
 fn what_providers_document_is_in_their_tables() {
-    let wording = |slug, operation| catalog::find(slug).unwrap().wording(operation);
+    let wording = |slug, operation| catalog::find_provider(slug).unwrap().param_rules(operation);
     for (from, to, slugs) in DOCUMENTED {
         for slug in slugs {
             assert!(wording(slug, Operation::ChatComplete).renames.contains(&(from, to)), "{slug} {from}");
@@ -267,17 +267,17 @@ fn what_providers_document_is_in_their_tables() {
         let renames = wording(slug, Operation::Complete).renames;
         assert_eq!(renames, [("frequency_penalty", "repetition_penalty")], "{slug}");
     }
-    assert_eq!(wording("mistral-ai", Operation::ChatComplete).words, [("tool_choice", "\"required\"", "\"any\"")]);
+    assert_eq!(wording("mistral-ai", Operation::ChatComplete).value_map, [("tool_choice", "\"required\"", "\"any\"")]);
     for slug in ["openai", "azure-openai", "mock"] {
-        assert!(wording(slug, Operation::ChatComplete).is_same(), "{slug}");
+        assert!(wording(slug, Operation::ChatComplete).is_identity(), "{slug}");
     }
 }
 
 #[test]
 fn who_has_its_own_api_like_openais_has_no_developers_but_for_openai() {
-    for provider in catalog::all().filter(|one| one.offers_itself(Operation::ChatComplete)) {
+    for provider in catalog::all_providers().filter(|one| one.supports_natively(Operation::ChatComplete)) {
         let keeps = ["openai", "azure-openai", "bedrock-mantle", "mock"].contains(&provider.slug());
-        let wording = provider.wording(Operation::ChatComplete);
-        assert_eq!(wording.roles.is_empty(), keeps, "{}", provider.slug());
+        let wording = provider.param_rules(Operation::ChatComplete);
+        assert_eq!(wording.role_map.is_empty(), keeps, "{}", provider.slug());
     }
 }

@@ -66,7 +66,7 @@ impl BatchRecorder {
     pub fn write_record(&self, entry: &[u8], answer: &[u8]) -> Result<Vec<u8>, Problem> {
         let invalid = |error: serde_json::Error| Problem::new("$", error.to_string());
         let entry: BatchLine = serde_json::from_slice(entry).map_err(invalid)?;
-        let provider = catalog::find(&entry.provider);
+        let provider = catalog::find_provider(&entry.provider);
         let provider = provider.ok_or_else(|| Problem::new("$.provider", "is not known"))?;
         let mut problems = Vec::new();
         let own = ProviderPricing {
@@ -78,7 +78,7 @@ impl BatchRecorder {
             return Err(problem);
         }
         let created = Duration::from_millis(entry.created_at);
-        let operation = Operation::of("POST", entry.path.strip_prefix("/v1").unwrap_or(&entry.path));
+        let operation = Operation::from_method_and_path("POST", entry.path.strip_prefix("/v1").unwrap_or(&entry.path));
         let head = RequestHead { method: "POST".into(), path: entry.path, ..RequestHead::default() };
         let mut record = Record::for_external_request(entry.id, created, Arc::new(head), Arc::clone(&self.sink));
         let facts = &mut record.log;

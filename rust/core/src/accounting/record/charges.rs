@@ -2,7 +2,7 @@
 
 use penstock_llm::{
     api_format::ImageParams,
-    usage::{Share, Usage},
+    usage::{ModelUsage, Usage},
 };
 
 use super::DeferredBilling;
@@ -13,7 +13,7 @@ use crate::accounting::prices::{Cost, RequestPricing};
 pub struct SessionUsage {
     /// Of the model that the record names.
     pub main: Option<Usage>,
-    pub others: Vec<Share>,
+    pub others: Vec<ModelUsage>,
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ impl Billing {
                 None => cost(self.usage.as_ref()?),
             };
         };
-        let others = others.iter().map(|Share { model, usage, is_writing }| {
+        let others = others.iter().map(|ModelUsage { model, usage, is_transcription: is_writing }| {
             // Who writes costs as much as who talks where nobody says what it costs.
             let own = || is_writing.then(|| cost(usage)).flatten();
             self.tariff.for_other_model(model).cost(provider, model, at, usage).or_else(own)

@@ -51,7 +51,7 @@ impl ObjectWriter<'_> {
 
     /// As RFC 3339 has it, in milliseconds since the epoch.
     pub fn timestamp(&mut self, key: &str, since_epoch: Duration) {
-        write_unescaped_string(self.write_key(key), &timestamp::in_milliseconds(since_epoch));
+        write_unescaped_string(self.write_key(key), &timestamp::format_rfc3339_millis(since_epoch));
     }
 
     /// As a number with up to three digits behind its point.

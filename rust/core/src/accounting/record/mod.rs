@@ -17,7 +17,7 @@ use std::{
 
 use penstock_llm::{
     api_format::ApiFormat,
-    usage::{Mark, Usage},
+    usage::{SessionEvent, Usage},
 };
 use tokio::runtime::Handle;
 use uuid::{Builder, Uuid};
@@ -149,7 +149,7 @@ impl Record {
     }
 
     /// Something is to be told of a session.
-    pub fn add_event(&mut self, mark: Option<Mark>) {
+    pub fn add_event(&mut self, mark: Option<SessionEvent>) {
         let Some(mark) = mark else { return };
         let after = self.started_at.elapsed();
         self.log.events.get_or_insert_default().add(after, mark);

@@ -9,8 +9,8 @@ use std::{
 use penstock_llm::{
     api_format::{FormScanner, ImageCounter},
     operation::Operation,
-    translation::{Lost, Unsaid, is_talk},
-    usage::{Mark, Usage, always_searches},
+    translation::{DroppedFields, DroppedParams, is_chat_operation},
+    usage::{SessionEvent, Usage, always_searches},
 };
 
 use super::{
@@ -45,12 +45,12 @@ const MAX_EVENTS: usize = 200;
 #[derive(Debug, Default)]
 pub struct SessionEvents {
     /// Each with how long after the request it came.
-    pub entries: Vec<(Duration, Mark)>,
+    pub entries: Vec<(Duration, SessionEvent)>,
     pub dropped_count: u64,
 }
 
 impl SessionEvents {
-    pub fn add(&mut self, after: Duration, mark: Mark) {
+    pub fn add(&mut self, after: Duration, mark: SessionEvent) {
         if self.entries.len() < MAX_EVENTS {
             self.entries.push((after, mark));
         } else {
@@ -87,9 +87,9 @@ pub struct RequestLog {
     pub status: u16,
     pub error_code: Option<&'static str>,
     /// What the provider could not be told of the request, as names.
-    pub dropped_params: Lost,
+    pub dropped_params: DroppedParams,
     /// What the caller could not be told of the answer; more may come while it is told.
-    pub dropped_fields: Option<Unsaid>,
+    pub dropped_fields: Option<DroppedFields>,
     /// What a stream says of its usage was asked for in the caller's name, and is not passed on.
     pub hides_usage: bool,
     /// While it may have to be counted.
@@ -124,7 +124,7 @@ impl RequestLog {
         self.detail = if control.is_content_logging_disabled() { Detail::MetricsOnly } else { Detail::Full };
         self.audio_duration = control
             .audio_file_duration
-            .filter(|_| call.requested_operation().takes_recording())
+            .filter(|_| call.requested_operation().has_audio_input())
             .and_then(parse_duration_ms);
         self.set_trace(control, head);
         self.set_metadata(control, head, sink);
@@ -182,13 +182,13 @@ impl RequestLog {
 
     /// Which model is asked at a target, by its own name, and where its price is looked up.
     pub fn set_target(&mut self, target: &Target<'_>, operation: Operation) {
-        self.provider_model = target.provider.model(&target.options).map(ToOwned::to_owned);
+        self.provider_model = target.provider.model_from_options(&target.options).map(ToOwned::to_owned);
         if self.provider_model.is_some() && self.billing.backing_model.is_none() {
-            let meant = target.provider.meant(&target.options, &self.model);
+            let meant = target.provider.effective_model(&target.options, &self.model);
             self.billing.backing_model = (meant != self.resolved_model()).then(|| meant.to_owned());
         }
         self.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
-        if operation.is_of_responses() {
+        if operation.returns_background_response() {
             // It may be paid for later, when no model is named.
             self.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
         }
@@ -199,7 +199,7 @@ impl RequestLog {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.dropped_fields) =
             (None, None, None, None);
         self.hides_usage = false;
-        self.dropped_params = Lost::default();
+        self.dropped_params = DroppedParams::default();
     }
 
     /// The model that answers, by its own name.
@@ -250,7 +250,7 @@ impl RequestLog {
 
     /// Names of what got lost between two dialects, either way.
     pub fn dropped_names(&self) -> Option<String> {
-        self.dropped_fields.as_ref().and_then(|unsaid| unsaid.text(&self.dropped_params))
+        self.dropped_fields.as_ref().and_then(|unsaid| unsaid.header_value(&self.dropped_params))
     }
 
     /// What a provider said in its own dialect that the caller was told in another, which may have fewer words for it. Where
@@ -261,7 +261,7 @@ impl RequestLog {
 
     /// How often the model looks something up of itself for this chat, whoever's dialect it was asked in: no answer says so.
     pub fn implicit_searches(&self) -> u64 {
-        let is_chat = self.operation.is_some_and(|one| is_talk(one) && one != Operation::CreateModelResponse);
+        let is_chat = self.operation.is_some_and(|one| is_chat_operation(one) && one != Operation::CreateModelResponse);
         u64::from(is_chat && self.provider == "openai" && always_searches(self.resolved_model()))
     }
 
@@ -294,7 +294,7 @@ impl RequestLog {
 
     /// How many images an answer has, where it is about them.
     pub fn count_images(&mut self, answer: &[u8]) {
-        if self.operation.is_some_and(Operation::draws) {
+        if self.operation.is_some_and(Operation::generates_images) {
             self.billing.image_count = ImageCounter::count_images(answer);
         }
     }

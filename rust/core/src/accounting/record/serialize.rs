@@ -170,9 +170,9 @@ fn write_events(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
     let Some(events) = &facts.events else { return };
     line.list("events", &events.entries, |out, (after, mark)| {
         write_object(out, |event| {
-            event.text("type", &mark.kind);
+            event.text("type", &mark.event_type);
             event.milliseconds("after", *after);
-            write_optional_text(event, "word", mark.word.as_deref());
+            write_optional_text(event, "word", mark.status.as_deref());
             if let Some(usage) = &mark.usage {
                 event.number("req_units", usage.total_in());
                 event.number("res_units", usage.total_out());

@@ -44,7 +44,7 @@ impl Target<'_> {
     pub fn batch_line_allowlist(&self, call: &Call<'_>) -> Option<&Arc<SavedModels>> {
         let is_one = match call.route.operation {
             // Elsewhere files become no batches, or a job names the model of all lines.
-            Operation::UploadFile | Operation::CreateBatch => self.provider.offers_itself(Operation::CreateBatch),
+            Operation::UploadFile | Operation::CreateBatch => self.provider.supports_natively(Operation::CreateBatch),
             Operation::Proxy => call.route.path == MESSAGE_BATCHES_PATH && self.is_anthropic_post(call),
             _ => false,
         };
@@ -62,7 +62,7 @@ impl Target<'_> {
     }
 
     fn is_anthropic_post(&self, call: &Call<'_>) -> bool {
-        call.head.method == "POST" && self.provider.dialect() == ApiFormat::Anthropic
+        call.head.method == "POST" && self.provider.api_format() == ApiFormat::Anthropic
     }
 }
 
@@ -152,7 +152,7 @@ async fn fetch_file(
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = Operation::RetrieveFileContent;
     let route = Route { operation, path: head.path.strip_prefix("/v1").unwrap_or_default(), ..call.route };
-    if target.provider.wire(operation, "").is_some() || !target.provider.serves(operation) {
+    if target.provider.provider_format(operation, "").is_some() || !target.provider.supports(operation) {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
     let look = Call { route, head, control: call.control };

@@ -41,7 +41,7 @@ impl<'u> BlobUrl<'u> {
     /// Whether what is at this address is Azure's storage, or an operator says so: nobody else is shown a token for it.
     fn is_trusted_storage(&self, upstream: &upstream::Upstream) -> bool {
         let Origin::Network { is_secure: secure, host, .. } = &self.base.origin else { return false };
-        *secure && catalog::keeps_blobs(host) || upstream.is_trusted(host)
+        *secure && catalog::is_azure_blob_host(host) || upstream.is_trusted(host)
     }
 
     /// Whether nobody on the way reads what its address is signed with.
@@ -77,7 +77,7 @@ pub async fn fetch_output_blob(
     facts: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let lacks = |message: String| Error::ProviderOptionInvalid { provider: target.provider.slug(), message };
-    if !target.provider.leaves_blobs() {
+    if !target.provider.can_write_azure_blobs() {
         return Err(Error::NoBatchOutput { status: String::new() });
     }
     let blob = BlobUrl::parse(url)
@@ -102,8 +102,8 @@ pub async fn fetch_output_blob(
 
 /// A token that storage takes: of whoever is asked for the target's own, or one that came with the request.
 async fn storage_token(gateway: &Gateway, target: &Target<'_>) -> Result<String> {
-    let given = || target.provider.token(&target.options).map(ToOwned::to_owned);
-    let Some(grant) = target.grant.as_deref().and_then(catalog::Grant::for_storage) else {
+    let given = || target.provider.bearer_token(&target.options).map(ToOwned::to_owned);
+    let Some(grant) = target.grant.as_deref().and_then(catalog::Grant::for_azure_storage) else {
         return given().ok_or_else(|| {
             let message = "the output of this batch lies in a blob, which no API key opens: let tokens be fetched \
                 (azure_auth_mode), or send one for storage (x-gateway-azure-ad-token)";

@@ -3,7 +3,7 @@
 use penstock_llm::{
     api_format, catalog,
     operation::Operation,
-    translation::{Beside, Question, Translation},
+    translation::{RequestHints, Translation, TranslationInput},
 };
 
 use crate::{error::Problem, request::translate};
@@ -30,44 +30,47 @@ pub struct TranslatedLine {
 pub fn translate_line(line: BatchLine<'_>) -> Result<TranslatedLine, Problem> {
     let (mut translation, body) = build_translation(line)?;
     // They are said in a header field, and a line has none.
-    if translation.betas.is_some_and(|betas| !betas.is_empty()) {
-        translation.lost.add("anthropic_beta");
+    if translation.anthropic_betas.is_some_and(|betas| !betas.is_empty()) {
+        translation.dropped_params.add("anthropic_beta");
     }
-    if translation.version.is_some() {
-        translation.lost.add("anthropic_version");
+    if translation.anthropic_version.is_some() {
+        translation.dropped_params.add("anthropic_version");
     }
-    Ok(TranslatedLine { body, dropped_params: translation.lost.text() })
+    Ok(TranslatedLine { body, dropped_params: translation.dropped_params.header_value() })
 }
 
 /// The answer to a line with its status, an error too, as its caller reads it.
 pub fn translate_line_response(line: BatchLine<'_>, status: u16, answer: &[u8]) -> Result<Vec<u8>, Problem> {
     let (translation, _) = build_translation(line)?;
     if status >= 300 {
-        return Ok(translation.error(status, answer, None));
+        return Ok(translation.translate_error(status, answer, None));
     }
-    translation.whole(answer).map_err(|broken| Problem::new("$", format!("it cannot be read: {}", broken.0)))
+    translation
+        .translate_response(answer)
+        .map_err(|broken| Problem::new("$", format!("it cannot be read: {}", broken.0)))
 }
 
 fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Problem> {
     let BatchLine { provider: slug, path, body } = line;
     let unknown = || Problem::new("provider", format!("`{slug}` is not known"));
-    let provider = catalog::find(slug).ok_or_else(unknown)?;
-    let operation = Operation::of("POST", path.strip_prefix("/v1").unwrap_or(path));
+    let provider = catalog::find_provider(slug).ok_or_else(unknown)?;
+    let operation = Operation::from_method_and_path("POST", path.strip_prefix("/v1").unwrap_or(path));
     let peek = api_format::peek(body).map_err(|found| Problem::new("body", found.message))?;
     let model = peek.model.unwrap_or_default();
     let unsupported = || Problem::new("url", format!("{} is not supported by {slug}", operation.id()));
-    let wire = provider.wire(operation, &model).ok_or_else(unsupported)?;
-    let question = Question {
+    let wire = provider.provider_format(operation, &model).ok_or_else(unsupported)?;
+    let question = TranslationInput {
         operation,
         provider,
         body,
         model: &model,
-        beside: Beside::default(),
+        hints: RequestHints::default(),
         strict: true,
-        now: translate::unix_time_ms(),
-        mark: fastrand::u32(..),
+        now_ms: translate::unix_time_ms(),
+        nonce: fastrand::u32(..),
     };
-    Translation::of(&question, wire).map_err(|refusal| Problem::new(format!("body.{}", refusal.path), refusal.message))
+    Translation::translate_request(&question, wire)
+        .map_err(|refusal| Problem::new(format!("body.{}", refusal.path), refusal.message))
 }
 
 #[cfg(test)]

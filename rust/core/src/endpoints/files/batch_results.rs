@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use penstock_llm::{
     api_format::{LineSplitter, LineTooLong},
-    files::Words,
+    files::BatchLineFormat,
 };
 use serde_json::{Value, json, value::RawValue};
 
@@ -26,7 +26,7 @@ const FILE_CONTENT_TYPE: &[u8] = b"application/octet-stream";
 /// What of a batch's answers has come.
 pub struct BatchOutputTranslator {
     provider: &'static str,
-    line_format: Words,
+    line_format: BatchLineFormat,
     endpoint: String,
     /// A request of which all that its answers need is known: that it is one, and which model was asked.
     placeholder_request: Vec<u8>,
@@ -36,14 +36,14 @@ pub struct BatchOutputTranslator {
 
 impl BatchOutputTranslator {
     /// `None` where no lines of a batch are asked for.
-    pub fn from_call(call: &Call<'_>, provider: &'static str, words: Words) -> Option<Self> {
+    pub fn from_call(call: &Call<'_>, provider: &'static str, words: BatchLineFormat) -> Option<Self> {
         let Some(BatchOutput::ProviderFile { endpoint, model }) = call.head.batch_output.as_deref() else {
             return None;
         };
         Some(Self::new(provider, words, (endpoint, model)))
     }
 
-    fn new(provider: &'static str, line_format: Words, (endpoint, model): (&str, &str)) -> Self {
+    fn new(provider: &'static str, line_format: BatchLineFormat, (endpoint, model): (&str, &str)) -> Self {
         let said = match endpoint {
             "/v1/completions" => json!({"model": model, "prompt": "-"}),
             "/v1/embeddings" | "/v1/responses" => json!({"model": model, "input": "-"}),
@@ -82,12 +82,12 @@ impl BatchOutputTranslator {
 
     fn translate_line(&self, number: usize, line: &[u8]) -> Vec<u8> {
         let unread = |id: &str, why: &str| encode_output_line(number, id, Err(why));
-        let answered = match self.line_format.answered(line) {
+        let answered = match self.line_format.parse_result_line(line) {
             Ok(answered) => answered,
             Err(broken) => return unread("", &broken.0),
         };
         let (id, status) = (&*answered.custom_id, answered.status);
-        let body: Cow<'_, str> = if answered.is_plain {
+        let body: Cow<'_, str> = if answered.is_openai_format {
             answered.body
         } else {
             let asked = BatchLine { provider: self.provider, path: &self.endpoint, body: &self.placeholder_request };
@@ -162,8 +162,11 @@ mod tests {
         let bad = json!({"recordId": "b", "error": {"errorCode": 429, "errorMessage": "too busy"}});
         let file = format!("{good}\n\n{bad}\n<html>");
         for step in [1, 17, file.len()] {
-            let mut results =
-                BatchOutputTranslator::new("bedrock", Words::Bedrock, ("/v1/chat/completions", "amazon.nova"));
+            let mut results = BatchOutputTranslator::new(
+                "bedrock",
+                BatchLineFormat::Bedrock,
+                ("/v1/chat/completions", "amazon.nova"),
+            );
             let rows = translate_in_chunks(&mut results, &file, step);
             let ids: Vec<_> = rows.iter().map(|row| row["custom_id"].as_str().unwrap()).collect();
             assert_eq!(ids, ["a", "b", ""]);
@@ -182,8 +185,11 @@ mod tests {
     #[test]
     fn translates_embeddings_responses_and_completions() {
         let vector = r#"{"recordId":"a","modelOutput":{"embedding":[0.5],"inputTextTokenCount":2}}"#;
-        let mut results =
-            BatchOutputTranslator::new("bedrock", Words::Bedrock, ("/v1/embeddings", "amazon.titan-embed-text-v2:0"));
+        let mut results = BatchOutputTranslator::new(
+            "bedrock",
+            BatchLineFormat::Bedrock,
+            ("/v1/embeddings", "amazon.titan-embed-text-v2:0"),
+        );
         assert_eq!(
             translate_in_chunks(&mut results, vector, 9)[0]["response"]["body"]["data"][0]["embedding"],
             json!([0.5])
@@ -191,7 +197,8 @@ mod tests {
         let gemini = json!({"status": "", "request": {"labels": {"custom_id": "a"}}, "response": {"responseId": "r-1",
             "candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}});
         for (endpoint, object) in [("/v1/completions", "text_completion"), ("/v1/responses", "response")] {
-            let mut results = BatchOutputTranslator::new("vertex-ai", Words::Vertex, (endpoint, "gemini-2.5-pro"));
+            let mut results =
+                BatchOutputTranslator::new("vertex-ai", BatchLineFormat::Vertex, (endpoint, "gemini-2.5-pro"));
             let rows = translate_in_chunks(&mut results, &gemini.to_string(), 30);
             assert_eq!((&rows[0]["response"]["body"]["object"], &rows[0]["custom_id"]), (&json!(object), &json!("a")));
         }
@@ -199,7 +206,8 @@ mod tests {
 
     #[test]
     fn reports_an_overlong_line_and_stops() {
-        let mut results = BatchOutputTranslator::new("fireworks-ai", Words::Fireworks, ("/v1/chat/completions", "m"));
+        let mut results =
+            BatchOutputTranslator::new("fireworks-ai", BatchLineFormat::Fireworks, ("/v1/chat/completions", "m"));
         let long = vec![b'x'; MAX_LINE_BYTES + 1];
         let row: Value = serde_json::from_slice(&results.translate_chunk(Some(&long))).unwrap();
         assert!(row["error"]["message"].as_str().unwrap().contains("line 1"), "{row}");

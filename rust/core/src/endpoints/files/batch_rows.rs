@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use penstock_llm::{
     api_format::{self, LineSplitter},
-    files::{Row, Words},
+    files::{BatchInputLine, BatchLineFormat},
     json::edit,
-    translation::{Lost, Refusal},
+    translation::{DroppedParams, RequestError},
 };
 
 use crate::endpoints::batches::line_requests::{self, BatchLine};
@@ -17,13 +17,13 @@ const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// What has come of a file for a batch, and what became of it.
 pub struct BatchInputTranslator {
     provider: &'static str,
-    line_format: Words,
+    line_format: BatchLineFormat,
     overrides: LineOverrides,
     lines: LineSplitter,
     has_lines: bool,
     /// The model and the endpoint of its first line, which are those of all: a job has one.
     pub model_and_endpoint: Option<(String, String)>,
-    pub dropped_params: Lost,
+    pub dropped_params: DroppedParams,
     output: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ pub struct LineOverrides {
 }
 
 impl BatchInputTranslator {
-    pub fn new(provider: &'static str, line_format: Words, overrides: LineOverrides) -> Self {
+    pub fn new(provider: &'static str, line_format: BatchLineFormat, overrides: LineOverrides) -> Self {
         let (lines, output) = (LineSplitter::new(MAX_LINE_BYTES), Vec::new());
         Self {
             provider,
@@ -45,20 +45,20 @@ impl BatchInputTranslator {
             lines,
             has_lines: false,
             model_and_endpoint: None,
-            dropped_params: Lost::default(),
+            dropped_params: DroppedParams::default(),
             output,
         }
     }
 
     /// Takes what comes next of the file.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestError> {
         self.with_lines(|rows, lines| lines.feed(bytes, |number, line| rows.process_line(number, line)))
     }
 
     /// Its last line may have no end. A file without lines is none for a batch.
-    pub fn finish(&mut self) -> Result<(), Refusal> {
+    pub fn finish(&mut self) -> Result<(), RequestError> {
         self.with_lines(|rows, lines| lines.finish(|number, line| rows.process_line(number, line)))?;
-        if self.has_lines { Ok(()) } else { Err(Refusal::new("file", "it has no lines")) }
+        if self.has_lines { Ok(()) } else { Err(RequestError::new("file", "it has no lines")) }
     }
 
     fn with_lines<T>(&mut self, work: impl FnOnce(&mut Self, &mut LineSplitter) -> T) -> T {
@@ -73,15 +73,15 @@ impl BatchInputTranslator {
         std::mem::take(&mut self.output)
     }
 
-    fn process_line(&mut self, number: usize, line: &[u8]) -> Result<(), Refusal> {
+    fn process_line(&mut self, number: usize, line: &[u8]) -> Result<(), RequestError> {
         let line = line.trim_ascii();
         if line.is_empty() {
             return Ok(());
         }
         self.has_lines = true;
-        let row: Row<'_> = serde_json::from_slice(line)
+        let row: BatchInputLine<'_> = serde_json::from_slice(line)
             .map_err(|error| line_error(number, "", &format!("it is no JSON object of a batch: {error}")))?;
-        if self.line_format.are_of(&row) {
+        if self.line_format.is_native_line(&row) {
             self.check_native_row(&row).map_err(|refusal| line_error(number, &refusal.path, &refusal.message))?;
             self.output.extend_from_slice(line);
         } else {
@@ -93,8 +93,8 @@ impl BatchInputTranslator {
         Ok(())
     }
 
-    fn translate_row(&mut self, row: &Row<'_>) -> Result<Vec<u8>, Refusal> {
-        let missing = |path: &str, what: &str| Refusal::new(path, format!("it must be {what}"));
+    fn translate_row(&mut self, row: &BatchInputLine<'_>) -> Result<Vec<u8>, RequestError> {
+        let missing = |path: &str, what: &str| RequestError::new(path, format!("it must be {what}"));
         let custom_id = row.custom_id.as_deref().ok_or_else(|| missing("custom_id", "a string"))?;
         let url = self.overrides.endpoint.clone().or_else(|| row.url.as_deref().map(ToOwned::to_owned));
         let url = &*url.ok_or_else(|| missing("url", "the path of an endpoint"))?;
@@ -102,31 +102,31 @@ impl BatchInputTranslator {
         let body = &*self.overrides.apply_model(body)?;
         let model = api_format::peek(body).ok().and_then(|peek| peek.model);
         self.check_same_job(&model.ok_or_else(|| missing("body.model", "a string"))?, url)?;
-        if let Some(only) = self.line_format.plain() {
+        if let Some(only) = self.line_format.passthrough_endpoint() {
             if url != only {
-                return Err(Refusal::new("url", format!("it is `{url}`: batches are of {only} here")));
+                return Err(RequestError::new("url", format!("it is `{url}`: batches are of {only} here")));
             }
-            self.line_format.unsaid(body).iter().for_each(|name| self.dropped_params.add(name));
-            return self.line_format.row(custom_id, body).map_err(|message| Refusal::new("body", message));
+            self.line_format.unsupported_fields(body).iter().for_each(|name| self.dropped_params.add(name));
+            return self.line_format.encode_line(custom_id, body).map_err(|message| RequestError::new("body", message));
         }
         let line = BatchLine { provider: self.provider, path: url, body };
         let said =
-            line_requests::translate_line(line).map_err(|problem| Refusal::new(problem.path, problem.message))?;
+            line_requests::translate_line(line).map_err(|problem| RequestError::new(problem.path, problem.message))?;
         said.dropped_params.split(", ").filter(|name| !name.is_empty()).for_each(|name| self.dropped_params.add(name));
-        self.line_format.row(custom_id, &said.body).map_err(|message| Refusal::new("", message))
+        self.line_format.encode_line(custom_id, &said.body).map_err(|message| RequestError::new("", message))
     }
 
     /// A line that is a request in the provider's own words may name a model too.
-    fn check_native_row(&mut self, row: &Row<'_>) -> Result<(), Refusal> {
-        let (Some(only), Some(body)) = (self.line_format.plain(), row.body) else { return Ok(()) };
-        let peek = api_format::peek(body.get().as_bytes()).map_err(|found| Refusal::new("body", found.message))?;
+    fn check_native_row(&mut self, row: &BatchInputLine<'_>) -> Result<(), RequestError> {
+        let (Some(only), Some(body)) = (self.line_format.passthrough_endpoint(), row.body) else { return Ok(()) };
+        let peek = api_format::peek(body.get().as_bytes()).map_err(|found| RequestError::new("body", found.message))?;
         peek.model.map_or(Ok(()), |model| self.check_same_job(&model, only))
     }
 
-    fn check_same_job(&mut self, model: &str, url: &str) -> Result<(), Refusal> {
+    fn check_same_job(&mut self, model: &str, url: &str) -> Result<(), RequestError> {
         let (first, endpoint) = self.model_and_endpoint.get_or_insert_with(|| (model.to_owned(), url.to_owned()));
         let wrong = |path: &str, is: &str, wanted: &str| {
-            Refusal::new(path, format!("it is `{is}`: all lines of a file are for one job, here of `{wanted}`"))
+            RequestError::new(path, format!("it is `{is}`: all lines of a file are for one job, here of `{wanted}`"))
         };
         if first != model {
             return Err(wrong("body.model", model, first));
@@ -137,16 +137,16 @@ impl BatchInputTranslator {
 
 impl LineOverrides {
     /// The same body for the model that is meant.
-    fn apply_model<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
+    fn apply_model<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, RequestError> {
         let Some(model) = &self.model else { return Ok(body.into()) };
         let named = edit::set_fields(body, &[], &[edit::json_field("model", &model.as_str().into())]);
-        named.map(Cow::Owned).map_err(|found| Refusal::new("body", found.message))
+        named.map(Cow::Owned).map_err(|found| RequestError::new("body", found.message))
     }
 }
 
-fn line_error(number: usize, path: &str, message: &str) -> Refusal {
+fn line_error(number: usize, path: &str, message: &str) -> RequestError {
     let place = if path.is_empty() { "file".to_owned() } else { format!("file.{path}") };
-    Refusal::new(place, format!("line {number}: {message}"))
+    RequestError::new(place, format!("line {number}: {message}"))
 }
 
 #[cfg(test)]
@@ -160,7 +160,12 @@ mod tests {
         json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
     }
 
-    fn translate_file(provider: &'static str, words: Words, file: &str, step: usize) -> Result<Vec<Value>, Refusal> {
+    fn translate_file(
+        provider: &'static str,
+        words: BatchLineFormat,
+        file: &str,
+        step: usize,
+    ) -> Result<Vec<Value>, RequestError> {
         let mut rows = BatchInputTranslator::new(provider, words, LineOverrides::default());
         file.as_bytes().chunks(step).try_for_each(|piece| rows.feed(piece))?;
         rows.finish()?;
@@ -172,21 +177,23 @@ mod tests {
     fn translates_lines_with_any_chunk_size() {
         let file = format!("{}\n\n{}", batch_line("a", "amazon.nova", "one"), batch_line("b", "amazon.nova", "two"));
         for step in [1, 7, file.len()] {
-            let rows = translate_file("bedrock", Words::Bedrock, &file, step).unwrap();
+            let rows = translate_file("bedrock", BatchLineFormat::Bedrock, &file, step).unwrap();
             assert_eq!((rows.len(), &rows[1]["recordId"]), (2, &json!("b")));
             assert_eq!(rows[1]["modelInput"]["messages"][0]["content"][0]["text"], "two");
         }
-        let rows = translate_file("vertex-ai", Words::Vertex, &batch_line("a", "gemini-2.5-pro", "one"), 50).unwrap();
+        let rows = translate_file("vertex-ai", BatchLineFormat::Vertex, &batch_line("a", "gemini-2.5-pro", "one"), 50)
+            .unwrap();
         assert_eq!(rows[0]["request"]["labels"]["custom_id"], "a");
         let rows =
-            translate_file("vertex-ai", Words::Vertex, &batch_line("A", "claude-sonnet-4-5", "one"), 50).unwrap();
+            translate_file("vertex-ai", BatchLineFormat::Vertex, &batch_line("A", "claude-sonnet-4-5", "one"), 50)
+                .unwrap();
         assert_eq!((&rows[0]["custom_id"], &rows[0]["request"]["messages"][0]["role"]), (&json!("A"), &json!("user")));
     }
 
     #[test]
     fn keeps_lines_in_provider_format_unchanged() {
         let own = r#"{"recordId": "x",  "modelInput": {"any": 1}}"#;
-        let mut rows = BatchInputTranslator::new("bedrock", Words::Bedrock, LineOverrides::default());
+        let mut rows = BatchInputTranslator::new("bedrock", BatchLineFormat::Bedrock, LineOverrides::default());
         rows.feed(own.as_bytes()).unwrap();
         rows.finish().unwrap();
         assert_eq!((rows.take_output(), rows.model_and_endpoint.is_none()), (format!("{own}\n").into_bytes(), true));
@@ -196,7 +203,7 @@ mod tests {
     fn model_and_endpoint_can_be_set_for_the_whole_file() {
         let for_all =
             LineOverrides { model: Some("amazon.nova".into()), endpoint: Some("/v1/chat/completions".into()) };
-        let mut rows = BatchInputTranslator::new("bedrock", Words::Bedrock, for_all);
+        let mut rows = BatchInputTranslator::new("bedrock", BatchLineFormat::Bedrock, for_all);
         let body = json!({"messages": [{"role": "user", "content": "x"}]});
         let nameless = json!({"custom_id": "a", "body": body}).to_string();
         rows.feed(format!("{nameless}\n{}", batch_line("b", "other", "y")).as_bytes()).unwrap();
@@ -208,12 +215,12 @@ mod tests {
 
     #[test]
     fn lists_each_dropped_parameter_once() {
-        let mut rows = BatchInputTranslator::new("bedrock", Words::Bedrock, LineOverrides::default());
+        let mut rows = BatchInputTranslator::new("bedrock", BatchLineFormat::Bedrock, LineOverrides::default());
         for id in ["a", "b"] {
             rows.feed((batch_line(id, "amazon.nova", "x") + "\n").as_bytes()).unwrap();
         }
         assert_eq!(
-            (rows.dropped_params.text().as_str(), rows.model_and_endpoint.unwrap().0.as_str()),
+            (rows.dropped_params.header_value().as_str(), rows.model_and_endpoint.unwrap().0.as_str()),
             ("seed", "amazon.nova")
         );
     }
@@ -235,12 +242,15 @@ mod tests {
             (good.replace("/chat/completions", "/nowhere"), "file.url", "line 2"),
             (good.replace(r#""role":"user""#, r#""role":7"#), "file.body.messages", "line 2"),
         ] {
-            let refusal = translate_file("bedrock", Words::Bedrock, &format!("{good}\n{second}"), 64).unwrap_err();
+            let refusal =
+                translate_file("bedrock", BatchLineFormat::Bedrock, &format!("{good}\n{second}"), 64).unwrap_err();
             assert!(refusal.path.starts_with(path) && refusal.message.contains(why), "{refusal}");
         }
         let elsewhere = good.replace("/chat/completions", "/embeddings");
-        let refusal = translate_file("fireworks-ai", Words::Fireworks, &elsewhere, 64).unwrap_err();
+        let refusal = translate_file("fireworks-ai", BatchLineFormat::Fireworks, &elsewhere, 64).unwrap_err();
         assert!(refusal.path == "file.url" && refusal.message.contains("line 1"), "{refusal}");
-        assert!(translate_file("bedrock", Words::Bedrock, "\n \n", 2).unwrap_err().message.contains("no lines"));
+        assert!(
+            translate_file("bedrock", BatchLineFormat::Bedrock, "\n \n", 2).unwrap_err().message.contains("no lines")
+        );
     }
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use penstock_llm::{
     api_format::UploadParser,
-    catalog::Stated,
+    catalog::PathOptions,
     files,
-    translation::{Lost, Refusal, Unsaid},
+    translation::{DroppedFields, DroppedParams, RequestError},
 };
 
 use crate::endpoints::files::{
@@ -69,7 +69,7 @@ pub async fn upload_file<S: UploadSink>(
         sink.abort().await;
     }
     facts.dropped_params = arriving.dropped_params();
-    facts.dropped_fields = Some(Unsaid::default());
+    facts.dropped_fields = Some(DroppedFields::default());
     sent
 }
 
@@ -165,7 +165,7 @@ impl FormUpload<'_> {
         let Target { provider, options, .. } = self.client.target;
         let text = |found: Option<&str>| found.map(ToOwned::to_owned);
         let for_all = LineOverrides {
-            model: text(provider.pinned(options, Stated::default())),
+            model: text(provider.model_override(options, PathOptions::default())),
             endpoint: text(options.get("provider_batch_endpoint")),
         };
         BatchInputTranslator::new(provider.slug(), self.client.file_store.line_format(), for_all)
@@ -191,7 +191,7 @@ impl FormUpload<'_> {
     fn check_translated(
         &mut self,
         mut rows: BatchInputTranslator,
-        fed: std::result::Result<(), Refusal>,
+        fed: std::result::Result<(), RequestError>,
     ) -> Result<Vec<u8>> {
         if let Some((model, _)) = &rows.model_and_endpoint {
             self.client.target.check_line_model(model)?;
@@ -203,7 +203,7 @@ impl FormUpload<'_> {
     }
 
     /// What was said of the file that is kept nowhere, and of its lines that their model cannot be told.
-    fn dropped_params(&self) -> Lost {
+    fn dropped_params(&self) -> DroppedParams {
         let mut lost = self.translator.as_ref().map(|rows| rows.dropped_params.clone()).unwrap_or_default();
         self.form.fields().filter(|(name, _)| *name != PURPOSE_FIELD).for_each(|(name, _)| lost.add(name));
         lost

@@ -73,7 +73,7 @@ pub(crate) async fn upgrade_target(
     facts: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let operation = call.route.operation;
-    if !target.provider.serves(operation) || target.provider.wire(operation, &facts.model).is_some() {
+    if !target.provider.supports(operation) || target.provider.provider_format(operation, &facts.model).is_some() {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
     check_query_models(target, &call.head.query, asked)?;

@@ -13,7 +13,7 @@ use futures_util::{
     SinkExt, StreamExt,
     stream::{SplitSink, SplitStream},
 };
-use penstock_llm::{operation::Operation, usage::Session as Meter};
+use penstock_llm::{operation::Operation, usage::SessionMeter as Meter};
 use serde::Deserialize;
 use tokio::{
     sync::mpsc::{Receiver, Sender},
@@ -164,7 +164,7 @@ impl WebSocketSession {
             // What it used may be among its last words.
             while let Some(Ok(message)) = into.next().await {
                 if let Message::Text(text) = &message {
-                    record.add_event(meter.hear(text.as_bytes()));
+                    record.add_event(meter.read_event(text.as_bytes()));
                 }
             }
         };
@@ -175,8 +175,8 @@ impl WebSocketSession {
             record.log.billing.tariff = record.log.billing.tariff.for_other_model(&model);
             record.log.model = model;
         }
-        let usage = meter.total();
-        let Meter { usage: rest, others, .. } = meter;
+        let usage = meter.total_usage();
+        let Meter { usage: rest, other_models: others, .. } = meter;
         record.log.billing.session_usage = (!others.is_empty()).then(|| Box::new(SessionUsage { main: rest, others }));
         record.finish(usage, None, outcome);
     }
@@ -290,7 +290,7 @@ async fn relay_to_client(
         };
         pulse.record_activity();
         match &message {
-            Message::Text(text) => record.add_event(meter.hear(text.as_bytes())),
+            Message::Text(text) => record.add_event(meter.read_event(text.as_bytes())),
             Message::Binary(_) => (),
             Message::Close(frame) => return SessionEnd::ClosedByProvider(frame.clone()),
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,

@@ -9,8 +9,8 @@ use std::{
 
 use penstock_llm::{
     api_format,
-    catalog::{self, Known},
-    operation::{Operation, Takes},
+    catalog::{self, OptionField},
+    operation::{BodyKind, Operation},
 };
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -51,7 +51,7 @@ struct SavedModel {
     is_enabled: bool,
     custom_host: Option<BaseUrl>,
     header_fields: HeaderFields,
-    options: Vec<(Known, String)>,
+    options: Vec<(OptionField, String)>,
     prices: Option<ModelPrices>,
 }
 
@@ -175,10 +175,10 @@ pub(crate) fn compile_options(
     given: BTreeMap<String, String>,
     path: &str,
     problems: &mut Vec<Problem>,
-) -> Vec<(Known, String)> {
+) -> Vec<(OptionField, String)> {
     let mut options = Vec::with_capacity(given.len());
     for (key, value) in given {
-        match catalog::option(&key) {
+        match catalog::find_option(&key) {
             Some(_) if value.is_empty() || value.chars().any(char::is_control) => {
                 problems.push(Problem::new(format!("{path}.options.{key}"), "must be text without control characters"));
             }
@@ -193,7 +193,7 @@ impl<'s> Target<'s> {
     /// Takes over what is said of the model that is asked for, and where it is asked; refuses one that may not be used here.
     pub fn apply_model(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
         self.check_and_apply_model(call, model, body)?;
-        if let Some(prefix) = self.provider.prefix(call.route.operation, model, &self.base_url.prefix) {
+        if let Some(prefix) = self.provider.path_prefix(call.route.operation, model, &self.base_url.prefix) {
             self.base_url.prefix = prefix.into();
         }
         Ok(())
@@ -236,8 +236,8 @@ impl<'s> Target<'s> {
     /// Whether something else than its body says which model a request asks. That is looked at by itself.
     fn has_model_override(&self, call: &Call<'_>) -> bool {
         let operation = call.route.operation;
-        let is_of_body = operation == Operation::Proxy || operation.tunes();
-        !is_of_body && self.provider.pinned(&self.options, call.route.path_params).is_some()
+        let is_of_body = operation == Operation::Proxy || operation.is_fine_tuning();
+        !is_of_body && self.provider.model_override(&self.options, call.route.path_params).is_some()
     }
 
     /// Whatever a body names, another model may be asked: by an option, or by the path. What was saved says is meant.
@@ -248,17 +248,17 @@ impl<'s> Target<'s> {
         said: Option<&SavedModel>,
     ) -> Result<()> {
         if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.expects_body())
-            && let Some(segment) = self.provider.named_in(call.route.path)
+            && let Some(segment) = self.provider.model_in_path(call.route.path)
         {
             models.check_job_model(&candidate_model_names(segment))?;
         }
-        let Some(pinned) = self.provider.pinned(&self.options, call.route.path_params) else { return Ok(()) };
+        let Some(pinned) = self.provider.model_override(&self.options, call.route.path_params) else { return Ok(()) };
         let is_own = |said: &SavedModel| said.options.iter().any(|(_, value)| value == pinned);
-        if saved.options.holds(pinned) || said.is_some_and(is_own) {
+        if saved.options.has_value(pinned) || said.is_some_and(is_own) {
             return Ok(());
         }
         self.check_line_model(pinned)?;
-        if let (Some(models), true) = (&saved.models, self.provider.model(&self.options) == Some(pinned)) {
+        if let (Some(models), true) = (&saved.models, self.provider.model_from_options(&self.options) == Some(pinned)) {
             self.price_overrides.model_prices = models.model_prices(pinned);
         }
         Ok(())
@@ -304,7 +304,9 @@ fn may_select_hidden_model(call: &Call<'_>) -> bool {
         | Operation::UploadBatchDataset
         | Operation::CreateBatch => false,
         // Each message on a socket is looked at when it comes.
-        operation => operation.takes() == Some(Takes::Form) || (operation.takes_json() && call.head.expects_body()),
+        operation => {
+            operation.body_kind() == Some(BodyKind::Form) || (operation.has_json_body() && call.head.expects_body())
+        }
     }
 }
 
@@ -356,7 +358,7 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
         (None, Some(slug)) => (saved(slug)?, format!("provider={slug}")),
         (None, None) => return None,
     };
-    let is_listless = catalog::find(&kind).is_some_and(|provider| !provider.lists_models());
+    let is_listless = catalog::find_provider(&kind).is_some_and(|provider| !provider.has_model_list());
     let mark = if head.query.is_empty() { "" } else { "&" };
     is_listless.then(|| format!("{}{mark}{asked}", head.query))
 }

@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use penstock_llm::translation::Signatures;
+use penstock_llm::translation::SignatureCache;
 
 use crate::state::shared::circuit_breakers::CircuitBreakers;
 use crate::state::shared::latency::LatencyTracker;
@@ -64,7 +64,7 @@ pub struct SharedState {
     /// The other workers of this node, where there are any and no Redis.
     pub node_store: Option<Arc<NodeStoreClient>>,
     /// Of calls of tools.
-    pub tool_call_signatures: Arc<Signatures>,
+    pub tool_call_signatures: Arc<SignatureCache>,
     pub clock: Arc<MonotonicClock>,
     pub redis: Option<Arc<RedisClient>>,
     hash_seed: DefaultHasher,
@@ -152,10 +152,10 @@ fn select_charge_store(redis: Option<&Arc<RedisClient>>, neighbours: Option<&Arc
 }
 
 /// Those that come are noted for others, where there is somebody to note them.
-fn build_signatures(redis: Option<Arc<RedisClient>>) -> Signatures {
-    let Some(redis) = redis else { return Signatures::new(MAX_SIGNATURES_BYTES) };
+fn build_signatures(redis: Option<Arc<RedisClient>>) -> SignatureCache {
+    let Some(redis) = redis else { return SignatureCache::new(MAX_SIGNATURES_BYTES) };
     let hear = move |owner, call: &str, signature: &str| redis.put(signature_key(owner, call), signature);
-    Signatures::shared(MAX_SIGNATURES_BYTES, Box::new(hear))
+    SignatureCache::with_callback(MAX_SIGNATURES_BYTES, Box::new(hear))
 }
 
 /// By what the signature of a call is noted.

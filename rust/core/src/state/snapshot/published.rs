@@ -346,7 +346,7 @@ fn compile_providers(
     let mut compiled = WorkspaceScoped::default();
     for (index, row) in saved.into_iter().enumerate() {
         let path = |field: &str| format!("$.providers[{index}].{field}");
-        if catalog::find(&row.provider).is_none() {
+        if catalog::find_provider(&row.provider).is_none() {
             problems.push(Problem::new(path("provider"), format!("`{}` is not known", row.provider)));
         }
         if row.api_key.as_ref().is_some_and(|key| key.expose().chars().any(char::is_control)) {
@@ -362,7 +362,7 @@ fn compile_providers(
         let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
         let mut options = Options::default();
         for (option, value) in models::compile_options(row.options, &own, problems) {
-            options.put(option, value);
+            options.insert_if_absent(option, value);
         }
         let provider = SavedProvider {
             provider: row.provider,

@@ -7,12 +7,12 @@ use super::{Broken, Found, Frames, Listener, Wire};
 use crate::chat::providers::{anthropic_messages, openai_chat};
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Refusal},
+        event::EventSink,
+        request::{ChatRequest, RequestError},
     },
     json::edit::{self, FieldPath, json_field},
     operation::Operation,
-    translation::Question,
+    translation::TranslationInput,
 };
 
 /// A host of Claude.
@@ -37,13 +37,13 @@ impl Hosted {
         self.frames == Frames::AwsEventStream
     }
 
-    fn changed(&self, question: &Question<'_>) -> Result<Vec<u8>, Refusal> {
-        let wrong = |error: crate::api_format::ScanError| Refusal::new("$", error.message);
+    fn changed(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
+        let wrong = |error: crate::api_format::ScanError| RequestError::new("$", error.message);
         let paths: Vec<FieldPath> = self.refused.iter().filter_map(|name| FieldPath::parse(name).ok()).collect();
         let body = edit::remove_paths(question.body, &paths).map_err(wrong)?;
-        let version = question.beside.version.unwrap_or(self.version);
+        let version = question.hints.anthropic_version.unwrap_or(self.version);
         let mut missing = vec![json_field("anthropic_version", &version.into())];
-        if let Some(betas) = question.beside.betas.filter(|_| self.is_bedrock()) {
+        if let Some(betas) = question.hints.anthropic_betas.filter(|_| self.is_bedrock()) {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
             missing.push(json_field("anthropic_beta", &betas.into()));
         }
@@ -51,8 +51,8 @@ impl Hosted {
     }
 
     /// Only what would be asked is said, and that in full.
-    fn counted(&self, question: &Question<'_>) -> Result<Vec<u8>, Refusal> {
-        let wrong = |error: crate::api_format::ScanError| Refusal::new("$", error.message);
+    fn counted(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
+        let wrong = |error: crate::api_format::ScanError| RequestError::new("$", error.message);
         if !self.is_bedrock() {
             // The model stands in the body here, without who made it.
             let model = question.model.trim_start_matches("anthropic.");
@@ -65,7 +65,7 @@ impl Hosted {
 }
 
 impl Wire for Hosted {
-    fn carry(&self, question: &Question<'_>) -> Option<Result<Vec<u8>, Refusal>> {
+    fn carry(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
         match question.operation {
             Operation::Messages => Some(self.changed(question)),
             Operation::MessagesCountTokens => Some(self.counted(question)),
@@ -82,16 +82,16 @@ impl Wire for Hosted {
         Ok(json!({"input_tokens": count}).to_string().into_bytes())
     }
 
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         anthropic_messages::VERTEX.write(asked)
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
         anthropic_messages::VERTEX.read(answer, taker)
     }
 
     /// For who asks in another dialect: the model stands in the body here too, without who made it.
-    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         asked.model = asked.model.trim_start_matches("anthropic.").to_owned();
         anthropic_messages::ANTHROPIC.count(asked)
     }
@@ -105,7 +105,7 @@ impl Wire for Hosted {
     }
 
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 
     fn frames(&self) -> Frames {

@@ -4,16 +4,16 @@ use serde_json::{Value, json};
 
 use super::{Broken, Found, Listener, Wire};
 use crate::{
-    chat::providers::{bedrock_converse::Converse, openai_chat},
+    chat::providers::{bedrock_converse::ConverseFormat, openai_chat},
     images::image_formats,
 };
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Refusal, Source},
+        event::EventSink,
+        request::{ChatRequest, RequestError, Source},
     },
-    embeddings::request::{Item, Texts, Vectors},
-    images::request::{Drawn, Picture},
+    embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse},
+    images::request::{ImageRequest, ImageResponse},
 };
 
 /// Whose bodies.
@@ -63,29 +63,29 @@ pub fn drawing(model: &str) -> Option<&'static Invoke> {
 }
 
 /// Stable Diffusion XL, at Amazon and at its maker's.
-pub(crate) fn artifacts(picture: &mut Picture) -> Value {
+pub(crate) fn artifacts(picture: &mut ImageRequest) -> Value {
     let mut prompts = vec![json!({"text": picture.prompt, "weight": 1})];
     if let Some(text) = picture.fields.shift_remove("negative_prompt") {
         prompts.push(json!({"text": text, "weight": -1}));
     }
     let mut out = json!({"text_prompts": prompts});
-    picture.hand_count(&mut out, "samples");
-    picture.hand_sides(&mut out, ("width", "height"));
-    picture.hand_all(
+    picture.move_count(&mut out, "samples");
+    picture.move_dimensions(&mut out, ("width", "height"));
+    picture.move_fields(
         &["cfg_scale", "clip_guidance_preset", "sampler", "seed", "steps", "style_preset", "extras"],
         &mut out,
     );
     out
 }
 
-fn canvas(picture: &mut Picture) -> Value {
+fn canvas(picture: &mut ImageRequest) -> Value {
     let mut params = json!({"text": picture.prompt});
-    picture.hand("negative_prompt", &mut params, "negativeText");
+    picture.move_field("negative_prompt", &mut params, "negativeText");
     let mut config = json!({});
-    picture.hand_count(&mut config, "numberOfImages");
-    picture.hand_sides(&mut config, ("width", "height"));
-    picture.hand("cfg_scale", &mut config, "cfgScale");
-    picture.hand_all(&["quality", "seed"], &mut config);
+    picture.move_count(&mut config, "numberOfImages");
+    picture.move_dimensions(&mut config, ("width", "height"));
+    picture.move_field("cfg_scale", &mut config, "cfgScale");
+    picture.move_fields(&["quality", "seed"], &mut config);
     json!({"taskType": "TEXT_IMAGE", "textToImageParams": params, "imageGenerationConfig": config})
 }
 
@@ -94,11 +94,11 @@ fn is_titan_of_pictures(model: &str) -> bool {
     model.contains("titan-embed-image")
 }
 
-fn titan(texts: &mut Texts) -> Result<Value, Refusal> {
-    let mut items = std::mem::take(&mut texts.items);
-    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
-    let Ok([Item { text, image, .. }]) = <[Item; 1]>::try_from(items) else {
-        return Err(Refusal::new(texts.path, "this model embeds one text at a time"));
+fn titan(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+    let mut items = std::mem::take(&mut texts.multimodal_inputs);
+    items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
+    let Ok([EmbeddingInput { text, image, .. }]) = <[EmbeddingInput; 1]>::try_from(items) else {
+        return Err(RequestError::new(texts.input_path, "this model embeds one text at a time"));
     };
     let mut out = json!({});
     if let Some(text) = text {
@@ -107,7 +107,7 @@ fn titan(texts: &mut Texts) -> Result<Value, Refusal> {
     match image {
         None => (),
         Some(Source::Data { data, .. }) => out["inputImage"] = data.into(),
-        Some(_) => return Err(Refusal::new("input[0].image", "must be sent as bytes")),
+        Some(_) => return Err(RequestError::new("input[0].image", "must be sent as bytes")),
     }
     if is_titan_of_pictures(&texts.model)
         && let Some(length) = texts.dimensions.take()
@@ -128,64 +128,68 @@ impl Wire for Invoke {
         *self == Self::Cohere || is_titan_of_pictures(model)
     }
 
-    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
             Self::Titan => titan(texts)?,
-            Self::Cohere => super::cohere::embed(texts)?,
-            _ => return Err(Refusal::new("model", "this model embeds nothing")),
+            Self::Cohere => super::cohere::build_embed_body(texts)?,
+            _ => return Err(RequestError::new("model", "this model embeds nothing")),
         };
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
         if let Some(vector) = answer.get("embedding") {
             let tokens = answer["inputTextTokenCount"].as_u64();
-            return Some(Vectors { vectors: vec![vector.clone()], tokens, ..Vectors::default() });
+            return Some(EmbeddingResponse {
+                vectors: vec![vector.clone()],
+                token_count: tokens,
+                ..EmbeddingResponse::default()
+            });
         }
         // By kind, or the only kind there is.
         let vectors = answer.pointer("/embeddings/float").or_else(|| answer.get("embeddings"))?.as_array()?.clone();
-        Some(Vectors { vectors, ..Vectors::default() })
+        Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
 
-    fn draw(&self, picture: &mut Picture) -> Result<Vec<u8>, Refusal> {
+    fn draw(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
             Self::Artifacts => artifacts(picture),
             Self::Canvas => canvas(picture),
             Self::StableImage => {
-                picture.refuse_several()?;
+                picture.reject_multiple_images()?;
                 let mut out = json!({"prompt": picture.prompt});
                 let is = |part: &str| picture.model.contains(part);
                 let kind = (is(".sd3"), is("-core"));
                 image_formats::made_of(picture, kind, &mut out)?;
-                picture.hand_ratio(&mut out, "aspect_ratio", &image_formats::STABLE);
+                picture.move_aspect_ratio(&mut out, "aspect_ratio", &image_formats::STABLE);
                 let more = ["negative_prompt", "aspect_ratio", "seed", "mode", "strength", "output_format"];
-                picture.hand_all(&more, &mut out);
+                picture.move_fields(&more, &mut out);
                 out
             }
-            _ => return Err(Refusal::new("model", "this model makes no images")),
+            _ => return Err(RequestError::new("model", "this model makes no images")),
         };
         Ok(out.to_string().into_bytes())
     }
 
-    fn drawn(&self, answer: &Value) -> Option<Drawn> {
+    fn drawn(&self, answer: &Value) -> Option<ImageResponse> {
         let at = if *self == Self::Artifacts { "/artifacts" } else { "/images" };
-        Drawn::found(answer, at, "base64", "b64_json")
+        ImageResponse::parse_images_at(answer, at, "base64", "b64_json")
     }
 
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Converse.write(asked)
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        ConverseFormat.write(asked)
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
-        Converse.read(answer, taker)
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+        ConverseFormat.read(answer, taker)
     }
 
     fn listener(&self) -> Box<dyn Listener> {
-        Converse.listener()
+        ConverseFormat.listener()
     }
 
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 }
 

@@ -14,25 +14,25 @@ use serde_json::Value;
 use crate::operation::Operation;
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Fields, Refusal},
+        event::EventSink,
+        request::{ChatRequest, Fields, RequestError},
     },
-    embeddings::request::{Texts, Vectors},
-    images::request::{Drawn, Picture},
+    embeddings::request::{EmbeddingRequest, EmbeddingResponse},
+    images::request::{ImageRequest, ImageResponse},
     jobs::{
-        batch::Run,
-        fine_tuning::{Jobs, Tune},
+        batch::BatchRequest,
+        fine_tuning::{FineTuningRequest, JobList},
     },
-    model_list::Listed,
-    rerank::request::{Ranked, Ranking},
-    translation::Question,
+    model_list::ListedModel,
+    rerank::request::{RerankRequest, RerankResponse},
+    translation::TranslationInput,
 };
 
 /// What a provider understands and answers, for operations that talk.
 pub trait Wire: Sync {
     /// The body to send. It takes of the request what it can say; what it leaves was lost.
-    fn write(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider holds no conversation"))
+    fn write(&self, _asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        Err(RequestError::new("$", "this provider holds no conversation"))
     }
 
     /// Whether this model is told in the body which of Anthropic's betas it is asked for.
@@ -46,7 +46,7 @@ pub trait Wire: Sync {
     }
 
     /// A whole answer, in pieces.
-    fn read(&self, _answer: &[u8], _taker: &mut dyn Taker) -> Result<(), Broken> {
+    fn read(&self, _answer: &[u8], _taker: &mut dyn EventSink) -> Result<(), Broken> {
         Err(Broken("it is no conversation".into()))
     }
 
@@ -57,12 +57,12 @@ pub trait Wire: Sync {
 
     /// What an error says.
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 
     /// The body that asks for embeddings.
-    fn embed(&self, _texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider embeds nothing"))
+    fn embed(&self, _texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
+        Err(RequestError::new("$", "this provider embeds nothing"))
     }
 
     /// Whether this model embeds pictures too.
@@ -76,12 +76,12 @@ pub trait Wire: Sync {
     }
 
     /// The vectors of an answer.
-    fn embedded(&self, _answer: &Value) -> Option<Vectors> {
+    fn embedded(&self, _answer: &Value) -> Option<EmbeddingResponse> {
         None
     }
 
     /// The caller's own body for who hosts the model, with what must be changed; `None` where it is said anew.
-    fn carry(&self, _question: &Question<'_>) -> Option<Result<Vec<u8>, Refusal>> {
+    fn carry(&self, _question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
         None
     }
 
@@ -91,27 +91,27 @@ pub trait Wire: Sync {
     }
 
     /// The body that asks for images.
-    fn draw(&self, _picture: &mut Picture) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider makes no images"))
+    fn draw(&self, _picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
+        Err(RequestError::new("$", "this provider makes no images"))
     }
 
     /// The images of an answer.
-    fn drawn(&self, _answer: &Value) -> Option<Drawn> {
+    fn drawn(&self, _answer: &Value) -> Option<ImageResponse> {
         None
     }
 
     /// The body that asks how well documents answer a query.
-    fn rank(&self, _ranking: &mut Ranking) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider ranks nothing"))
+    fn rank(&self, _ranking: &mut RerankRequest) -> Result<Vec<u8>, RequestError> {
+        Err(RequestError::new("$", "this provider ranks nothing"))
     }
 
-    fn ranked(&self, _answer: &Value) -> Option<Ranked> {
+    fn ranked(&self, _answer: &Value) -> Option<RerankResponse> {
         None
     }
 
     /// The body that asks how many tokens a request has.
-    fn count(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider counts no tokens"))
+    fn count(&self, _asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        Err(RequestError::new("$", "this provider counts no tokens"))
     }
 
     fn counted(&self, _answer: &Value) -> Option<u64> {
@@ -119,13 +119,13 @@ pub trait Wire: Sync {
     }
 
     /// The body that begins a job of fine-tuning.
-    fn tune(&self, _tune: &mut Tune<'_>) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider fine-tunes nothing"))
+    fn tune(&self, _tune: &mut FineTuningRequest<'_>) -> Result<Vec<u8>, RequestError> {
+        Err(RequestError::new("$", "this provider fine-tunes nothing"))
     }
 
     /// The body that begins a batch.
-    fn run(&self, _run: &mut Run<'_>) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider runs no batches"))
+    fn run(&self, _run: &mut BatchRequest<'_>) -> Result<Vec<u8>, RequestError> {
+        Err(RequestError::new("$", "this provider runs no batches"))
     }
 
     /// What is said of a batch, under `OpenAI`'s names; why it failed as `why`, and when it was over as `ended`.
@@ -144,7 +144,7 @@ pub trait Wire: Sync {
     }
 
     /// The jobs of a list, and whether there are more than fit.
-    fn jobs<'a>(&self, _answer: &'a Value) -> Option<Jobs<'a>> {
+    fn jobs<'a>(&self, _answer: &'a Value) -> Option<JobList<'a>> {
         None
     }
 
@@ -154,7 +154,7 @@ pub trait Wire: Sync {
     }
 
     /// The models of a list.
-    fn listed(&self, _answer: &Value) -> Option<Vec<Listed>> {
+    fn listed(&self, _answer: &Value) -> Option<Vec<ListedModel>> {
         None
     }
 
@@ -171,15 +171,15 @@ pub trait Wire: Sync {
 
 /// Hears the events of a stream one by one.
 pub trait Listener: Send {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker);
+    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink);
 
     /// The same, where frames say what they are.
-    fn named(&mut self, _name: &str, data: &[u8], taker: &mut dyn Taker) {
+    fn named(&mut self, _name: &str, data: &[u8], taker: &mut dyn EventSink) {
         self.hear(data, taker);
     }
 
     /// Nothing more comes.
-    fn over(&mut self, _taker: &mut dyn Taker) {}
+    fn over(&mut self, _taker: &mut dyn EventSink) {}
 }
 
 /// What a stream is cut into.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::{Broken, Found, Listener, Wire};
 use crate::chat::providers::openai_chat;
 use crate::chat::{
-    event::{Piece, Taker},
-    request::{Asked, Fields, Refusal, joined},
+    event::{EventSink, ResponseEvent},
+    request::{ChatRequest, Fields, RequestError, join_text},
 };
 
 pub struct Triton;
@@ -18,17 +18,17 @@ fn needed() -> [(&'static str, Value); 4] {
 }
 
 impl Wire for Triton {
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        asked.refuse_several()?;
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        asked.reject_several_choices()?;
         let said = std::mem::take(&mut asked.messages).into_iter().flat_map(|message| message.parts).collect();
         let mut out = Fields::new();
-        out.insert("text_input".into(), joined(said).into());
-        asked.bound("temperature", &(0..=1));
+        out.insert("text_input".into(), join_text(said).into());
+        asked.clamp_param("temperature", &(0..=1));
         for (key, usual) in needed() {
-            let value = asked.take(key).unwrap_or(usual);
+            let value = asked.take_param(key).unwrap_or(usual);
             out.insert(key.into(), value);
         }
-        match asked.take("stop") {
+        match asked.take_param("stop") {
             Some(Value::String(stop)) => drop(out.insert("stop_words".into(), json!([stop]))),
             Some(stop) => drop(out.insert("stop_words".into(), stop)),
             None => (),
@@ -39,7 +39,7 @@ impl Wire for Triton {
             ("presence_penalty", "presence_penalty"),
             ("frequency_penalty", "frequency_penalty"),
         ] {
-            asked.hand(key, &mut out, name);
+            asked.move_param(key, &mut out, name);
         }
         if asked.stream {
             out.insert("stream".into(), true.into());
@@ -49,11 +49,11 @@ impl Wire for Triton {
         Ok(Value::Object(out).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
         let answer: Answer = serde_json::from_slice(answer)?;
         let text = answer.text_output.ok_or_else(|| Broken("it has no text_output".into()))?;
-        taker.take(Piece::Start { id: "", model: "" });
-        taker.take(Piece::Text(&text));
+        taker.push_event(ResponseEvent::Start { id: "", model: "" });
+        taker.push_event(ResponseEvent::Text(&text));
         end(taker);
         Ok(())
     }
@@ -63,7 +63,7 @@ impl Wire for Triton {
     }
 
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 }
 
@@ -76,9 +76,9 @@ struct Answer {
 }
 
 /// It has one word for every end: none.
-fn end(taker: &mut dyn Taker) {
-    taker.take(Piece::Finish { reason: "stop", stop_sequence: None });
-    taker.take(Piece::End);
+fn end(taker: &mut dyn EventSink) {
+    taker.push_event(ResponseEvent::Finish { reason: "stop", stop_sequence: None });
+    taker.push_event(ResponseEvent::End);
 }
 
 /// Hears a streamed text.
@@ -89,23 +89,23 @@ struct Hearing {
 }
 
 impl Listener for Hearing {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         // What is no event of this kind says nothing.
         let Ok(answer) = serde_json::from_slice::<Answer>(data) else { return };
         if !std::mem::replace(&mut self.is_begun, true) {
-            taker.take(Piece::Start { id: "", model: "" });
+            taker.push_event(ResponseEvent::Start { id: "", model: "" });
         }
         if let Some(message) = &answer.error {
             self.has_failed = true;
-            return taker.take(Piece::Failed { kind: None, message, code: None });
+            return taker.push_event(ResponseEvent::Failed { kind: None, message, code: None });
         }
         if let Some(text) = &answer.text_output {
-            taker.take(Piece::Text(text));
+            taker.push_event(ResponseEvent::Text(text));
         }
     }
 
     /// Nothing says the end but the end.
-    fn over(&mut self, taker: &mut dyn Taker) {
+    fn over(&mut self, taker: &mut dyn EventSink) {
         if self.is_begun && !self.has_failed {
             end(taker);
         }

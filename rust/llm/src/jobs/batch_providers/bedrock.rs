@@ -2,27 +2,29 @@
 
 use serde_json::{Value, json};
 
-use super::{last, moment, output, said};
+use super::{last, moment, resolve_output_location, said};
 use crate::{
-    chat::request::{Fields, Refusal},
-    jobs::batch::{ENDPOINTS, Run, counts, endpoint_in, file_id, number, word},
+    chat::request::{Fields, RequestError},
+    jobs::batch::{
+        BatchRequest, ENDPOINTS, endpoint_from_slug, endpoint_slug, file_id_from_address, parse_number, request_counts,
+    },
 };
 
-const EMBEDDINGS: &str = ENDPOINTS[2];
+const EMBEDDINGS_ENDPOINT: &str = ENDPOINTS[2];
 /// How lines are meant: as Converse has them, or as the model itself does.
-const CONVERSE: &str = "Converse";
-const INVOKE: &str = "InvokeModel";
+const CONVERSE_INVOCATION_TYPE: &str = "Converse";
+const INVOKE_MODEL_INVOCATION_TYPE: &str = "InvokeModel";
 
-pub fn run(run: &mut Run<'_>) -> Result<Value, Refusal> {
-    run.refuse_file_without("s3://")?;
-    let stated = run.said("role_arn");
+pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError> {
+    run.check_input_prefix("s3://")?;
+    let stated = run.take_string("role_arn");
     let role = stated.or_else(|| run.option("aws_batch_role_arn").map(ToOwned::to_owned)).ok_or_else(|| {
         let message = "must be the ARN of a role that may read and write your buckets: send it, or \
             x-gateway-aws-batch-role-arn";
-        Refusal::new("role_arn", message)
+        RequestError::new("role_arn", message)
     })?;
-    let name = run.said("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique));
-    let output = match output(run, "s3://", "aws_s3_bucket")? {
+    let name = run.take_string("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique_id));
+    let output = match resolve_output_location(run, "s3://", "aws_s3_bucket")? {
         Ok(shaped) => shaped,
         Err(place) => {
             let mut there = json!({"s3Uri": place});
@@ -36,15 +38,15 @@ pub fn run(run: &mut Run<'_>) -> Result<Value, Refusal> {
         "jobName": name,
         "roleArn": role,
         // Told again with the job, which has no other room for what its lines are for.
-        "clientRequestToken": format!("{}-{}", word(run.endpoint), run.unique),
+        "clientRequestToken": format!("{}-{}", endpoint_slug(run.endpoint), run.unique_id),
         "modelId": run.model,
-        "modelInvocationType": if run.endpoint == EMBEDDINGS { INVOKE } else { CONVERSE },
-        "inputDataConfig": {"s3InputDataConfig": {"s3Uri": run.input}},
+        "modelInvocationType": if run.endpoint == EMBEDDINGS_ENDPOINT { INVOKE_MODEL_INVOCATION_TYPE } else { CONVERSE_INVOCATION_TYPE },
+        "inputDataConfig": {"s3InputDataConfig": {"s3Uri": run.input_address}},
         "outputDataConfig": output,
     }))
 }
 
-pub fn ran(job: &Value) -> Option<Fields> {
+pub fn parse_job(job: &Value) -> Option<Fields> {
     // The answer to a new one is its ARN alone.
     let id = last(&job["jobArn"])?;
     let status = match job["status"].as_str() {
@@ -65,26 +67,30 @@ pub fn ran(job: &Value) -> Option<Fields> {
         format!("{}/{id}/{name}.out", place.trim_end_matches('/'))
     });
     let token = job["clientRequestToken"].as_str().unwrap_or_default();
-    let by_kind = || if job["modelInvocationType"] == INVOKE { EMBEDDINGS } else { ENDPOINTS[0] };
+    let by_kind =
+        || if job["modelInvocationType"] == INVOKE_MODEL_INVOCATION_TYPE { EMBEDDINGS_ENDPOINT } else { ENDPOINTS[0] };
     let is_new = job["status"].is_null();
-    let [good, bad] = ["successRecordCount", "errorRecordCount"].map(|key| number(&job[key]).unwrap_or_default());
+    let [good, bad] = ["successRecordCount", "errorRecordCount"].map(|key| parse_number(&job[key]).unwrap_or_default());
     Some(said([
         ("id", id.into()),
-        ("endpoint", if is_new { Value::Null } else { endpoint_in(token).unwrap_or_else(by_kind).into() }),
-        ("model", model(&job["modelId"])),
-        ("input_file_id", file_id(input)),
+        ("endpoint", if is_new { Value::Null } else { endpoint_from_slug(token).unwrap_or_else(by_kind).into() }),
+        ("model", foundation_model_id(&job["modelId"])),
+        ("input_file_id", file_id_from_address(input)),
         ("status", status.into()),
-        ("output_file_id", file_id(&output.unwrap_or_default())),
+        ("output_file_id", file_id_from_address(&output.unwrap_or_default())),
         ("created_at", moment(&job["submitTime"])),
         ("expires_at", moment(&job["jobExpirationTime"])),
         ("ended", moment(&job["endTime"])),
-        ("request_counts", if is_new { Value::Null } else { counts(number(&job["totalRecordCount"]), good, bad) }),
+        (
+            "request_counts",
+            if is_new { Value::Null } else { request_counts(parse_number(&job["totalRecordCount"]), good, bad) },
+        ),
         ("why", job["message"].clone()),
     ]))
 }
 
 /// As it is called elsewhere, where it is one of a vendor's.
-fn model(said: &Value) -> Value {
+fn foundation_model_id(said: &Value) -> Value {
     let name = said.as_str().map(|name| name.split_once(":foundation-model/").map_or(name, |(_, name)| name));
     name.into()
 }

@@ -4,24 +4,24 @@ use serde_json::{Value, json};
 
 use super::{moment, said};
 use crate::{
-    chat::request::{Fields, Refusal},
-    jobs::batch::{ENDPOINTS, Run},
+    chat::request::{Fields, RequestError},
+    jobs::batch::{BatchRequest, ENDPOINTS},
 };
 
-const EMBEDDINGS: &str = ENDPOINTS[2];
+const EMBEDDINGS_ENDPOINT: &str = ENDPOINTS[2];
 
-pub fn run(run: &mut Run<'_>) -> Result<Value, Refusal> {
-    run.refuse_endpoint_but(&[EMBEDDINGS])?;
-    let stated = run.said("name").or_else(|| run.said("job_name"));
+pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError> {
+    run.check_endpoint(&[EMBEDDINGS_ENDPOINT])?;
+    let stated = run.take_string("name").or_else(|| run.take_string("job_name"));
     let mut body = json!({
         "model": run.model,
-        "dataset_id": run.input,
+        "dataset_id": run.input_address,
         // It must be said; who does not say it keeps what it embeds.
-        "input_type": run.said("input_type").unwrap_or_else(|| "search_document".into()),
-        "name": stated.unwrap_or_else(|| format!("penstock-batch-{}", run.unique)),
+        "input_type": run.take_string("input_type").unwrap_or_else(|| "search_document".into()),
+        "name": stated.unwrap_or_else(|| format!("penstock-batch-{}", run.unique_id)),
     });
     for key in ["embedding_types", "truncate"] {
-        if let Some(value) = run.shaped(key) {
+        if let Some(value) = run.take_field(key) {
             body[key] = value;
         }
     }
@@ -29,7 +29,7 @@ pub fn run(run: &mut Run<'_>) -> Result<Value, Refusal> {
 }
 
 /// How many texts there were is not said, nor when it ended.
-pub fn ran(job: &Value) -> Option<Fields> {
+pub fn parse_job(job: &Value) -> Option<Fields> {
     let id = job["job_id"].as_str().filter(|id| !id.is_empty())?;
     let status = match job["status"].as_str() {
         Some("processing") => "in_progress",
@@ -43,7 +43,7 @@ pub fn ran(job: &Value) -> Option<Fields> {
     let output = if status == "completed" { job["output_dataset_id"].clone() } else { Value::Null };
     Some(said([
         ("id", id.into()),
-        ("endpoint", EMBEDDINGS.into()),
+        ("endpoint", EMBEDDINGS_ENDPOINT.into()),
         ("model", job["model"].clone()),
         ("input_file_id", job["input_dataset_id"].clone()),
         ("status", status.into()),

@@ -2,38 +2,38 @@
 
 use serde_json::{Value, json};
 
-use super::{last, moment, said, status_of};
+use super::{last, map_job_state, moment, said};
 use crate::{
-    chat::request::{Fields, Refusal},
+    chat::request::{Fields, RequestError},
     jobs::{
-        batch::{ENDPOINTS, Run, counts, number},
+        batch::{BatchRequest, ENDPOINTS, parse_number, request_counts},
         fine_tuning_providers::of_account,
     },
 };
 
-pub fn run(run: &mut Run<'_>) -> Result<Value, Refusal> {
-    run.refuse_endpoint_but(&[ENDPOINTS[0]])?;
+pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError> {
+    run.check_endpoint(&[ENDPOINTS[0]])?;
     let account = run.option("fireworks_account_id").unwrap_or_default();
-    let name = run.said("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique));
-    let output = run.said("output_data_config").unwrap_or_else(|| format!("batch-{}-out", run.unique));
+    let name = run.take_string("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique_id));
+    let output = run.take_string("output_data_config").unwrap_or_else(|| format!("batch-{}-out", run.unique_id));
     let mut body = json!({
         "displayName": name,
         "model": of_account("fireworks", "models", &run.model),
-        "inputDatasetId": of_account(account, "datasets", &run.input),
+        "inputDatasetId": of_account(account, "datasets", &run.input_address),
         "outputDatasetId": of_account(account, "datasets", &output),
     });
-    if let Some(settings) = run.shaped("inference_parameters") {
+    if let Some(settings) = run.take_field("inference_parameters") {
         body["inferenceParameters"] = settings;
     }
     Ok(body)
 }
 
-pub fn ran(job: &Value) -> Option<Fields> {
+pub fn parse_job(job: &Value) -> Option<Fields> {
     let id = last(&job["name"])?;
-    let status = job["state"].as_str().map_or("validating", status_of);
+    let status = job["state"].as_str().map_or("validating", map_job_state);
     let is_over = matches!(status, "completed" | "cancelled" | "expired");
     let progress = &job["jobProgress"];
-    let of = |key: &str| number(&progress[key]);
+    let of = |key: &str| parse_number(&progress[key]);
     let (good, bad) =
         (of("successfullyProcessedRequests").unwrap_or_default(), of("failedRequests").unwrap_or_default());
     Some(said([
@@ -47,7 +47,7 @@ pub fn ran(job: &Value) -> Option<Fields> {
         (
             "request_counts",
             if progress.is_object() {
-                counts(of("totalInputRequests").filter(|all| *all > 0), good, bad)
+                request_counts(of("totalInputRequests").filter(|all| *all > 0), good, bad)
             } else {
                 Value::Null
             },

@@ -12,41 +12,41 @@ use crate::{
     jobs::fine_tuning_providers::{last, moment, said},
 };
 use crate::{
-    chat::request::{Fields, Refusal},
-    jobs::{batch::Run, fine_tuning::Jobs},
+    chat::request::{Fields, RequestError},
+    jobs::{batch::BatchRequest, fine_tuning::JobList},
 };
 
 /// Whose way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batching {
+pub enum BatchFormat {
     Bedrock,
     Cohere,
     Fireworks,
     Vertex,
 }
 
-pub static BEDROCK: Batching = Batching::Bedrock;
-pub static COHERE: Batching = Batching::Cohere;
-pub static FIREWORKS: Batching = Batching::Fireworks;
-pub static VERTEX: Batching = Batching::Vertex;
+pub static BEDROCK: BatchFormat = BatchFormat::Bedrock;
+pub static COHERE: BatchFormat = BatchFormat::Cohere;
+pub static FIREWORKS: BatchFormat = BatchFormat::Fireworks;
+pub static VERTEX: BatchFormat = BatchFormat::Vertex;
 
-impl Wire for Batching {
-    fn run(&self, run: &mut Run<'_>) -> Result<Vec<u8>, Refusal> {
+impl Wire for BatchFormat {
+    fn run(&self, run: &mut BatchRequest<'_>) -> Result<Vec<u8>, RequestError> {
         let body = match self {
-            Self::Bedrock => bedrock::run(run),
-            Self::Cohere => cohere::run(run),
-            Self::Fireworks => fireworks::run(run),
-            Self::Vertex => vertex::run(run),
+            Self::Bedrock => bedrock::build_job_body(run),
+            Self::Cohere => cohere::build_job_body(run),
+            Self::Fireworks => fireworks::build_job_body(run),
+            Self::Vertex => vertex::build_job_body(run),
         };
         Ok(body?.to_string().into_bytes())
     }
 
     fn ran(&self, job: &Value) -> Option<Fields> {
         match self {
-            Self::Bedrock => bedrock::ran(job),
-            Self::Cohere => cohere::ran(job),
-            Self::Fireworks => fireworks::ran(job),
-            Self::Vertex => vertex::ran(job),
+            Self::Bedrock => bedrock::parse_job(job),
+            Self::Cohere => cohere::parse_job(job),
+            Self::Fireworks => fireworks::parse_job(job),
+            Self::Vertex => vertex::parse_job(job),
         }
     }
 
@@ -54,19 +54,19 @@ impl Wire for Batching {
         *self == Self::Fireworks
     }
 
-    fn jobs<'a>(&self, answer: &'a Value) -> Option<Jobs<'a>> {
+    fn jobs<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
         answer.as_object()?;
         Some(match self {
-            Self::Bedrock => Jobs::of(answer, "invocationJobSummaries", "nextToken"),
-            Self::Cohere => Jobs::of(answer, "embed_jobs", "next_page_token"),
-            Self::Fireworks => Jobs::of(answer, "batchInferenceJobs", "nextPageToken"),
-            Self::Vertex => Jobs::of(answer, "batchPredictionJobs", "nextPageToken"),
+            Self::Bedrock => JobList::from_response(answer, "invocationJobSummaries", "nextToken"),
+            Self::Cohere => JobList::from_response(answer, "embed_jobs", "next_page_token"),
+            Self::Fireworks => JobList::from_response(answer, "batchInferenceJobs", "nextPageToken"),
+            Self::Vertex => JobList::from_response(answer, "batchPredictionJobs", "nextPageToken"),
         })
     }
 }
 
 /// Google's words for how a job stands, which Fireworks has too.
-fn status_of(state: &str) -> &'static str {
+fn map_job_state(state: &str) -> &'static str {
     match state.strip_prefix("JOB_STATE_").unwrap_or(state) {
         "SUCCEEDED" | "PARTIALLY_SUCCEEDED" | "COMPLETED" => "completed",
         "RUNNING" | "UPDATING" | "PAUSED" => "in_progress",
@@ -80,19 +80,24 @@ fn status_of(state: &str) -> &'static str {
 }
 
 /// Where a provider is to write: said as its jobs have it, or as one address, or else here.
-fn output(run: &mut Run<'_>, scheme: &str, option: &str) -> Result<Result<Value, String>, Refusal> {
-    const FIELD: &str = "output_data_config";
-    match run.shaped(FIELD) {
+fn resolve_output_location(
+    run: &mut BatchRequest<'_>,
+    scheme: &str,
+    option: &str,
+) -> Result<Result<Value, String>, RequestError> {
+    const OUTPUT_FIELD: &str = "output_data_config";
+    match run.take_field(OUTPUT_FIELD) {
         Some(Value::String(stated)) if stated.starts_with(scheme) => Ok(Err(stated)),
         Some(shaped @ Value::Object(_)) => Ok(Ok(shaped)),
-        Some(_) => {
-            Err(Refusal::new(FIELD, format!("this provider writes to buckets of yours: it must begin with {scheme}")))
-        }
+        Some(_) => Err(RequestError::new(
+            OUTPUT_FIELD,
+            format!("this provider writes to buckets of yours: it must begin with {scheme}"),
+        )),
         None => {
-            let beside = run.input.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
+            let beside = run.input_address.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
             let bucket = run.option(option).or(beside).unwrap_or_default();
             // Where files may be read with a stored credential.
-            Ok(Err(format!("{scheme}{bucket}/{}batches/{}/", crate::files::GATEWAY_PREFIX, run.unique)))
+            Ok(Err(format!("{scheme}{bucket}/{}batches/{}/", crate::files::GATEWAY_PREFIX, run.unique_id)))
         }
     }
 }

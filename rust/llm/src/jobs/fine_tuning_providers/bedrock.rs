@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{failure, last, moment, said};
 use crate::{
-    chat::request::{Fields, Refusal},
-    jobs::fine_tuning::Tune,
+    chat::request::{Fields, RequestError},
+    jobs::fine_tuning::FineTuningRequest,
 };
 
 /// Settings by the names that they have here; others go as they are called.
@@ -16,17 +16,17 @@ const UNNAMED: &str = "fine-tune";
 /// As much of a suffix as fits into the name of a job.
 const LONGEST: usize = 48;
 
-pub fn tune(tune: &mut Tune<'_>) -> Result<Value, Refusal> {
-    tune.refuse_method(&["supervised"])?;
-    tune.refuse_files_without("s3://")?;
-    let name = tune.said("job_name", "").unwrap_or_else(|| name(tune));
-    let role = tune.said("role_arn", "aws_customization_role_arn").ok_or_else(|| {
+pub fn tune(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
+    tune.check_method(&["supervised"])?;
+    tune.check_file_prefixes("s3://")?;
+    let name = tune.take_field_or_option("job_name", "").unwrap_or_else(|| name(tune));
+    let role = tune.take_field_or_option("role_arn", "aws_customization_role_arn").ok_or_else(|| {
         let message = "must be the ARN of a role that may read and write your buckets: send it, or \
             x-gateway-aws-customization-role-arn";
-        Refusal::new("role_arn", message)
+        RequestError::new("role_arn", message)
     })?;
     let output = output(tune, &name)?;
-    let kind = tune.said("customization_type", "").unwrap_or_else(|| "FINE_TUNING".into());
+    let kind = tune.take_field_or_option("customization_type", "").unwrap_or_else(|| "FINE_TUNING".into());
     let mut body = json!({
         "jobName": name,
         "customModelName": tune.suffix.as_deref().unwrap_or(&name),
@@ -42,12 +42,12 @@ pub fn tune(tune: &mut Tune<'_>) -> Result<Value, Refusal> {
     if !tune.hyperparameters.is_empty() {
         body["hyperParameters"] = Value::Object(settings(&mut tune.hyperparameters));
     }
-    tune.name = Some(name);
+    tune.job_name = Some(name);
     Ok(body)
 }
 
 /// A job is known by its name, which must be one of its own.
-fn name(tune: &Tune<'_>) -> String {
+fn name(tune: &FineTuningRequest<'_>) -> String {
     let suffix = tune.suffix.as_deref().unwrap_or(UNNAMED);
     let plain = |one: char| if one.is_ascii_alphanumeric() { one } else { '-' };
     let plain: String = suffix.chars().take(LONGEST).map(plain).collect();
@@ -55,13 +55,13 @@ fn name(tune: &Tune<'_>) -> String {
     format!("{}-{}", if plain.is_empty() { UNNAMED } else { plain }, tune.now)
 }
 
-fn output(tune: &mut Tune<'_>, name: &str) -> Result<String, Refusal> {
-    if let Some(stated) = tune.said("output_file", "") {
+fn output(tune: &mut FineTuningRequest<'_>, name: &str) -> Result<String, RequestError> {
+    if let Some(stated) = tune.take_field_or_option("output_file", "") {
         let message = "this provider writes to buckets of yours: it must begin with s3://";
-        return if stated.starts_with("s3://") { Ok(stated) } else { Err(Refusal::new("output_file", message)) };
+        return if stated.starts_with("s3://") { Ok(stated) } else { Err(RequestError::new("output_file", message)) };
     }
-    let bucket = tune.said("", "aws_s3_bucket").ok_or_else(|| {
-        Refusal::new("output_file", "must say where the results go: s3://… here, or x-gateway-aws-s3-bucket")
+    let bucket = tune.take_field_or_option("", "aws_s3_bucket").ok_or_else(|| {
+        RequestError::new("output_file", "must say where the results go: s3://… here, or x-gateway-aws-s3-bucket")
     })?;
     Ok(format!("s3://{bucket}/{name}/"))
 }

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{failure, hand, last, moment, of_account, said, status_of};
 use crate::{
-    chat::request::{Fields, Refusal},
-    jobs::fine_tuning::Tune,
+    chat::request::{Fields, RequestError},
+    jobs::fine_tuning::FineTuningRequest,
 };
 
 const SETTINGS: [(&str, &str); 6] = [
@@ -17,9 +17,9 @@ const SETTINGS: [(&str, &str); 6] = [
     ("early_stop", "earlyStop"),
 ];
 
-pub fn tune(tune: &mut Tune<'_>) -> Result<Value, Refusal> {
-    tune.refuse_method(&["supervised"])?;
-    let account = tune.said("", "fireworks_account_id").unwrap_or_default();
+pub fn tune(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
+    tune.check_method(&["supervised"])?;
+    let account = tune.take_field_or_option("", "fireworks_account_id").unwrap_or_default();
     let mut body = Fields::new();
     body.insert("dataset".into(), of_account(&account, "datasets", &tune.training_file).into());
     if let Some(file) = &tune.validation_file {
@@ -30,7 +30,7 @@ pub fn tune(tune: &mut Tune<'_>) -> Result<Value, Refusal> {
     }
     // Theirs need no account.
     body.insert("baseModel".into(), of_account("fireworks", "models", &tune.model).into());
-    if let Some(output) = tune.said("output_model", "") {
+    if let Some(output) = tune.take_field_or_option("output_model", "") {
         body.insert("outputModel".into(), of_account(&account, "models", &output).into());
     }
     // Beside the settings is where some clients say it.

@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::chat::providers::Wire;
 
 use crate::{
-    chat::request::{Fields, Refusal},
-    jobs::fine_tuning::{Jobs, Tune},
+    chat::request::{Fields, RequestError},
+    jobs::fine_tuning::{FineTuningRequest, JobList},
 };
 
 /// Whose way.
@@ -26,7 +26,7 @@ pub static FIREWORKS: Tuning = Tuning::Fireworks;
 pub static VERTEX: Tuning = Tuning::Vertex;
 
 impl Wire for Tuning {
-    fn tune(&self, tune: &mut Tune<'_>) -> Result<Vec<u8>, Refusal> {
+    fn tune(&self, tune: &mut FineTuningRequest<'_>) -> Result<Vec<u8>, RequestError> {
         let body = match self {
             Self::Bedrock => bedrock::tune(tune),
             Self::Fireworks => fireworks::tune(tune),
@@ -43,12 +43,12 @@ impl Wire for Tuning {
         }
     }
 
-    fn jobs<'a>(&self, answer: &'a Value) -> Option<Jobs<'a>> {
+    fn jobs<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
         answer.as_object()?;
         Some(match self {
-            Self::Bedrock => Jobs::of(answer, "modelCustomizationJobSummaries", "nextToken"),
-            Self::Fireworks => Jobs::of(answer, "supervisedFineTuningJobs", "nextPageToken"),
-            Self::Vertex => Jobs::of(answer, "tuningJobs", "nextPageToken"),
+            Self::Bedrock => JobList::from_response(answer, "modelCustomizationJobSummaries", "nextToken"),
+            Self::Fireworks => JobList::from_response(answer, "supervisedFineTuningJobs", "nextPageToken"),
+            Self::Vertex => JobList::from_response(answer, "tuningJobs", "nextPageToken"),
         })
     }
 
@@ -82,7 +82,7 @@ pub fn last(name: &Value) -> Option<&str> {
 
 /// In seconds since 1970, where it is one.
 pub fn moment(text: &Value) -> Value {
-    text.as_str().and_then(crate::timestamp::seconds).map_or(Value::Null, Value::from)
+    text.as_str().and_then(crate::timestamp::parse_rfc3339).map_or(Value::Null, Value::from)
 }
 
 /// Why a job that failed did.

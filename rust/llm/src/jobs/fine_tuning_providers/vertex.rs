@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{failure, hand, last, moment, said, status_of};
 use crate::{
-    chat::request::{Fields, Refusal},
-    jobs::fine_tuning::Tune,
+    chat::request::{Fields, RequestError},
+    jobs::fine_tuning::FineTuningRequest,
 };
 
 /// What `OpenAI` calls a method, and where its settings stand here.
@@ -19,9 +19,9 @@ const SETTINGS: [(&str, &str); 6] = [
     ("beta", "beta"),
 ];
 
-pub fn tune(tune: &mut Tune<'_>) -> Result<Value, Refusal> {
-    tune.refuse_method(&SPECS.map(|(method, _)| method))?;
-    tune.refuse_files_without("gs://")?;
+pub fn tune(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
+    tune.check_method(&SPECS.map(|(method, _)| method))?;
+    tune.check_file_prefixes("gs://")?;
     let mut spec = json!({"trainingDatasetUri": tune.training_file});
     if let Some(file) = &tune.validation_file {
         spec["validationDatasetUri"] = file.as_str().into();

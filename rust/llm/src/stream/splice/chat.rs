@@ -2,28 +2,28 @@
 
 use serde_json::{Value, json};
 
-use super::{Joint, Overlap, Said, Spent, add, characters};
+use super::{EventRewriter, OverlapFilter, PriorUsage, Transcript, add_to_count, count_chars};
 
 #[derive(Debug)]
-pub(super) struct Chat {
-    spent: Spent,
+pub(super) struct ChatRewriter {
+    prior_usage: PriorUsage,
     /// Of the first stream.
     id: String,
-    has_begun: bool,
-    overlap: Overlap,
+    has_started: bool,
+    overlap: OverlapFilter,
     /// So many characters were said before.
-    before: i64,
+    prior_chars: i64,
 }
 
-impl Chat {
-    pub fn after(said: &Said, spent: Spent, overlap: Overlap) -> Self {
-        let before = characters(said.text());
-        Self { spent, id: said.id().to_owned(), has_begun: said.has_begun(), overlap, before }
+impl ChatRewriter {
+    pub fn new(said: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
+        let prior_chars = count_chars(said.text());
+        Self { prior_usage, id: said.id().to_owned(), has_started: said.has_started(), overlap, prior_chars }
     }
 }
 
-impl Joint for Chat {
-    fn pass(&mut self, mut chunk: Value) -> Vec<u8> {
+impl EventRewriter for ChatRewriter {
+    fn rewrite(&mut self, mut chunk: Value) -> Vec<u8> {
         if !self.id.is_empty() {
             chunk["id"] = json!(self.id);
         }
@@ -32,24 +32,24 @@ impl Joint for Chat {
             says_something |= choice["finish_reason"].is_string();
             says_something |= choice["text"].as_str().is_some_and(|text| !text.is_empty());
             let Some(Value::Object(delta)) = choice.get_mut("delta") else { continue };
-            if self.has_begun {
+            if self.has_started {
                 delta.remove("role");
             }
             if let Some(Value::String(text)) = delta.get_mut("content") {
-                self.overlap.strip(text);
+                self.overlap.strip_chunk(text);
             }
             if let Some(annotations) = delta.get_mut("annotations") {
-                self.overlap.place(annotations, self.before);
+                self.overlap.shift_annotations(annotations, self.prior_chars);
             }
             says_something |= delta.values().any(|value| !value.is_null() && value != "");
         }
-        if !says_something && self.has_begun {
+        if !says_something && self.has_started {
             return Vec::new();
         }
-        self.has_begun = true;
+        self.has_started = true;
         if chunk["usage"].is_object() {
-            self.spent.add_to(&mut chunk["usage"], ["prompt_tokens", "completion_tokens"]);
-            add(&mut chunk["usage"]["total_tokens"], self.spent.total());
+            self.prior_usage.add_to_usage(&mut chunk["usage"], ["prompt_tokens", "completion_tokens"]);
+            add_to_count(&mut chunk["usage"]["total_tokens"], self.prior_usage.total());
         }
         format!("data: {chunk}\n\n").into_bytes()
     }

@@ -2,77 +2,77 @@
 
 use serde_json::{Value, json};
 
-use super::{Joint, Overlap, Said, Spent, add, written};
+use super::{EventRewriter, OverlapFilter, PriorUsage, Transcript, add_to_count, format_event};
 
 #[derive(Debug)]
-pub(super) struct Messages {
-    spent: Spent,
-    has_begun: bool,
-    overlap: Overlap,
+pub(super) struct MessageRewriter {
+    prior_usage: PriorUsage,
+    has_started: bool,
+    overlap: OverlapFilter,
     /// The block that is open.
-    open: Option<u64>,
+    open_block: Option<u64>,
     /// How many blocks there were.
-    offset: u64,
+    index_offset: u64,
     /// What the second stream said at its start of its cost.
-    at_start: Value,
+    start_usage: Value,
 }
 
-impl Messages {
-    pub fn after(said: &Said, spent: Spent, overlap: Overlap) -> Self {
+impl MessageRewriter {
+    pub fn new(said: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
         Self {
-            spent,
-            has_begun: said.has_begun(),
+            prior_usage,
+            has_started: said.has_started(),
             overlap,
-            open: said.open_block(),
-            offset: said.open_block().unwrap_or_else(|| said.blocks()),
-            at_start: Value::Null,
+            open_block: said.open_block(),
+            index_offset: said.open_block().unwrap_or_else(|| said.block_count()),
+            start_usage: Value::Null,
         }
     }
 
     /// The last word on what it cost, in which the first word of the second stream was not told.
-    fn add_up(&self, usage: &mut Value) {
-        if let (Some(start), Some(usage)) = (self.at_start.as_object(), usage.as_object_mut()) {
+    fn merge_usage(&self, usage: &mut Value) {
+        if let (Some(start), Some(usage)) = (self.start_usage.as_object(), usage.as_object_mut()) {
             for (key, value) in start {
                 usage.entry(key.as_str()).or_insert_with(|| value.clone());
             }
         }
-        self.spent.add_to(usage, ["input_tokens", "output_tokens"]);
+        self.prior_usage.add_to_usage(usage, ["input_tokens", "output_tokens"]);
     }
 }
 
-impl Joint for Messages {
-    fn pass(&mut self, mut event: Value) -> Vec<u8> {
+impl EventRewriter for MessageRewriter {
+    fn rewrite(&mut self, mut event: Value) -> Vec<u8> {
         let kind = event["type"].as_str().unwrap_or_default().to_owned();
         let mut before = Vec::new();
         match &*kind {
             "message_start" => {
-                self.at_start = event["message"]["usage"].take();
-                if self.has_begun {
+                self.start_usage = event["message"]["usage"].take();
+                if self.has_started {
                     return Vec::new();
                 }
-                event["message"]["usage"] = self.at_start.clone();
-                self.has_begun = true;
+                event["message"]["usage"] = self.start_usage.clone();
+                self.has_started = true;
             }
-            "content_block_start" => match self.open.take() {
+            "content_block_start" => match self.open_block.take() {
                 Some(_) if event["content_block"]["type"] == "text" => return Vec::new(),
                 Some(open) => {
-                    before = written("content_block_stop", &json!({"type": "content_block_stop", "index": open}));
-                    self.offset = open.saturating_add(1);
+                    before = format_event("content_block_stop", &json!({"type": "content_block_stop", "index": open}));
+                    self.index_offset = open.saturating_add(1);
                 }
                 None => (),
             },
             "content_block_delta" => {
                 if let Some(Value::String(text)) = event.pointer_mut("/delta/text") {
-                    self.overlap.strip(text);
+                    self.overlap.strip_chunk(text);
                 }
             }
-            "message_delta" if event["usage"].is_object() => self.add_up(&mut event["usage"]),
+            "message_delta" if event["usage"].is_object() => self.merge_usage(&mut event["usage"]),
             _ => (),
         }
         if event["index"].is_u64() {
-            add(&mut event["index"], self.offset);
+            add_to_count(&mut event["index"], self.index_offset);
         }
-        before.extend(written(&kind, &event));
+        before.extend(format_event(&kind, &event));
         before
     }
 }

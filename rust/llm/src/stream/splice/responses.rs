@@ -2,62 +2,71 @@
 
 use serde_json::{Value, json};
 
-use super::{Joint, Overlap, Said, Spent, add, characters, written};
-use crate::stream::transcript::{Open, Output};
+use super::{EventRewriter, OverlapFilter, PriorUsage, Transcript, add_to_count, count_chars, format_event};
+use crate::stream::transcript::{OpenMessage, ResponseOutput};
 
 #[derive(Debug)]
-pub(super) struct Responses {
-    spent: Spent,
+pub(super) struct ResponseRewriter {
+    prior_usage: PriorUsage,
     /// Of the first stream.
     id: String,
-    has_begun: bool,
-    overlap: Overlap,
+    has_started: bool,
+    overlap: OverlapFilter,
     /// What the caller knows of, and the number of the next event.
-    output: Output,
+    output: ResponseOutput,
     /// Whether the second stream's first item is the open message.
-    is_joined: bool,
+    is_message_continued: bool,
     /// How far the second stream's items are moved.
-    offset: u64,
+    index_offset: u64,
 }
 
-impl Responses {
-    pub fn after(said: &Said, spent: Spent, overlap: Overlap) -> Self {
+impl ResponseRewriter {
+    pub fn new(said: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
         let output = said.output().clone();
-        let offset = output.open.as_ref().map_or(output.done.len() as u64, |open| open.index);
-        Self { spent, id: said.id().to_owned(), has_begun: said.has_begun(), overlap, output, is_joined: false, offset }
+        let index_offset =
+            output.open_message.as_ref().map_or(output.completed_items.len() as u64, |open| open.output_index);
+        Self {
+            prior_usage,
+            id: said.id().to_owned(),
+            has_started: said.has_started(),
+            overlap,
+            output,
+            is_message_continued: false,
+            index_offset,
+        }
     }
 
     /// The open message, where an event of the second stream speaks of it.
-    fn joined(&self, event: &Value) -> Option<&Open> {
-        self.output.open.as_ref().filter(|_| self.is_joined && event["output_index"] == 0)
+    fn continued_message(&self, event: &Value) -> Option<&OpenMessage> {
+        self.output.open_message.as_ref().filter(|_| self.is_message_continued && event["output_index"] == 0)
     }
 
     /// The text that stands before that of a part of the second stream.
-    fn before(&self, event: &Value) -> Option<&str> {
-        self.joined(event).filter(|_| event["content_index"] == 0)?.text.as_deref()
+    fn prior_text(&self, event: &Value) -> Option<&str> {
+        self.continued_message(event).filter(|_| event["content_index"] == 0)?.open_text.as_deref()
     }
 
     /// The whole of a text of which the second stream said the rest.
-    fn whole(&self, before: &str, rest: &Value) -> Value {
-        let rest = self.overlap.rest(rest.as_str().unwrap_or_default());
+    fn complete_text(&self, before: &str, rest: &Value) -> Value {
+        let rest = self.overlap.strip_complete(rest.as_str().unwrap_or_default());
         json!(format!("{before}{rest}"))
     }
 
     /// A part of the second stream, whose text is the rest of one that began so.
-    fn continued(&self, before: &str, part: &mut Value) {
-        part["text"] = self.whole(before, &part["text"]);
+    fn complete_part(&self, before: &str, part: &mut Value) {
+        part["text"] = self.complete_text(before, &part["text"]);
         if let Some(annotations) = part.get_mut("annotations") {
-            self.overlap.place(annotations, characters(before));
+            self.overlap.shift_annotations(annotations, count_chars(before));
         }
     }
 
     /// The whole of the message of which the second stream said the rest.
-    fn complete(&self, open: &Open, item: &mut Value) {
+    fn complete_message(&self, open: &OpenMessage, item: &mut Value) {
         item["id"] = open.item["id"].clone();
         let mut content = open.item["content"].as_array().cloned().unwrap_or_default();
         if let Value::Array(mut parts) = item["content"].take() {
-            if let (Some(before), Some(part)) = (&open.text, parts.first_mut()) {
-                self.continued(before, part);
+            if let (Some(before), Some(part)) = (&open.open_text, parts.first_mut()) {
+                self.complete_part(before, part);
             }
             content.append(&mut parts);
         }
@@ -66,11 +75,11 @@ impl Responses {
 
     /// Ends the part of the open message in which text was said.
     fn close_part(&mut self) -> Vec<u8> {
-        let Some(open) = &mut self.output.open else { return Vec::new() };
-        let Some(text) = open.text.take() else { return Vec::new() };
+        let Some(open) = &mut self.output.open_message else { return Vec::new() };
+        let Some(text) = open.open_text.take() else { return Vec::new() };
         let place = |data: &mut Value| {
             data["item_id"] = open.item["id"].clone();
-            (data["output_index"], data["content_index"]) = (open.index.into(), open.part().into());
+            (data["output_index"], data["content_index"]) = (open.output_index.into(), open.part_index().into());
         };
         let part = json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
         let mut said = json!({"type": "response.output_text.done", "text": text, "logprobs": []});
@@ -80,30 +89,31 @@ impl Responses {
         if let Some(content) = open.item["content"].as_array_mut() {
             content.push(part);
         }
-        [self.told(said), self.told(over)].concat()
+        [self.serialize_event(said), self.serialize_event(over)].concat()
     }
 
     /// Ends the open message, with which the second stream does not go on.
-    fn close(&mut self) -> Vec<u8> {
+    fn close_message(&mut self) -> Vec<u8> {
         let mut before = self.close_part();
-        if let Some(Open { index, mut item, .. }) = self.output.open.take() {
+        if let Some(OpenMessage { output_index: index, mut item, .. }) = self.output.open_message.take() {
             item["status"] = json!("completed");
             let over = json!({"type": "response.output_item.done", "output_index": index, "item": item});
-            before.extend(self.told(over));
-            self.output.done.push(item);
-            self.offset = index.saturating_add(1);
+            before.extend(self.serialize_event(over));
+            self.output.completed_items.push(item);
+            self.index_offset = index.saturating_add(1);
         }
         before
     }
 
     /// The whole of the answer.
-    fn end(&self, response: &mut Value) {
+    fn complete_response(&self, response: &mut Value) {
         if let Value::Array(mut items) = response["output"].take() {
-            if let (Some(open), Some(first)) = (self.output.open.as_ref().filter(|_| self.is_joined), items.first_mut())
+            if let (Some(open), Some(first)) =
+                (self.output.open_message.as_ref().filter(|_| self.is_message_continued), items.first_mut())
             {
-                self.complete(open, first);
+                self.complete_message(open, first);
             }
-            let mut all = self.output.done.clone();
+            let mut all = self.output.completed_items.clone();
             all.append(&mut items);
             response["output"] = all.into();
         }
@@ -111,49 +121,49 @@ impl Responses {
             (response["id"], response["created_at"]) = (json!(self.id), self.output.created_at.clone());
         }
         if response["usage"].is_object() {
-            self.spent.add_to(&mut response["usage"], ["input_tokens", "output_tokens"]);
-            add(&mut response["usage"]["total_tokens"], self.spent.total());
+            self.prior_usage.add_to_usage(&mut response["usage"], ["input_tokens", "output_tokens"]);
+            add_to_count(&mut response["usage"]["total_tokens"], self.prior_usage.total());
         }
     }
 
     /// In the place that its item has in the whole.
-    fn moved(&self, mut event: Value) -> Value {
-        if let Some(open) = self.joined(&event) {
+    fn shift_indexes(&self, mut event: Value) -> Value {
+        if let Some(open) = self.continued_message(&event) {
             if event["item_id"].is_string() {
                 event["item_id"] = open.item["id"].clone();
             }
             if event["content_index"].is_u64() {
-                add(&mut event["content_index"], open.part());
+                add_to_count(&mut event["content_index"], open.part_index());
             }
         }
         if event["output_index"].is_u64() {
-            add(&mut event["output_index"], self.offset);
+            add_to_count(&mut event["output_index"], self.index_offset);
         }
         event
     }
 
     /// With the next number.
-    fn told(&mut self, mut event: Value) -> Vec<u8> {
-        event["sequence_number"] = self.output.sequence.into();
-        self.output.sequence = self.output.sequence.saturating_add(1);
-        written(event["type"].as_str().unwrap_or_default(), &event)
+    fn serialize_event(&mut self, mut event: Value) -> Vec<u8> {
+        event["sequence_number"] = self.output.next_sequence_number.into();
+        self.output.next_sequence_number = self.output.next_sequence_number.saturating_add(1);
+        format_event(event["type"].as_str().unwrap_or_default(), &event)
     }
 }
 
-impl Joint for Responses {
-    fn pass(&mut self, mut event: Value) -> Vec<u8> {
+impl EventRewriter for ResponseRewriter {
+    fn rewrite(&mut self, mut event: Value) -> Vec<u8> {
         let kind = event["type"].as_str().unwrap_or_default().to_owned();
         let mut before = Vec::new();
         match &*kind {
-            "response.created" | "response.in_progress" | "response.queued" if self.has_begun => return before,
-            "response.output_item.added" if !self.is_joined && self.output.open.is_some() => {
+            "response.created" | "response.in_progress" | "response.queued" if self.has_started => return before,
+            "response.output_item.added" if !self.is_message_continued && self.output.open_message.is_some() => {
                 if event["item"]["type"] == "message" {
-                    self.is_joined = true;
+                    self.is_message_continued = true;
                     return before;
                 }
-                before = self.close();
+                before = self.close_message();
             }
-            "response.content_part.added" if self.before(&event).is_some() => {
+            "response.content_part.added" if self.prior_text(&event).is_some() => {
                 if event["part"]["type"] == "output_text" {
                     return before;
                 }
@@ -161,45 +171,45 @@ impl Joint for Responses {
             }
             "response.output_text.delta" => {
                 if let Value::String(text) = &mut event["delta"] {
-                    self.overlap.strip(text);
+                    self.overlap.strip_chunk(text);
                 }
             }
             "response.output_text.done" => {
-                if let Some(text) = self.before(&event) {
-                    event["text"] = self.whole(text, &event["text"]);
+                if let Some(text) = self.prior_text(&event) {
+                    event["text"] = self.complete_text(text, &event["text"]);
                 }
             }
             "response.content_part.done" => {
                 let mut part = event["part"].take();
-                if let Some(text) = self.before(&event) {
-                    self.continued(text, &mut part);
+                if let Some(text) = self.prior_text(&event) {
+                    self.complete_part(text, &mut part);
                 }
                 event["part"] = part;
             }
             "response.output_text.annotation.added" => {
                 let mut annotation = event["annotation"].take();
-                if let Some(text) = self.before(&event) {
-                    self.overlap.place_one(&mut annotation, characters(text));
+                if let Some(text) = self.prior_text(&event) {
+                    self.overlap.shift_annotation(&mut annotation, count_chars(text));
                 }
                 event["annotation"] = annotation;
             }
             "response.output_item.done" => {
-                if let Some(open) = self.joined(&event) {
+                if let Some(open) = self.continued_message(&event) {
                     let mut item = event["item"].take();
-                    self.complete(open, &mut item);
+                    self.complete_message(open, &mut item);
                     event["item"] = item;
                 }
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
-                if !self.is_joined {
-                    before = self.close();
+                if !self.is_message_continued {
+                    before = self.close_message();
                 }
-                self.end(&mut event["response"]);
+                self.complete_response(&mut event["response"]);
             }
             _ => (),
         }
-        let event = self.moved(event);
-        before.extend(self.told(event));
+        let event = self.shift_indexes(event);
+        before.extend(self.serialize_event(event));
         before
     }
 }

@@ -6,23 +6,23 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::sse::Splitter;
-pub use crate::stream::transcript::response_output::{Open, Output};
+pub use crate::stream::transcript::response_output::{OpenMessage, ResponseOutput};
 use crate::{api_format::ApiFormat, json::edit, operation::Operation};
 
 /// A stream with a longer event is not continued.
-const MOST_HELD: usize = 1024 * 1024;
+const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
 /// The streams that can be gone on from, by how they say their text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum StreamFormat {
     Chat,
     Completions,
     Messages,
     Responses,
 }
 
-impl Form {
-    pub fn of(operation: Operation, dialect: ApiFormat) -> Option<Self> {
+impl StreamFormat {
+    pub fn for_operation(operation: Operation, dialect: ApiFormat) -> Option<Self> {
         match (operation, dialect) {
             (Operation::ChatComplete, ApiFormat::OpenAi) => Some(Self::Chat),
             (Operation::Complete, ApiFormat::OpenAi) => Some(Self::Completions),
@@ -33,7 +33,7 @@ impl Form {
     }
 
     /// Where a request has what was said before.
-    fn conversation(self) -> &'static str {
+    fn conversation_field(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages => "messages",
             Self::Completions => "prompt",
@@ -44,55 +44,55 @@ impl Form {
 
 /// A request to say the rest.
 #[derive(Debug)]
-pub struct Again {
+pub struct ResumeRequest {
     pub body: Vec<u8>,
     /// With what the conversation ends; empty where it does not end with a beginning.
-    pub beginning: String,
+    pub prefill: String,
 }
 
 /// Why nobody else can say the rest.
-const CALLED: &str = "a tool was called";
-const CHOICES: &str = "it gives several choices";
-const ENDED: &str = "it has ended";
-const FAILED: &str = "it told of an error";
-const MORE: &str = "it holds more than text";
-const WITHIN_A_THOUGHT: &str = "it broke off within a thought";
+const TOOL_CALLED: &str = "a tool was called";
+const SEVERAL_CHOICES: &str = "it gives several choices";
+const ALREADY_ENDED: &str = "it has ended";
+const ERROR_REPORTED: &str = "it told of an error";
+const NOT_ONLY_TEXT: &str = "it holds more than text";
+const DURING_REASONING: &str = "it broke off within a thought";
 
 /// The text of an answer, as long as it is nothing but text, or text after a thought that has ended.
 #[derive(Debug)]
-pub struct Said {
-    form: Form,
+pub struct Transcript {
+    format: StreamFormat,
     splitter: Splitter,
     text: String,
     id: String,
-    has_begun: bool,
+    has_started: bool,
     is_thinking: bool,
     /// What there was that cannot be said again.
-    obstacle: Option<&'static str>,
-    open: Option<u64>,
-    blocks: u64,
+    resume_obstacle: Option<&'static str>,
+    open_block: Option<u64>,
+    block_count: u64,
     /// Of a response.
-    output: Output,
+    output: ResponseOutput,
 }
 
-impl Said {
-    pub fn new(form: Form) -> Self {
+impl Transcript {
+    pub fn new(format: StreamFormat) -> Self {
         Self {
-            form,
-            splitter: Splitter::new(MOST_HELD),
+            format,
+            splitter: Splitter::new(MAX_EVENT_BYTES),
             text: String::new(),
             id: String::new(),
-            has_begun: false,
+            has_started: false,
             is_thinking: false,
-            obstacle: None,
-            open: None,
-            blocks: 0,
-            output: Output::default(),
+            resume_obstacle: None,
+            open_block: None,
+            block_count: 0,
+            output: ResponseOutput::default(),
         }
     }
 
-    pub fn form(&self) -> Form {
-        self.form
+    pub fn format(&self) -> StreamFormat {
+        self.format
     }
 
     pub fn text(&self) -> &str {
@@ -104,88 +104,88 @@ impl Said {
         &self.id
     }
 
-    pub fn has_begun(&self) -> bool {
-        self.has_begun
+    pub fn has_started(&self) -> bool {
+        self.has_started
     }
 
     /// Whether the space at its end is one that is said again: a prompt is gone on from to the letter.
     pub fn ends_in_space(&self) -> bool {
-        self.form != Form::Completions && self.text.ends_with(char::is_whitespace)
+        self.format != StreamFormat::Completions && self.text.ends_with(char::is_whitespace)
     }
 
     /// The block of a message that has begun and not ended.
     pub fn open_block(&self) -> Option<u64> {
-        self.open
+        self.open_block
     }
 
     /// How many blocks there were.
-    pub fn blocks(&self) -> u64 {
-        self.blocks
+    pub fn block_count(&self) -> u64 {
+        self.block_count
     }
 
-    pub fn output(&self) -> &Output {
+    pub fn output(&self) -> &ResponseOutput {
         &self.output
     }
 
     /// How many bytes of it are remembered.
-    pub fn held(&self) -> usize {
-        self.text.len() + self.output.held()
+    pub fn buffered_bytes(&self) -> usize {
+        self.text.len() + self.output.buffered_bytes()
     }
 
     /// Why nobody else could say the rest, if so.
-    pub fn obstacle(&self) -> Option<&'static str> {
-        self.obstacle.or(self.is_thinking.then_some(WITHIN_A_THOUGHT))
+    pub fn resume_obstacle(&self) -> Option<&'static str> {
+        self.resume_obstacle.or(self.is_thinking.then_some(DURING_REASONING))
     }
 
     /// Nothing was said: whoever goes on begins anew.
-    pub fn is_silent(&self) -> bool {
+    pub fn is_blank(&self) -> bool {
         self.text.trim().is_empty()
     }
 
     /// Takes what the caller got.
-    pub fn take(&mut self, events: Bytes) {
+    pub fn record_events(&mut self, events: Bytes) {
         let read: Vec<_> = self.splitter.push(events).collect();
         for event in read {
-            let Ok(event) = event else { return self.stop(MORE) };
+            let Ok(event) = event else { return self.set_obstacle(NOT_ONLY_TEXT) };
             let Some(value) = event.data().and_then(|data| serde_json::from_slice::<Value>(&data).ok()) else {
                 continue;
             };
-            match self.form {
-                Form::Chat | Form::Completions => self.take_chunk(&value),
-                Form::Messages => self.take_message_event(&value),
-                Form::Responses => self.take_response_event(&value),
+            match self.format {
+                StreamFormat::Chat | StreamFormat::Completions => self.record_chunk(&value),
+                StreamFormat::Messages => self.record_message_event(&value),
+                StreamFormat::Responses => self.record_response_event(&value),
             }
         }
     }
 
     /// The first obstacle is the one that is told.
-    fn stop(&mut self, because: &'static str) {
-        self.obstacle.get_or_insert(because);
+    fn set_obstacle(&mut self, because: &'static str) {
+        self.resume_obstacle.get_or_insert(because);
     }
 
-    fn take_chunk(&mut self, chunk: &Value) {
+    fn record_chunk(&mut self, chunk: &Value) {
         if let (true, Some(id)) = (self.id.is_empty(), chunk["id"].as_str()) {
             id.clone_into(&mut self.id);
         }
         if !chunk["error"].is_null() {
-            self.stop(FAILED);
+            self.set_obstacle(ERROR_REPORTED);
         }
         for choice in chunk["choices"].as_array().into_iter().flatten() {
-            self.has_begun = true;
+            self.has_started = true;
             if choice["index"].as_u64().is_some_and(|index| index > 0) {
-                self.stop(CHOICES);
+                self.set_obstacle(SEVERAL_CHOICES);
             }
             self.text += choice["text"].as_str().unwrap_or_default();
             for (key, value) in choice["delta"].as_object().into_iter().flatten() {
-                self.take_delta(key, value);
+                self.record_delta(key, value);
             }
             if choice["finish_reason"].is_string() {
-                self.stop(ENDED);
+                self.set_obstacle(ALREADY_ENDED);
             }
         }
     }
 
-    fn take_delta(&mut self, key: &str, value: &Value) {
+    fn record_delta(&mut self, key: &str, value: &Value) {
         match (key, value) {
             ("role", _) | (_, Value::Null) => (),
             (_, Value::String(text)) if text.is_empty() => (),
@@ -195,84 +195,84 @@ impl Said {
                 self.text += text;
             }
             ("reasoning_content" | "reasoning" | "reasoning_details", _) => self.is_thinking = true,
-            ("tool_calls" | "function_call", _) => self.stop(CALLED),
-            _ => self.stop(MORE),
+            ("tool_calls" | "function_call", _) => self.set_obstacle(TOOL_CALLED),
+            _ => self.set_obstacle(NOT_ONLY_TEXT),
         }
     }
 
-    fn take_message_event(&mut self, event: &Value) {
+    fn record_message_event(&mut self, event: &Value) {
         let index = event["index"].as_u64();
         match event["type"].as_str().unwrap_or_default() {
-            "message_start" => self.has_begun = true,
+            "message_start" => self.has_started = true,
             "content_block_start" => {
-                self.open = index;
-                self.blocks = index.map_or(self.blocks, |index| index.saturating_add(1));
+                self.open_block = index;
+                self.block_count = index.map_or(self.block_count, |index| index.saturating_add(1));
                 match event["content_block"]["type"].as_str().unwrap_or_default() {
-                    "text" => self.take_text(&event["content_block"]),
+                    "text" => self.record_text(&event["content_block"]),
                     "thinking" | "redacted_thinking" => self.is_thinking = true,
-                    kind if kind.contains("tool") => self.stop(CALLED),
-                    _ => self.stop(MORE),
+                    kind if kind.contains("tool") => self.set_obstacle(TOOL_CALLED),
+                    _ => self.set_obstacle(NOT_ONLY_TEXT),
                 }
             }
             "content_block_delta" if self.is_thinking => (),
-            "content_block_delta" => self.take_text(&event["delta"]),
-            "content_block_stop" => (self.open, self.is_thinking) = (None, false),
-            "message_delta" if event["delta"]["stop_reason"].is_string() => self.stop(ENDED),
-            "error" => self.stop(FAILED),
+            "content_block_delta" => self.record_text(&event["delta"]),
+            "content_block_stop" => (self.open_block, self.is_thinking) = (None, false),
+            "message_delta" if event["delta"]["stop_reason"].is_string() => self.set_obstacle(ALREADY_ENDED),
+            "error" => self.set_obstacle(ERROR_REPORTED),
             _ => (),
         }
     }
 
-    fn take_text(&mut self, part: &Value) {
+    fn record_text(&mut self, part: &Value) {
         match part["text"].as_str() {
             Some(text) => self.text += text,
-            None => self.stop(MORE),
+            None => self.set_obstacle(NOT_ONLY_TEXT),
         }
     }
 
-    fn take_response_event(&mut self, event: &Value) {
+    fn record_response_event(&mut self, event: &Value) {
         let kind = event["type"].as_str().unwrap_or_default();
         if let (true, Some(id)) = (self.id.is_empty(), event["response"]["id"].as_str()) {
             id.clone_into(&mut self.id);
         }
-        self.has_begun |= kind.starts_with("response.");
+        self.has_started |= kind.starts_with("response.");
         match kind {
             "response.output_item.added" => match event["item"]["type"].as_str().unwrap_or_default() {
                 "message" => (),
                 "reasoning" => self.is_thinking = true,
-                kind if kind.ends_with("_call") => self.stop(CALLED),
-                _ => self.stop(MORE),
+                kind if kind.ends_with("_call") => self.set_obstacle(TOOL_CALLED),
+                _ => self.set_obstacle(NOT_ONLY_TEXT),
             },
             "response.output_item.done" => self.is_thinking = false,
             "response.content_part.added" if event["part"]["type"] != "output_text" && !self.is_thinking => {
-                self.stop(MORE);
+                self.set_obstacle(NOT_ONLY_TEXT);
             }
             "response.output_text.delta" => self.text += event["delta"].as_str().unwrap_or_default(),
-            "response.output_text.annotation.added" => self.stop(MORE),
-            "response.completed" | "response.incomplete" => self.stop(ENDED),
-            "response.failed" | "error" => self.stop(FAILED),
+            "response.output_text.annotation.added" => self.set_obstacle(NOT_ONLY_TEXT),
+            "response.completed" | "response.incomplete" => self.set_obstacle(ALREADY_ENDED),
+            "response.failed" | "error" => self.set_obstacle(ERROR_REPORTED),
             _ => (),
         }
-        self.output.take(kind, event);
+        self.output.record_event(kind, event);
     }
 
     /// The request again, with what was said as the beginning of its answer. `None` where it has no conversation.
-    pub fn ask_again(&self, body: &[u8]) -> Option<Again> {
+    pub fn build_resume_request(&self, body: &[u8]) -> Option<ResumeRequest> {
         // Some models refuse a beginning that ends in space.
         let said = self.text.trim_end();
         if said.is_empty() {
-            return Some(Again { body: body.to_vec(), beginning: String::new() });
+            return Some(ResumeRequest { body: body.to_vec(), prefill: String::new() });
         }
-        let key = self.form.conversation();
+        let key = self.format.conversation_field();
         let mut picked = edit::pick_values(body, &[key.to_owned(), "echo".to_owned()]).into_iter();
         let mut messages = match (picked.next()??, picked.next()?) {
             // An echo was part of what was said.
-            (Value::String(prompt), None | Some(Value::Bool(false))) if self.form == Form::Completions => {
+            (Value::String(prompt), None | Some(Value::Bool(false))) if self.format == StreamFormat::Completions => {
                 let body = edit::set_fields(body, &[], &[edit::json_field(key, &json!(prompt + &self.text))]).ok()?;
-                return Some(Again { body, beginning: String::new() });
+                return Some(ResumeRequest { body, prefill: String::new() });
             }
-            (Value::Array(messages), _) if self.form != Form::Completions => messages,
-            (Value::String(question), _) if self.form == Form::Responses => {
+            (Value::Array(messages), _) if self.format != StreamFormat::Completions => messages,
+            (Value::String(question), _) if self.format == StreamFormat::Responses => {
                 vec![json!({"role": "user", "content": question})]
             }
             _ => return None,
@@ -290,6 +290,6 @@ impl Said {
             }
         };
         let body = edit::set_fields(body, &[], &[edit::json_field(key, &Value::Array(messages))]).ok()?;
-        Some(Again { body, beginning })
+        Some(ResumeRequest { body, prefill: beginning })
     }
 }

@@ -14,8 +14,8 @@ use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Options, Provider},
     operation::Operation,
-    stream::{aws_event_stream::Frames, include_usage},
-    translation::{Beside, Lost, Mending, Question, Refusal, Translation},
+    stream::{aws_event_stream::FrameDecoder, include_usage},
+    translation::{DroppedParams, Normaliser, RequestError, RequestHints, Translation, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -106,11 +106,11 @@ impl Case {
     }
 
     fn is_told(&self) -> bool {
-        self.provider().wire(self.operation(), &self.model()).is_some()
+        self.provider().provider_format(self.operation(), &self.model()).is_some()
     }
 
     pub fn provider(&self) -> &'static dyn Provider {
-        catalog::find(&self.provider).expect("a provider's slug")
+        catalog::find_provider(&self.provider).expect("a provider's slug")
     }
 
     /// Cases whose name begins with `loose` are not strict.
@@ -133,22 +133,23 @@ impl Case {
     }
 
     /// What is said otherwise of a case that passes, and what is lost by that.
-    pub fn worded(&self) -> (Vec<u8>, Lost) {
+    pub fn worded(&self) -> (Vec<u8>, DroppedParams) {
         let (operation, body) = (self.operation(), self.asked());
         let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed);
-        let worded = is_worded.then(|| self.provider().wording_of(operation, &self.model()).say(&body)).flatten();
-        worded.unwrap_or_else(|| (body, Lost::default()))
+        let worded =
+            is_worded.then(|| self.provider().param_rules_for_model(operation, &self.model()).apply(&body)).flatten();
+        worded.unwrap_or_else(|| (body, DroppedParams::default()))
     }
 
     /// The request of a case that passes, and what is mended of its answer; and whether its usage is hidden.
-    pub fn passed(&self) -> (Vec<u8>, Mending, bool) {
+    pub fn passed(&self) -> (Vec<u8>, Normaliser, bool) {
         let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.worded());
-        let dialect = operation.dialect().unwrap_or(ApiFormat::OpenAi);
-        let mending = Mending::of(provider, operation, dialect, self.is_strict());
+        let dialect = operation.api_format().unwrap_or(ApiFormat::OpenAi);
+        let mending = Normaliser::new(provider, operation, dialect, self.is_strict());
         let streams = matches!(self.answered(), Answered::Stream(_));
         let version = self.options(provider).get("api_version").map(ToOwned::to_owned);
-        let says = include_usage::is_said_when_asked(provider, operation, version.as_deref(), &Options::default());
-        match include_usage::ask(&body).filter(|_| streams && says) {
+        let says = include_usage::supports_include_usage(provider, operation, version.as_deref(), &Options::default());
+        match include_usage::request_usage(&body).filter(|_| streams && says) {
             Some(asked) => (asked, mending, true),
             None => (body, mending, false),
         }
@@ -166,27 +167,38 @@ impl Case {
     }
 
     /// How its request is said.
-    pub fn translation(&self) -> Result<(Translation, Vec<u8>), Refusal> {
+    pub fn translation(&self) -> Result<(Translation, Vec<u8>), RequestError> {
         let (provider, strict) = (self.provider(), self.is_strict());
         let body = self.asked();
         let model = self.model();
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
         let (query, options) = (self.text("query.txt"), self.options(provider));
-        let wire = provider.wire_at(operation, &model, (&options, "")).expect("an operation that is translated");
+        let wire = provider
+            .provider_format_for_target(operation, &model, (&options, ""))
+            .expect("an operation that is translated");
         let is_anthropics = self.label.contains("anthropics");
-        let meant = Some(provider.meant(&options, &model)).filter(|meant| *meant != model);
-        let beside = Beside {
-            betas,
-            version: None,
-            is_anthropics,
+        let meant = Some(provider.effective_model(&options, &model)).filter(|meant| *meant != model);
+        let beside = RequestHints {
+            anthropic_betas: betas,
+            anthropic_version: None,
+            is_anthropic_client: is_anthropics,
             query: &query,
             options: Some(&options),
-            meant,
+            effective_model: meant,
             signatures: None,
         };
-        Translation::of(
-            &Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW, mark: 7 },
+        Translation::translate_request(
+            &TranslationInput {
+                operation,
+                provider,
+                body: &body,
+                model: &model,
+                hints: beside,
+                strict,
+                now_ms: NOW,
+                nonce: 7,
+            },
             wire,
         )
     }
@@ -203,7 +215,7 @@ impl Case {
         for (option, value) in
             provider.options().iter().filter_map(|option| Some((option, given[option.key].as_str()?)))
         {
-            options.put(*option, value.to_owned());
+            options.insert_if_absent(*option, value.to_owned());
         }
         options
     }
@@ -255,7 +267,7 @@ impl Case {
 
     /// Events as they are; frames as what they say, a line each.
     pub fn expect_stream(&self, found: &[u8]) {
-        if self.operation().dialect() != Some(ApiFormat::Bedrock) {
+        if self.operation().api_format() != Some(ApiFormat::Bedrock) {
             return self.expect("returned.sse", found);
         }
         let lines: Vec<_> = frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
@@ -271,18 +283,18 @@ impl Case {
 
 /// What the frames of a stream are called and say. What a chunk brings is shown as it is within.
 pub fn frames(stream: &[u8]) -> Vec<(String, Value)> {
-    let mut frames = Frames::new(1 << 20);
-    frames.push(stream);
-    let read = std::iter::from_fn(|| frames.take()).map(|frame| {
+    let mut frames = FrameDecoder::new(1 << 20);
+    frames.push_chunk(stream);
+    let read = std::iter::from_fn(|| frames.next_frame()).map(|frame| {
         let frame = frame.unwrap();
         let mut payload: Value = serde_json::from_slice(&frame.payload).unwrap();
         if let Some(bytes) = payload["bytes"].as_str() {
             payload = serde_json::from_slice(&STANDARD.decode(bytes).unwrap()).unwrap();
         }
-        (frame.name, payload)
+        (frame.event_name, payload)
     });
     let read = read.collect();
-    assert!(!frames.is_within(), "half a frame is left");
+    assert!(!frames.has_partial_frame(), "half a frame is left");
     read
 }
 

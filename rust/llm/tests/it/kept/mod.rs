@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use penstock_llm::{
     catalog::{self, Provider},
     operation::Operation,
-    translation::{Beside, Question, Refusal, Translation},
+    translation::{RequestError, RequestHints, Translation, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -59,35 +59,43 @@ fn pair((path, with): &Row, base: &Value) -> (Value, Value) {
 }
 
 /// What is sent and what is named as lost; `None` where it is refused.
-fn said(provider: &'static dyn Provider, operation: Operation, body: &Value) -> Result<(Vec<u8>, String), Refusal> {
+fn said(
+    provider: &'static dyn Provider,
+    operation: Operation,
+    body: &Value,
+) -> Result<(Vec<u8>, String), RequestError> {
     let body = body.to_string();
     let model = serde_json::from_str::<Value>(&body).unwrap()["model"].as_str().unwrap_or_default().to_owned();
-    let wire = provider.wire(operation, &model).unwrap();
-    let beside = Beside::default();
-    let question = Question {
+    let wire = provider.provider_format(operation, &model).unwrap();
+    let beside = RequestHints::default();
+    let question = TranslationInput {
         operation,
         provider,
         body: body.as_bytes(),
         model: &model,
-        beside,
+        hints: beside,
         strict: true,
-        now: 1_700_000_000_000,
-        mark: 7,
+        now_ms: 1_700_000_000_000,
+        nonce: 7,
     };
-    let (translation, sent) = Translation::of(&question, wire)?;
+    let (translation, sent) = Translation::translate_request(&question, wire)?;
     // Some of it goes in header fields.
-    let fields = [&translation.betas, &translation.version].map(|field| field.clone().unwrap_or_default());
+    let fields =
+        [&translation.anthropic_betas, &translation.anthropic_version].map(|field| field.clone().unwrap_or_default());
     let sent = [sent, fields.concat().into()].concat();
-    Ok((sent, translation.answering.unsaid.text(&translation.lost).unwrap_or_default()))
+    Ok((
+        sent,
+        translation.response_context.dropped_fields.header_value(&translation.dropped_params).unwrap_or_default(),
+    ))
 }
 
 /// Asks every provider with each of the fields, and without.
 fn ask(operation: Operation, base: &Value, rows: &[Row]) {
     let mut silent = BTreeSet::new();
     let mut unasked: BTreeSet<&str> = rows.iter().map(|(path, _)| *path).collect();
-    for provider in catalog::all() {
+    for provider in catalog::all_providers() {
         let models = if BY_MODEL.contains(&provider.slug()) { &MODELS[..] } else { &MODELS[..1] };
-        for model in models.iter().filter(|model| provider.wire(operation, model).is_some()) {
+        for model in models.iter().filter(|model| provider.provider_format(operation, model).is_some()) {
             let mut base = base.clone();
             base["model"] = (*model).into();
             for row in rows {

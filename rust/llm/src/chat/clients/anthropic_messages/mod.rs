@@ -5,7 +5,7 @@ pub(crate) mod response;
 mod stream;
 mod usage;
 
-pub use crate::chat::clients::anthropic_messages::response::Whole;
-pub use request::read;
-pub use stream::Stream;
-pub use usage::usage;
+pub use crate::chat::clients::anthropic_messages::response::ResponseBuilder;
+pub use request::parse_request;
+pub use stream::StreamWriter;
+pub use usage::encode_usage;

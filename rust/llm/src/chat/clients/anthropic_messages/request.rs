@@ -4,181 +4,191 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::request::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, citations, needed,
-        object, of_document, schema, some_object, string,
+        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
+        into_object, parse_body, take_citations, take_document_extra, take_object, take_required_string, take_schema,
+        take_string,
     },
-    translation::dropped::Lost,
+    translation::dropped::DroppedParams,
 };
 
 /// What seals a text comes as a block that every client of this dialect gives back unread.
-pub(crate) const SEAL: &str = "seal:";
+pub(crate) const TEXT_SIGNATURE_PREFIX: &str = "seal:";
 
-pub fn read(json: &[u8]) -> Result<Asked, Refusal> {
-    let mut fields = body(json)?;
-    let mut asked = Asked {
-        model: string(&mut fields, "model").unwrap_or_default(),
+pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
+    let mut fields = parse_body(json)?;
+    let mut asked = ChatRequest {
+        model: take_string(&mut fields, "model").unwrap_or_default(),
         stream: fields.shift_remove("stream") == Some(Value::Bool(true)),
-        ..Asked::default()
+        ..ChatRequest::default()
     };
-    let system = parts(fields.shift_remove("system"), "system", &mut asked.lost)?;
+    let system = parse_parts(fields.shift_remove("system"), "system", &mut asked.dropped_params)?;
     if !system.is_empty() {
         asked.messages.push(Message { role: Role::System, parts: system });
     }
-    for (at, value) in array(fields.shift_remove("messages"), "messages")?.into_iter().enumerate() {
-        asked.messages.push(message(value, &format!("messages[{at}]"), &mut asked.lost)?);
+    for (at, value) in into_array(fields.shift_remove("messages"), "messages")?.into_iter().enumerate() {
+        asked.messages.push(parse_message(value, &format!("messages[{at}]"), &mut asked.dropped_params)?);
     }
-    for (at, value) in array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
-        asked.tools.push(tool(value, &format!("tools[{at}]"))?);
+    for (at, value) in into_array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
+        asked.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
     }
     if let Some(choice) = fields.shift_remove("tool_choice").filter(|choice| !choice.is_null()) {
-        choose(choice, &mut asked, &mut fields)?;
+        parse_tool_choice(choice, &mut asked, &mut fields)?;
     }
-    rename(&mut fields, &mut asked.lost);
+    rename_params(&mut fields, &mut asked.dropped_params);
     asked.fields = fields;
     Ok(asked)
 }
 
 /// Parameters under the names that chat completions have for them.
-fn rename(fields: &mut Fields, lost: &mut Lost) {
+fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
     if let Some(stop) = fields.shift_remove("stop_sequences") {
         fields.insert("stop".into(), stop);
     }
-    if let Some(mut metadata) = some_object(fields, "metadata") {
+    if let Some(mut metadata) = take_object(fields, "metadata") {
         if let Some(user) = metadata.shift_remove("user_id").filter(|user| !user.is_null()) {
             fields.insert("user".into(), user);
         }
-        lost.rest("metadata", &metadata);
+        lost.add_remaining_fields("metadata", &metadata);
     }
     // The words behind it are not those of others.
     if fields.shift_remove("service_tier").is_some_and(|tier| tier != "auto") {
         lost.add("service_tier");
     }
-    let Some(mut config) = some_object(fields, "output_config") else { return };
+    let Some(mut config) = take_object(fields, "output_config") else { return };
     if let Some(effort) = config.shift_remove("effort") {
         fields.insert("reasoning_effort".into(), effort);
     }
     if config.get("format").is_some_and(|format| format["type"] == "json_schema")
-        && let Some(mut format) = some_object(&mut config, "format")
+        && let Some(mut format) = take_object(&mut config, "format")
     {
         let schema = format.shift_remove("schema").unwrap_or_default();
         let schema = json!({"name": "answer", "schema": schema, "strict": true});
         fields.insert("response_format".into(), json!({"type": "json_schema", "json_schema": schema}));
     }
-    lost.rest("output_config", &config);
+    lost.add_remaining_fields("output_config", &config);
 }
 
-fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal> {
-    let mut fields = object(value, path)?;
-    let role = match needed(&mut fields, "role", path)?.as_str() {
+fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
+    let mut fields = into_object(value, path)?;
+    let role = match take_required_string(&mut fields, "role", path)?.as_str() {
         "user" => Role::User,
         "assistant" => Role::Assistant,
         "system" => Role::System,
         other => {
             let message = format!("`{other}` is not known here: it must be user or assistant");
-            return Err(Refusal::new(format!("{path}.role"), message));
+            return Err(RequestError::new(format!("{path}.role"), message));
         }
     };
-    let parts = parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?;
-    lost.rest("messages", &fields);
+    let parts = parse_parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?;
+    lost.add_remaining_fields("messages", &fields);
     Ok(Message { role, parts })
 }
 
-fn parts(value: Option<Value>, path: &str, lost: &mut Lost) -> Result<Vec<Part>, Refusal> {
+fn parse_parts(value: Option<Value>, path: &str, lost: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
     match value {
         Some(Value::String(text)) => Ok(vec![Part::text(text)]),
         value => {
-            let items = array(value, path)?.into_iter().enumerate();
-            items.map(|(at, item)| part(item, &format!("{path}[{at}]"), lost)).collect()
+            let items = into_array(value, path)?.into_iter().enumerate();
+            items.map(|(at, item)| parse_part(item, &format!("{path}[{at}]"), lost)).collect()
         }
     }
 }
 
-fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
-    let mut fields = object(value, path)?;
-    let kind = needed(&mut fields, "type", path)?;
+fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+    let mut fields = into_object(value, path)?;
+    let kind = take_required_string(&mut fields, "type", path)?;
     let cache = fields.shift_remove("cache_control").filter(|cache| !cache.is_null());
     let part = match kind.as_str() {
-        "text" => Part::Text { text: needed(&mut fields, "text", path)?, cache, citations: citations(&mut fields) },
-        "image" => Part::Image { source: source(&mut fields, path)?, detail: None, cache },
+        "text" => Part::Text {
+            text: take_required_string(&mut fields, "text", path)?,
+            cache,
+            citations: take_citations(&mut fields),
+        },
+        "image" => Part::Image { source: parse_source(&mut fields, path)?, detail: None, cache },
         "document" => {
-            let name = string(&mut fields, "title");
-            Part::Document { source: source(&mut fields, path)?, name, cache, more: of_document(&mut fields).into() }
+            let name = take_string(&mut fields, "title");
+            Part::Document {
+                source: parse_source(&mut fields, path)?,
+                name,
+                cache,
+                extra: take_document_extra(&mut fields).into(),
+            }
         }
-        "tool_use" => Part::Call(Call {
-            id: needed(&mut fields, "id", path)?,
-            name: needed(&mut fields, "name", path)?,
+        "tool_use" => Part::ToolCall(ToolCall {
+            id: take_required_string(&mut fields, "id", path)?,
+            name: take_required_string(&mut fields, "name", path)?,
             arguments: fields.shift_remove("input").unwrap_or_else(|| json!({})).to_string(),
-            signature: string(&mut fields, "thought_signature"),
+            signature: take_string(&mut fields, "thought_signature"),
             cache,
         }),
-        "tool_result" => Part::Result {
-            id: needed(&mut fields, "tool_use_id", path)?,
+        "tool_result" => Part::ToolResult {
+            id: take_required_string(&mut fields, "tool_use_id", path)?,
             is_error: fields.shift_remove("is_error") == Some(Value::Bool(true)),
-            parts: parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?,
+            parts: parse_parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?,
             cache,
         },
         "thinking" => Part::Thinking {
-            text: string(&mut fields, "thinking").unwrap_or_default(),
-            signature: string(&mut fields, "signature").filter(|signature| !signature.is_empty()),
+            text: take_string(&mut fields, "thinking").unwrap_or_default(),
+            signature: take_string(&mut fields, "signature").filter(|signature| !signature.is_empty()),
         },
         "redacted_thinking" => {
-            let data = needed(&mut fields, "data", path)?;
-            match data.strip_prefix(SEAL) {
-                Some(signature) => Part::Seal(signature.to_owned()),
-                None => Part::Redacted { data },
+            let data = take_required_string(&mut fields, "data", path)?;
+            match data.strip_prefix(TEXT_SIGNATURE_PREFIX) {
+                Some(signature) => Part::Signature(signature.to_owned()),
+                None => Part::RedactedThinking { data },
             }
         }
         other => {
-            return Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));
+            return Err(RequestError::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));
         }
     };
-    lost.rest(&kind, &fields);
+    lost.add_remaining_fields(&kind, &fields);
     Ok(part)
 }
 
-fn source(fields: &mut Fields, path: &str) -> Result<Source, Refusal> {
+fn parse_source(fields: &mut Fields, path: &str) -> Result<Source, RequestError> {
     let path = format!("{path}.source");
-    let mut source = object(fields.shift_remove("source").unwrap_or_default(), &path)?;
-    let kind = needed(&mut source, "type", &path)?;
+    let mut source = into_object(fields.shift_remove("source").unwrap_or_default(), &path)?;
+    let kind = take_required_string(&mut source, "type", &path)?;
     match kind.as_str() {
         "base64" => Ok(Source::Data {
-            mime: needed(&mut source, "media_type", &path)?,
-            data: needed(&mut source, "data", &path)?,
+            mime: take_required_string(&mut source, "media_type", &path)?,
+            data: take_required_string(&mut source, "data", &path)?,
         }),
-        "url" => Ok(Source::Url { url: needed(&mut source, "url", &path)?, mime: None }),
-        "text" => Ok(Source::Text(needed(&mut source, "data", &path)?)),
-        "file" => Ok(Source::File(needed(&mut source, "file_id", &path)?)),
-        other => Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`"))),
+        "url" => Ok(Source::Url { url: take_required_string(&mut source, "url", &path)?, mime: None }),
+        "text" => Ok(Source::Text(take_required_string(&mut source, "data", &path)?)),
+        "file" => Ok(Source::File(take_required_string(&mut source, "file_id", &path)?)),
+        other => Err(RequestError::new(format!("{path}.type"), format!("this provider has nothing like `{other}`"))),
     }
 }
 
-fn tool(value: Value, path: &str) -> Result<Tool, Refusal> {
-    let mut fields = object(value, path)?;
-    if let Some(kind) = string(&mut fields, "type").filter(|kind| kind != "custom") {
-        return Ok(Tool::Native { kind, fields });
+fn parse_tool(value: Value, path: &str) -> Result<Tool, RequestError> {
+    let mut fields = into_object(value, path)?;
+    if let Some(kind) = take_string(&mut fields, "type").filter(|kind| kind != "custom") {
+        return Ok(Tool::BuiltIn { kind, fields });
     }
     Ok(Tool::Function {
-        name: needed(&mut fields, "name", path)?,
-        description: string(&mut fields, "description"),
-        schema: schema(&mut fields, "input_schema", path)?,
+        name: take_required_string(&mut fields, "name", path)?,
+        description: take_string(&mut fields, "description"),
+        schema: take_schema(&mut fields, "input_schema", path)?,
         strict: fields.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: fields.shift_remove("cache_control").filter(|cache| !cache.is_null()),
-        more: fields.into(),
+        extra: fields.into(),
     })
 }
 
-fn choose(value: Value, asked: &mut Asked, fields: &mut Fields) -> Result<(), Refusal> {
-    let mut choice = object(value, "tool_choice")?;
+fn parse_tool_choice(value: Value, asked: &mut ChatRequest, fields: &mut Fields) -> Result<(), RequestError> {
+    let mut choice = into_object(value, "tool_choice")?;
     if let Some(Value::Bool(is_alone)) = choice.shift_remove("disable_parallel_tool_use") {
         fields.insert("parallel_tool_calls".into(), (!is_alone).into());
     }
-    asked.choice = Some(match needed(&mut choice, "type", "tool_choice")?.as_str() {
-        "auto" => Choice::Auto,
-        "none" => Choice::None,
-        "any" => Choice::Any,
-        "tool" => Choice::Tool(needed(&mut choice, "name", "tool_choice")?),
-        _ => return Err(Refusal::new("tool_choice.type", "must be auto, any, tool or none")),
+    asked.tool_choice = Some(match take_required_string(&mut choice, "type", "tool_choice")?.as_str() {
+        "auto" => ToolChoice::Auto,
+        "none" => ToolChoice::None,
+        "any" => ToolChoice::Any,
+        "tool" => ToolChoice::Tool(take_required_string(&mut choice, "name", "tool_choice")?),
+        _ => return Err(RequestError::new("tool_choice.type", "must be auto, any, tool or none")),
     });
-    asked.lose_rest("tool_choice", &choice);
+    asked.record_dropped_fields("tool_choice", &choice);
     Ok(())
 }

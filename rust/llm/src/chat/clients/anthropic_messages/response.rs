@@ -4,72 +4,73 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use super::{request::SEAL, usage};
+use super::{encode_usage, request::TEXT_SIGNATURE_PREFIX};
 use crate::{
     chat::{
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,
         request::Fields,
-        response_context::{Answering, extend, merge},
-        response_writer::Teller,
+        response_context::{ResponseContext, merge_field, move_fields},
+        response_writer::ResponseWriter,
     },
-    citations::{self, Cites},
+    citations::{self, CitationSet},
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Whole {
-    answering: Answering,
+pub struct ResponseBuilder {
+    context: ResponseContext,
     id: String,
     model: String,
-    blocks: Vec<Value>,
+    content_blocks: Vec<Value>,
     /// What is said next is a block of its own.
-    is_apart: bool,
+    should_start_block: bool,
     /// Which block each call is, and its arguments so far.
-    calls: Vec<(usize, String)>,
+    tool_calls: Vec<(usize, String)>,
     /// Which stretches of all texts are from where.
-    cited: Vec<(Range<usize>, Value)>,
+    cited_ranges: Vec<(Range<usize>, Value)>,
     usage: Usage,
-    finish: String,
+    finish_reason: String,
     stop_sequence: Option<String>,
     /// What stands beside the words.
-    beside: Fields,
+    extra_fields: Fields,
 }
 
 /// An image as this dialect has them in requests; its own answers have none.
-pub(crate) fn image(mime: &str, data: &str) -> Value {
+pub(crate) fn image_block(mime: &str, data: &str) -> Value {
     json!({"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}})
 }
 
 /// Where a block of text is from, if it is that and this dialect can say it.
-pub(crate) fn citations(place: Place, name: &str, json: &str) -> Option<Vec<Value>> {
-    let list = (place == Place::Block && name == "citations").then(|| serde_json::from_str(json).ok()).flatten()?;
+pub(crate) fn parse_citations(place: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
+    let list =
+        (place == FieldScope::Block && name == "citations").then(|| serde_json::from_str(json).ok()).flatten()?;
     citations::to_anthropic(&list)
 }
 
-impl Whole {
-    pub fn new(answering: Answering) -> Self {
+impl ResponseBuilder {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            id: format!("msg_{}", answering.mark),
-            model: answering.model.clone(),
-            blocks: Vec::new(),
-            is_apart: false,
-            calls: Vec::new(),
-            cited: Vec::new(),
+            id: format!("msg_{}", context.id_suffix),
+            model: context.model.clone(),
+            content_blocks: Vec::new(),
+            should_start_block: false,
+            tool_calls: Vec::new(),
+            cited_ranges: Vec::new(),
             usage: Usage::default(),
-            finish: String::new(),
+            finish_reason: String::new(),
             stop_sequence: None,
-            beside: Fields::new(),
-            answering,
+            extra_fields: Fields::new(),
+            context,
         }
     }
 
-    fn add(&mut self, kind: &'static str, key: &'static str, text: &str) {
-        let is_apart = kind == "text" && std::mem::take(&mut self.is_apart);
+    fn append_block_text(&mut self, kind: &'static str, key: &'static str, text: &str) {
+        let is_apart = kind == "text" && std::mem::take(&mut self.should_start_block);
         let is_open = |last: &&mut Value| {
             !is_apart && last["type"] == kind && last["signature"].as_str().is_none_or(str::is_empty)
         };
-        if let Some(last) = self.blocks.last_mut().filter(is_open)
+        if let Some(last) = self.content_blocks.last_mut().filter(is_open)
             && let Some(Value::String(so_far)) = last.get_mut(key)
         {
             return so_far.push_str(text);
@@ -78,15 +79,15 @@ impl Whole {
         if kind == "thinking" {
             block["signature"] = "".into();
         }
-        self.blocks.push(block);
+        self.content_blocks.push(block);
     }
 
     /// Where the text is from that is said, or is about to be.
-    fn cite(&mut self, citations: Vec<Value>) {
-        if self.is_apart || self.blocks.last().is_none_or(|last| last["type"] != "text") {
-            self.add("text", "text", "");
+    fn attach_citations(&mut self, citations: Vec<Value>) {
+        if self.should_start_block || self.content_blocks.last().is_none_or(|last| last["type"] != "text") {
+            self.append_block_text("text", "text", "");
         }
-        if let Some(last) = self.blocks.last_mut() {
+        if let Some(last) = self.content_blocks.last_mut() {
             match &mut last["citations"] {
                 Value::Array(told) => told.extend(citations),
                 none => *none = citations.into(),
@@ -94,37 +95,37 @@ impl Whole {
         }
     }
 
-    fn cites(&mut self, cites: &Cites<'_>) {
-        let claims = cites.cited.iter().map(|one| one.claim.clone());
-        self.cited.extend(claims.zip(cites.to_anthropic(&self.answering.documents)));
-        if self.answering.strict {
-            self.answering.lose_of(cites, true);
-        } else if let Some(value) = self.answering.kept(cites.name, cites.json) {
-            merge(&mut self.beside, cites.name, value);
+    fn add_citations(&mut self, cites: &CitationSet<'_>) {
+        let claims = cites.citations.iter().map(|one| one.claim_range.clone());
+        self.cited_ranges.extend(claims.zip(cites.to_anthropic(&self.context.document_names)));
+        if self.context.is_strict {
+            self.context.record_dropped_citations(cites, true);
+        } else if let Some(value) = self.context.parse_extra(cites.name, cites.json) {
+            merge_field(&mut self.extra_fields, cites.name, value);
         }
     }
 
-    fn sign(&mut self, signature: &str) {
-        self.add("thinking", "thinking", "");
-        if let Some(last) = self.blocks.last_mut() {
+    fn set_thinking_signature(&mut self, signature: &str) {
+        self.append_block_text("thinking", "thinking", "");
+        if let Some(last) = self.content_blocks.last_mut() {
             last["signature"] = signature.into();
         }
     }
 
-    fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
+    fn add_tool_call(&mut self, id: &str, name: &str, signature: Option<&str>) {
         let mut block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
         if let Some(signature) = signature {
             block["thought_signature"] = signature.into();
         }
-        self.calls.push((self.blocks.len(), String::new()));
-        self.blocks.push(block);
+        self.tool_calls.push((self.content_blocks.len(), String::new()));
+        self.content_blocks.push(block);
     }
 }
 
-impl Taker for Whole {
-    fn take(&mut self, piece: Piece<'_>) {
+impl EventSink for ResponseBuilder {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
         match piece {
-            Piece::Start { id, model } => {
+            ResponseEvent::Start { id, model } => {
                 if !id.is_empty() {
                     id.clone_into(&mut self.id);
                 }
@@ -132,58 +133,69 @@ impl Taker for Whole {
                     model.clone_into(&mut self.model);
                 }
             }
-            Piece::TextBlock => self.is_apart = true,
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::Failed { .. } | Piece::End => (),
-            Piece::Text(text) | Piece::Refusal(text) => self.add("text", "text", text),
-            Piece::Thinking(text) => self.add("thinking", "thinking", text),
-            Piece::Signature(signature) => self.sign(signature),
-            Piece::Redacted(data) => self.blocks.push(json!({"type": "redacted_thinking", "data": data})),
-            Piece::Seal(signature) => {
-                self.blocks.push(json!({"type": "redacted_thinking", "data": format!("{SEAL}{signature}")}));
+            ResponseEvent::TextBlockStart => self.should_start_block = true,
+            ResponseEvent::Text("")
+            | ResponseEvent::Refusal("")
+            | ResponseEvent::Thinking("")
+            | ResponseEvent::Failed { .. }
+            | ResponseEvent::End => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.append_block_text("text", "text", text),
+            ResponseEvent::Thinking(text) => self.append_block_text("thinking", "thinking", text),
+            ResponseEvent::ThinkingSignature(signature) => self.set_thinking_signature(signature),
+            ResponseEvent::RedactedThinking(data) => {
+                self.content_blocks.push(json!({"type": "redacted_thinking", "data": data}))
             }
-            Piece::Image { mime, data } if self.answering.images => self.blocks.push(image(mime, data)),
-            Piece::Image { .. } => self.answering.lose("image"),
-            Piece::Aside { place, name, json } => {
-                if let Some(citations) = citations(place, name, json) {
-                    self.cite(citations);
-                } else if let Some(value) = self.answering.kept(name, json) {
-                    merge(&mut self.beside, name, value);
+            ResponseEvent::TextSignature(signature) => {
+                self.content_blocks
+                    .push(json!({"type": "redacted_thinking", "data": format!("{TEXT_SIGNATURE_PREFIX}{signature}")}));
+            }
+            ResponseEvent::Image { mime, data } if self.context.should_show_images => {
+                self.content_blocks.push(image_block(mime, data))
+            }
+            ResponseEvent::Image { .. } => self.context.record_dropped("image"),
+            ResponseEvent::ExtraField { scope: place, name, json } => {
+                if let Some(citations) = parse_citations(place, name, json) {
+                    self.attach_citations(citations);
+                } else if let Some(value) = self.context.parse_extra(name, json) {
+                    merge_field(&mut self.extra_fields, name, value);
                 }
             }
-            Piece::Cites(cites) => self.cites(&cites),
-            Piece::Native { kind, json } => self.blocks.extend(self.answering.kept(kind, json)),
-            Piece::Call { id, name, signature } => self.call(id, name, signature),
-            Piece::Arguments { call, json } => {
-                if let Some((_, arguments)) = self.calls.get_mut(call) {
+            ResponseEvent::Citations(cites) => self.add_citations(&cites),
+            ResponseEvent::NativeBlock { kind, json } => {
+                self.content_blocks.extend(self.context.parse_extra(kind, json))
+            }
+            ResponseEvent::ToolCall { id, name, signature } => self.add_tool_call(id, name, signature),
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let Some((_, arguments)) = self.tool_calls.get_mut(call) {
                     arguments.push_str(json);
                 }
             }
-            Piece::Usage(usage) => self.usage = usage,
-            Piece::Finish { reason, stop_sequence } => {
-                reason.clone_into(&mut self.finish);
+            ResponseEvent::Usage(usage) => self.usage = usage,
+            ResponseEvent::Finish { reason, stop_sequence } => {
+                reason.clone_into(&mut self.finish_reason);
                 self.stop_sequence = stop_sequence.map(ToOwned::to_owned);
             }
         }
     }
 }
 
-impl Teller for Whole {
-    fn told(&mut self) -> Vec<u8> {
-        for (block, arguments) in std::mem::take(&mut self.calls) {
+impl ResponseWriter for ResponseBuilder {
+    fn take_output(&mut self) -> Vec<u8> {
+        for (block, arguments) in std::mem::take(&mut self.tool_calls) {
             // What is no object was cut by the provider's limit.
             let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
-            if let Some(block) = self.blocks.get_mut(block) {
+            if let Some(block) = self.content_blocks.get_mut(block) {
                 block["input"] = input.into();
             }
         }
-        let mut content = std::mem::take(&mut self.blocks);
-        if !self.cited.is_empty() {
-            content = citations::cut(content, std::mem::take(&mut self.cited));
+        let mut content = std::mem::take(&mut self.content_blocks);
+        if !self.cited_ranges.is_empty() {
+            content = citations::split_cited_blocks(content, std::mem::take(&mut self.cited_ranges));
         }
         let mut answer = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
-            "content": content, "stop_reason": finish_reason::to_anthropic(&self.finish),
-            "stop_sequence": self.stop_sequence, "usage": usage(&self.usage)});
-        extend(&mut answer, &mut self.beside);
+            "content": content, "stop_reason": finish_reason::to_anthropic(&self.finish_reason),
+            "stop_sequence": self.stop_sequence, "usage": encode_usage(&self.usage)});
+        move_fields(&mut answer, &mut self.extra_fields);
         answer.to_string().into_bytes()
     }
 }

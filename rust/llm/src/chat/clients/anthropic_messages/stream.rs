@@ -4,276 +4,282 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::{request::SEAL, usage};
-use crate::chat::clients::anthropic_messages::response::{citations, image};
+use super::{encode_usage, request::TEXT_SIGNATURE_PREFIX};
+use crate::chat::clients::anthropic_messages::response::{image_block, parse_citations};
 use crate::{
     api_format::{ApiFormat, anthropic_messages},
     chat::{
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,
         request::Fields,
-        response_context::{Answering, extend, merge},
-        response_writer::Teller,
+        response_context::{ResponseContext, merge_field, move_fields},
+        response_writer::ResponseWriter,
     },
-    citations::Cites,
+    citations::CitationSet,
     translation::errors,
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Stream {
-    out: Vec<u8>,
-    answering: Answering,
-    is_begun: bool,
-    blocks: usize,
-    open: Option<Kind>,
+pub struct StreamWriter {
+    output: Vec<u8>,
+    context: ResponseContext,
+    has_started: bool,
+    block_count: usize,
+    open_block: Option<BlockKind>,
     /// What is said next is a block of its own.
-    is_apart: bool,
+    should_start_block: bool,
     /// Where the block is from that is open, as it was told after its words: it ends before more of them.
-    cited: Vec<Value>,
+    block_citations: Vec<Value>,
     /// Which block each call is.
-    calls: Vec<usize>,
+    tool_call_blocks: Vec<usize>,
     usage: Usage,
-    finish: Option<(String, Option<String>)>,
+    finish_reason: Option<(String, Option<String>)>,
     /// What stands beside the words.
-    beside: Fields,
-    over: bool,
+    extra_fields: Fields,
+    is_finished: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum BlockKind {
     Text,
     Thinking,
-    Signed,
-    Call,
+    SignedThinking,
+    ToolCall,
     /// One that is there at once.
-    Entire,
+    Complete,
 }
 
-impl Stream {
-    pub fn new(answering: Answering) -> Self {
+impl StreamWriter {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            out: Vec::new(),
-            answering,
-            is_begun: false,
-            blocks: 0,
-            open: None,
-            is_apart: false,
-            cited: Vec::new(),
-            calls: Vec::new(),
+            output: Vec::new(),
+            context,
+            has_started: false,
+            block_count: 0,
+            open_block: None,
+            should_start_block: false,
+            block_citations: Vec::new(),
+            tool_call_blocks: Vec::new(),
             usage: Usage::default(),
-            finish: None,
-            beside: Fields::new(),
-            over: false,
+            finish_reason: None,
+            extra_fields: Fields::new(),
+            is_finished: false,
         }
     }
 
-    fn begin(&mut self, id: &str, model: &str) {
-        if std::mem::replace(&mut self.is_begun, true) {
+    fn write_message_start(&mut self, id: &str, model: &str) {
+        if std::mem::replace(&mut self.has_started, true) {
             return;
         }
-        let model = if model.is_empty() { &self.answering.model } else { model };
-        let id = if id.is_empty() { format!("msg_{}", self.answering.mark) } else { id.to_owned() };
+        let model = if model.is_empty() { &self.context.model } else { model };
+        let id = if id.is_empty() { format!("msg_{}", self.context.id_suffix) } else { id.to_owned() };
         let message = json!({"id": id, "type": "message", "role": "assistant", "model": model, "content": [],
-            "stop_reason": null, "stop_sequence": null, "usage": usage(&self.usage)});
-        self.event("message_start", &json!({"type": "message_start", "message": message}));
+            "stop_reason": null, "stop_sequence": null, "usage": encode_usage(&self.usage)});
+        self.write_sse_event("message_start", &json!({"type": "message_start", "message": message}));
     }
 
-    fn event(&mut self, name: &str, data: &Value) {
+    fn write_sse_event(&mut self, name: &str, data: &Value) {
         // A Vec takes every write.
-        let _ = write!(self.out, "event: {name}\ndata: {data}\n\n");
+        let _ = write!(self.output, "event: {name}\ndata: {data}\n\n");
     }
 
     /// Sees to it that a block of this kind is open.
-    fn open(&mut self, kind: Kind, block: &Value) {
-        if self.open == Some(kind) && kind != Kind::Call {
+    fn ensure_block_open(&mut self, kind: BlockKind, block: &Value) {
+        if self.open_block == Some(kind) && kind != BlockKind::ToolCall {
             return;
         }
-        self.begin("", "");
-        self.close();
-        let index = self.blocks;
-        self.event(
+        self.write_message_start("", "");
+        self.close_block();
+        let index = self.block_count;
+        self.write_sse_event(
             "content_block_start",
             &json!({"type": "content_block_start", "index": index, "content_block": block}),
         );
-        self.open = Some(kind);
-        self.blocks += 1;
+        self.open_block = Some(kind);
+        self.block_count += 1;
     }
 
-    fn close(&mut self) {
-        self.cited.clear();
-        if self.open.take().is_some() {
-            let index = self.blocks - 1;
-            self.event("content_block_stop", &json!({"type": "content_block_stop", "index": index}));
+    fn close_block(&mut self) {
+        self.block_citations.clear();
+        if self.open_block.take().is_some() {
+            let index = self.block_count - 1;
+            self.write_sse_event("content_block_stop", &json!({"type": "content_block_stop", "index": index}));
         }
     }
 
-    fn delta(&mut self, index: usize, kind: &str, key: &str, text: &str) {
+    fn write_delta(&mut self, index: usize, kind: &str, key: &str, text: &str) {
         let _ = write!(
-            self.out,
+            self.output,
             "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\"delta\":{{\"type\":\"{kind}\",\"{key}\":"
         );
-        let _ = serde_json::to_writer(&mut self.out, text);
-        self.out.extend_from_slice(b"}}\n\n");
+        let _ = serde_json::to_writer(&mut self.output, text);
+        self.output.extend_from_slice(b"}}\n\n");
     }
 
-    fn text(&mut self, text: &str) {
-        self.is_apart |= !self.cited.is_empty();
-        self.open_text();
-        self.delta(self.blocks - 1, "text_delta", "text", text);
+    fn write_text(&mut self, text: &str) {
+        self.should_start_block |= !self.block_citations.is_empty();
+        self.ensure_text_block_open();
+        self.write_delta(self.block_count - 1, "text_delta", "text", text);
     }
 
-    fn open_text(&mut self) {
-        let is_apart = std::mem::take(&mut self.is_apart);
-        if self.open != Some(Kind::Text) || is_apart {
-            self.close();
-            self.open(Kind::Text, &json!({"type": "text", "text": ""}));
+    fn ensure_text_block_open(&mut self) {
+        let is_apart = std::mem::take(&mut self.should_start_block);
+        if self.open_block != Some(BlockKind::Text) || is_apart {
+            self.close_block();
+            self.ensure_block_open(BlockKind::Text, &json!({"type": "text", "text": ""}));
         }
     }
 
     /// Where the text is from that is said, or is about to be.
-    fn cite(&mut self, citations: Vec<Value>) {
-        self.open_text();
-        let index = self.blocks - 1;
+    fn write_citation_deltas(&mut self, citations: Vec<Value>) {
+        self.ensure_text_block_open();
+        let index = self.block_count - 1;
         for citation in citations {
             let delta = json!({"type": "citations_delta", "citation": citation});
             let event = json!({"type": "content_block_delta", "index": index, "delta": delta});
-            self.event("content_block_delta", &event);
+            self.write_sse_event("content_block_delta", &event);
         }
     }
 
     /// What was said already stays in its block, which all that it is from is told with.
-    fn cites(&mut self, cites: &Cites<'_>) {
-        let is_open = self.open == Some(Kind::Text) && !self.is_apart;
+    fn write_citations(&mut self, cites: &CitationSet<'_>) {
+        let is_open = self.open_block == Some(BlockKind::Text) && !self.should_start_block;
         if is_open {
-            for source in cites.to_anthropic(&self.answering.documents) {
-                if !self.cited.contains(&source) {
-                    self.cited.push(source.clone());
-                    self.cite(vec![source]);
+            for source in cites.to_anthropic(&self.context.document_names) {
+                if !self.block_citations.contains(&source) {
+                    self.block_citations.push(source.clone());
+                    self.write_citation_deltas(vec![source]);
                 }
             }
         }
-        if self.answering.strict {
-            for name in self.answering.lose_of(cites, is_open || cites.cited.is_empty()) {
-                self.comment(&name);
+        if self.context.is_strict {
+            for name in self.context.record_dropped_citations(cites, is_open || cites.citations.is_empty()) {
+                self.write_dropped_comment(&name);
             }
         } else {
-            self.aside(cites.place, cites.name, cites.json);
+            self.add_extra_field(cites.scope, cites.name, cites.json);
         }
     }
 
-    fn aside(&mut self, place: Place, name: &str, json: &str) {
-        if let Some(citations) = citations(place, name, json) {
-            self.cite(citations);
-        } else if self.answering.strict {
-            self.lose(name);
+    fn add_extra_field(&mut self, place: FieldScope, name: &str, json: &str) {
+        if let Some(citations) = parse_citations(place, name, json) {
+            self.write_citation_deltas(citations);
+        } else if self.context.is_strict {
+            self.report_dropped(name);
         } else if let Ok(value) = serde_json::from_str(json) {
-            merge(&mut self.beside, name, value);
+            merge_field(&mut self.extra_fields, name, value);
         }
     }
 
-    fn think(&mut self, text: &str) {
-        if self.open != Some(Kind::Thinking) {
-            self.open(Kind::Thinking, &json!({"type": "thinking", "thinking": "", "signature": ""}));
+    fn write_thinking(&mut self, text: &str) {
+        if self.open_block != Some(BlockKind::Thinking) {
+            self.ensure_block_open(BlockKind::Thinking, &json!({"type": "thinking", "thinking": "", "signature": ""}));
         }
         if !text.is_empty() {
-            self.delta(self.blocks - 1, "thinking_delta", "thinking", text);
+            self.write_delta(self.block_count - 1, "thinking_delta", "thinking", text);
         }
     }
 
-    fn sign(&mut self, signature: &str) {
-        self.think("");
-        self.delta(self.blocks - 1, "signature_delta", "signature", signature);
-        self.open = Some(Kind::Signed);
+    fn write_thinking_signature(&mut self, signature: &str) {
+        self.write_thinking("");
+        self.write_delta(self.block_count - 1, "signature_delta", "signature", signature);
+        self.open_block = Some(BlockKind::SignedThinking);
     }
 
     /// A block that is there at once.
-    fn show(&mut self, block: &Value) {
-        self.open(Kind::Entire, block);
-        self.close();
+    fn write_complete_block(&mut self, block: &Value) {
+        self.ensure_block_open(BlockKind::Complete, block);
+        self.close_block();
     }
 
     /// Names in a comment what cannot be told: the head of the answer is long gone.
-    fn lose(&mut self, name: &str) {
-        if self.answering.unsaid.add(name) {
-            self.comment(name);
+    fn report_dropped(&mut self, name: &str) {
+        if self.context.dropped_fields.add(name) {
+            self.write_dropped_comment(name);
         }
     }
 
-    fn comment(&mut self, name: &str) {
-        let _ = write!(self.out, ": not translated: {name}\n\n");
+    fn write_dropped_comment(&mut self, name: &str) {
+        let _ = write!(self.output, ": not translated: {name}\n\n");
     }
 
-    fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
+    fn write_tool_call_start(&mut self, id: &str, name: &str, signature: Option<&str>) {
         let mut block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
         if let Some(signature) = signature {
             block["thought_signature"] = signature.into();
         }
-        self.open(Kind::Call, &block);
-        self.calls.push(self.blocks - 1);
+        self.ensure_block_open(BlockKind::ToolCall, &block);
+        self.tool_call_blocks.push(self.block_count - 1);
     }
 
-    fn end(&mut self) {
-        self.begin("", "");
-        self.close();
-        self.over = true;
-        let (reason, sequence) = self.finish.take().unwrap_or_default();
+    fn write_end(&mut self) {
+        self.write_message_start("", "");
+        self.close_block();
+        self.is_finished = true;
+        let (reason, sequence) = self.finish_reason.take().unwrap_or_default();
         let delta = json!({"stop_reason": finish_reason::to_anthropic(&reason), "stop_sequence": sequence});
-        let mut last = json!({"type": "message_delta", "delta": delta, "usage": usage(&self.usage)});
-        extend(&mut last, &mut self.beside);
-        self.event("message_delta", &last);
-        self.out.extend_from_slice(anthropic_messages::STOP_EVENT);
+        let mut last = json!({"type": "message_delta", "delta": delta, "usage": encode_usage(&self.usage)});
+        move_fields(&mut last, &mut self.extra_fields);
+        self.write_sse_event("message_delta", &last);
+        self.output.extend_from_slice(anthropic_messages::STOP_EVENT);
     }
 }
 
-impl Taker for Stream {
-    fn take(&mut self, piece: Piece<'_>) {
-        if self.over {
+impl EventSink for StreamWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        if self.is_finished {
             return;
         }
         match piece {
-            Piece::Start { id, model } => self.begin(id, model),
-            Piece::TextBlock => self.is_apart = true,
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
-            Piece::Text(text) | Piece::Refusal(text) => self.text(text),
-            Piece::Thinking(text) => self.think(text),
-            Piece::Signature(signature) => self.sign(signature),
-            Piece::Redacted(data) => self.show(&json!({"type": "redacted_thinking", "data": data})),
-            Piece::Seal(signature) => {
-                self.show(&json!({"type": "redacted_thinking", "data": format!("{SEAL}{signature}")}));
+            ResponseEvent::Start { id, model } => self.write_message_start(id, model),
+            ResponseEvent::TextBlockStart => self.should_start_block = true,
+            ResponseEvent::Text("") | ResponseEvent::Refusal("") | ResponseEvent::Thinking("") => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.write_text(text),
+            ResponseEvent::Thinking(text) => self.write_thinking(text),
+            ResponseEvent::ThinkingSignature(signature) => self.write_thinking_signature(signature),
+            ResponseEvent::RedactedThinking(data) => {
+                self.write_complete_block(&json!({"type": "redacted_thinking", "data": data}))
             }
-            Piece::Image { mime, data } if self.answering.images => self.show(&image(mime, data)),
-            Piece::Image { .. } => self.lose("image"),
-            Piece::Aside { place, name, json } => self.aside(place, name, json),
-            Piece::Cites(cites) => self.cites(&cites),
-            Piece::Native { kind: name, .. } if self.answering.strict => self.lose(name),
-            Piece::Native { json, .. } => {
+            ResponseEvent::TextSignature(signature) => {
+                self.write_complete_block(
+                    &json!({"type": "redacted_thinking", "data": format!("{TEXT_SIGNATURE_PREFIX}{signature}")}),
+                );
+            }
+            ResponseEvent::Image { mime, data } if self.context.should_show_images => {
+                self.write_complete_block(&image_block(mime, data))
+            }
+            ResponseEvent::Image { .. } => self.report_dropped("image"),
+            ResponseEvent::ExtraField { scope: place, name, json } => self.add_extra_field(place, name, json),
+            ResponseEvent::Citations(cites) => self.write_citations(&cites),
+            ResponseEvent::NativeBlock { kind: name, .. } if self.context.is_strict => self.report_dropped(name),
+            ResponseEvent::NativeBlock { json, .. } => {
                 if let Ok(block) = serde_json::from_str(json) {
-                    self.show(&block);
+                    self.write_complete_block(&block);
                 }
             }
-            Piece::Call { id, name, signature } => self.call(id, name, signature),
-            Piece::Arguments { call, json } => {
-                if let (Some(block), false) = (self.calls.get(call), json.is_empty()) {
-                    self.delta(*block, "input_json_delta", "partial_json", json);
+            ResponseEvent::ToolCall { id, name, signature } => self.write_tool_call_start(id, name, signature),
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let (Some(block), false) = (self.tool_call_blocks.get(call), json.is_empty()) {
+                    self.write_delta(*block, "input_json_delta", "partial_json", json);
                 }
             }
-            Piece::Usage(usage) => self.usage = usage,
-            Piece::Finish { reason, stop_sequence } => {
-                self.finish = Some((reason.to_owned(), stop_sequence.map(ToOwned::to_owned)));
+            ResponseEvent::Usage(usage) => self.usage = usage,
+            ResponseEvent::Finish { reason, stop_sequence } => {
+                self.finish_reason = Some((reason.to_owned(), stop_sequence.map(ToOwned::to_owned)));
             }
-            Piece::Failed { kind, message, code } => {
-                self.over = true;
-                let failure = errors::on_the_way(ApiFormat::Anthropic, kind, message, code);
-                self.out.extend_from_slice(&anthropic_messages::error_event(&failure));
+            ResponseEvent::Failed { kind, message, code } => {
+                self.is_finished = true;
+                let failure = errors::stream_failure(ApiFormat::Anthropic, kind, message, code);
+                self.output.extend_from_slice(&anthropic_messages::error_event(&failure));
             }
-            Piece::End => self.end(),
+            ResponseEvent::End => self.write_end(),
         }
     }
 }
 
-impl Teller for Stream {
-    fn told(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+impl ResponseWriter for StreamWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
     }
 }

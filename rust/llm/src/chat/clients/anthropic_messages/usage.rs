@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::usage::Usage;
 
-pub fn usage(of: &Usage) -> Value {
+pub fn encode_usage(of: &Usage) -> Value {
     json!({
         "input_tokens": of.input.saturating_add(of.audio_in).saturating_add(of.image_in),
         "cache_creation_input_tokens": of.cache_write_5m.saturating_add(of.cache_write_1h),

@@ -4,33 +4,35 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use super::invoke;
-use crate::chat::request::{Asked, Refusal, body, needed, object};
+use crate::chat::request::{ChatRequest, RequestError, into_object, parse_body, take_required_string};
 
 /// The request itself, and whether it is the body of a vendor's.
-pub fn wrapped(json: &[u8]) -> Result<(Vec<u8>, bool), Refusal> {
-    let mut fields = body(json)?;
-    let mut input = object(fields.shift_remove("input").unwrap_or_default(), "input")?;
+pub fn extract_inner_request(json: &[u8]) -> Result<(Vec<u8>, bool), RequestError> {
+    let mut fields = parse_body(json)?;
+    let mut input = into_object(fields.shift_remove("input").unwrap_or_default(), "input")?;
     match (input.shift_remove("converse"), input.shift_remove("invokeModel")) {
         (Some(Value::Object(request)), None) => Ok((Value::Object(request).to_string().into_bytes(), false)),
         (None, Some(request)) => {
-            let text = needed(&mut object(request, "input.invokeModel")?, "body", "input.invokeModel")?;
-            let bytes = STANDARD.decode(text).map_err(|_| Refusal::new("input.invokeModel.body", "must be base64"))?;
+            let text =
+                take_required_string(&mut into_object(request, "input.invokeModel")?, "body", "input.invokeModel")?;
+            let bytes =
+                STANDARD.decode(text).map_err(|_| RequestError::new("input.invokeModel.body", "must be base64"))?;
             Ok((bytes, true))
         }
-        _ => Err(Refusal::new("input", "must have either an object `converse` or `invokeModel`")),
+        _ => Err(RequestError::new("input", "must have either an object `converse` or `invokeModel`")),
     }
 }
 
-pub fn read(json: &[u8], model: &str) -> Result<Asked, Refusal> {
-    let (request, is_vendors) = wrapped(json)?;
-    let read = if is_vendors { invoke::read } else { super::read };
+pub fn parse_request(json: &[u8], model: &str) -> Result<ChatRequest, RequestError> {
+    let (request, is_vendors) = extract_inner_request(json)?;
+    let read = if is_vendors { invoke::parse_request } else { super::parse_request };
     let below = if is_vendors { "input.invokeModel.body" } else { "input.converse" };
-    let asked = read(&request, model, false).map_err(|refusal| Refusal {
+    let asked = read(&request, model, false).map_err(|refusal| RequestError {
         path: if refusal.path == "$" { below.to_owned() } else { format!("{below}.{}", refusal.path) },
         ..refusal
     })?;
     if asked.messages.is_empty() {
-        return Err(Refusal::new(format!("{below}.messages"), "must be an array of at least one message"));
+        return Err(RequestError::new(format!("{below}.messages"), "must be an array of at least one message"));
     }
     Ok(asked)
 }
@@ -42,17 +44,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_to_be_counted_is_a_request_or_the_body_of_one() {
+    fn parses_converse_requests_and_invoke_model_bodies() {
         let converse = json!({"input": {"converse": {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}}});
-        let asked = read(converse.to_string().as_bytes(), "m").unwrap();
+        let asked = parse_request(converse.to_string().as_bytes(), "m").unwrap();
         assert_eq!((asked.model.as_str(), asked.messages.len()), ("m", 1));
         let body = json!({"anthropic_version": "v", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]});
         let invoke = json!({"input": {"invokeModel": {"body": STANDARD.encode(body.to_string())}}});
-        assert_eq!(read(invoke.to_string().as_bytes(), "m").unwrap().messages.len(), 1);
+        assert_eq!(parse_request(invoke.to_string().as_bytes(), "m").unwrap().messages.len(), 1);
     }
 
     #[test]
-    fn what_cannot_be_counted_is_named() {
+    fn rejects_invalid_requests_with_their_path() {
         for (wrong, path) in [
             (json!({}), "input"),
             (json!({"input": {}}), "input"),
@@ -62,7 +64,7 @@ mod tests {
             (json!({"input": {"invokeModel": {"body": "%"}}}), "input.invokeModel.body"),
             (json!({"input": {"invokeModel": {"body": STANDARD.encode("{}")}}}), "input.invokeModel.body"),
         ] {
-            assert_eq!(read(wrong.to_string().as_bytes(), "m").unwrap_err().path, path, "{wrong}");
+            assert_eq!(parse_request(wrong.to_string().as_bytes(), "m").unwrap_err().path, path, "{wrong}");
         }
     }
 }

@@ -7,42 +7,46 @@ use crate::{
     api_format::{ApiFormat, bedrock},
     chat::{
         clients::anthropic_messages,
-        event::{Piece, Taker},
-        request::{Asked, Refusal, body},
-        response_context::Answering,
-        response_writer::Teller,
+        event::{EventSink, ResponseEvent},
+        request::{ChatRequest, RequestError, parse_body},
+        response_context::ResponseContext,
+        response_writer::ResponseWriter,
     },
-    stream::{aws_event_stream::encode, sse},
+    stream::{aws_event_stream::encode_frame, sse},
     translation::errors,
     usage::Usage,
 };
 
 /// Reads a request as its vendor has it. Of the many shapes that there are only Claude's says the same to all.
-pub fn read(json: &[u8], model: &str, stream: bool) -> Result<Asked, Refusal> {
-    if body(json)?.get("anthropic_version").and_then(Value::as_str).is_none() {
+pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatRequest, RequestError> {
+    if parse_body(json)?.get("anthropic_version").and_then(Value::as_str).is_none() {
         let message =
             "only bodies of Claude's models (`anthropic_version`) can be said to others: send a Converse request";
-        return Err(Refusal::new("$", message));
+        return Err(RequestError::new("$", message));
     }
-    let mut asked = anthropic_messages::read(json)?;
+    let mut asked = anthropic_messages::parse_request(json)?;
     asked.fields.shift_remove("anthropic_version");
-    Ok(Asked { model: model.to_owned(), stream, ..asked })
+    Ok(ChatRequest { model: model.to_owned(), stream, ..asked })
 }
 
 /// Each event of a streamed message as a frame.
 #[derive(Debug)]
-pub struct Stream {
-    inner: anthropic_messages::Stream,
+pub struct StreamWriter {
+    message_writer: anthropic_messages::StreamWriter,
     usage: Usage,
-    out: Vec<u8>,
+    output: Vec<u8>,
 }
 
-impl Stream {
-    pub fn new(answering: Answering) -> Self {
-        Self { inner: anthropic_messages::Stream::new(answering), usage: Usage::default(), out: Vec::new() }
+impl StreamWriter {
+    pub fn new(answering: ResponseContext) -> Self {
+        Self {
+            message_writer: anthropic_messages::StreamWriter::new(answering),
+            usage: Usage::default(),
+            output: Vec::new(),
+        }
     }
 
-    fn frame(&mut self, data: &[u8]) {
+    fn write_frame(&mut self, data: &[u8]) {
         let Ok(mut event) = serde_json::from_slice::<Value>(data) else { return };
         if event["type"] == "message_stop" {
             // Bedrock's own count, which its clients read.
@@ -53,36 +57,36 @@ impl Stream {
                 "cacheWriteInputTokenCount": cache_write_5m.saturating_add(cache_write_1h)});
         }
         let payload = json!({"bytes": STANDARD.encode(event.to_string())}).to_string();
-        self.out.extend_from_slice(&encode("event", "chunk", payload.as_bytes()));
+        self.output.extend_from_slice(&encode_frame("event", "chunk", payload.as_bytes()));
     }
 }
 
-impl Taker for Stream {
-    fn take(&mut self, piece: Piece<'_>) {
+impl EventSink for StreamWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
         match piece {
-            Piece::Failed { kind, message, code } => {
-                let told = self.told();
-                let failure = errors::on_the_way(ApiFormat::Bedrock, kind, message, code);
-                self.out = [told, bedrock::error_event(&failure)].concat();
+            ResponseEvent::Failed { kind, message, code } => {
+                let told = self.take_output();
+                let failure = errors::stream_failure(ApiFormat::Bedrock, kind, message, code);
+                self.output = [told, bedrock::error_event(&failure)].concat();
             }
             piece => {
-                if let Piece::Usage(usage) = piece {
+                if let ResponseEvent::Usage(usage) = piece {
                     self.usage = usage;
                 }
-                self.inner.take(piece);
+                self.message_writer.push_event(piece);
             }
         }
     }
 }
 
-impl Teller for Stream {
-    fn told(&mut self) -> Vec<u8> {
-        let events = self.inner.told();
-        for event in sse::split(&events) {
-            if let Some(data) = sse::data(event) {
-                self.frame(&data);
+impl ResponseWriter for StreamWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        let events = self.message_writer.take_output();
+        for event in sse::split_events(&events) {
+            if let Some(data) = sse::event_data(event) {
+                self.write_frame(&data);
             }
         }
-        std::mem::take(&mut self.out)
+        std::mem::take(&mut self.output)
     }
 }

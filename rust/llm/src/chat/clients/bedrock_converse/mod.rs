@@ -8,7 +8,7 @@ pub(crate) mod signature_blocks;
 mod stream;
 mod usage;
 
-pub use crate::chat::clients::bedrock_converse::response::Whole;
-pub use request::read;
-pub use stream::Stream;
-pub use usage::usage;
+pub use crate::chat::clients::bedrock_converse::response::ResponseBuilder;
+pub use request::parse_request;
+pub use stream::StreamWriter;
+pub use usage::encode_usage;

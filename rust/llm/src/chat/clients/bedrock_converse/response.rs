@@ -4,162 +4,170 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use super::usage;
+use super::encode_usage;
 use crate::chat::clients::bedrock_converse::signature_blocks;
 use crate::{
     chat::{
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,
         request::Fields,
-        response_context::Answering,
-        response_writer::Teller,
+        response_context::ResponseContext,
+        response_writer::ResponseWriter,
     },
-    citations::{self, Cited, Cites},
+    citations::{self, Citation, CitationSet},
     usage::Usage,
 };
 
 /// Beside a text until all of it is said.
-const CITATIONS: &str = "citations";
+const CITATIONS_KEY: &str = "citations";
 
 /// Where a block of text is from, if it is that and this dialect can say it.
-pub(crate) fn citations(place: Place, name: &str, json: &str) -> Option<Vec<Value>> {
-    let list = (place == Place::Block && name == CITATIONS).then(|| serde_json::from_str(json).ok()).flatten()?;
+pub(crate) fn parse_citations(place: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
+    let list =
+        (place == FieldScope::Block && name == CITATIONS_KEY).then(|| serde_json::from_str(json).ok()).flatten()?;
     citations::to_converse(&list)
 }
 
 #[derive(Debug)]
-pub struct Whole {
-    answering: Answering,
-    blocks: Vec<Value>,
+pub struct ResponseBuilder {
+    context: ResponseContext,
+    content_blocks: Vec<Value>,
     /// What is said next is a block of its own.
-    is_apart: bool,
+    should_start_block: bool,
     /// Which block each call is, and its arguments so far.
-    calls: Vec<(usize, String)>,
+    tool_calls: Vec<(usize, String)>,
     /// Which stretches of all texts are from where.
-    cited: Vec<(Range<usize>, Value)>,
+    cited_ranges: Vec<(Range<usize>, Value)>,
     usage: Usage,
-    finish: String,
+    finish_reason: String,
 }
 
-impl Whole {
-    pub fn new(answering: Answering) -> Self {
+impl ResponseBuilder {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            answering,
-            blocks: Vec::new(),
-            is_apart: false,
-            calls: Vec::new(),
-            cited: Vec::new(),
+            context,
+            content_blocks: Vec::new(),
+            should_start_block: false,
+            tool_calls: Vec::new(),
+            cited_ranges: Vec::new(),
             usage: Usage::default(),
-            finish: String::new(),
+            finish_reason: String::new(),
         }
     }
 
-    fn say(&mut self, text: &str) {
-        let is_apart = std::mem::take(&mut self.is_apart);
-        let last = self.blocks.last_mut().filter(|_| !is_apart);
+    fn append_text(&mut self, text: &str) {
+        let is_apart = std::mem::take(&mut self.should_start_block);
+        let last = self.content_blocks.last_mut().filter(|_| !is_apart);
         if let Some(Value::String(so_far)) = last.and_then(|last| last.get_mut("text")) {
             return so_far.push_str(text);
         }
-        self.blocks.push(json!({"text": text}));
+        self.content_blocks.push(json!({"text": text}));
     }
 
     /// Where the text is from that is said, or is about to be.
-    fn cite(&mut self, citations: Vec<Value>) {
-        if self.is_apart || self.blocks.last().is_none_or(|last| last.get("text").is_none()) {
-            self.say("");
+    fn attach_citations(&mut self, citations: Vec<Value>) {
+        if self.should_start_block || self.content_blocks.last().is_none_or(|last| last.get("text").is_none()) {
+            self.append_text("");
         }
-        if let Some(last) = self.blocks.last_mut() {
-            match &mut last[CITATIONS] {
+        if let Some(last) = self.content_blocks.last_mut() {
+            match &mut last[CITATIONS_KEY] {
                 Value::Array(told) => told.extend(citations),
                 none => *none = citations.into(),
             }
         }
     }
 
-    fn cites(&mut self, cites: &Cites<'_>) {
-        let before = self.cited.len();
-        let told = |one: &Cited| Some((one.claim.clone(), one.to_converse(&self.answering.documents)?));
-        self.cited.extend(cites.cited.iter().filter_map(told));
-        self.answering.lose_of(cites, self.cited.len() - before == cites.cited.len());
+    fn add_citations(&mut self, cites: &CitationSet<'_>) {
+        let before = self.cited_ranges.len();
+        let told = |one: &Citation| Some((one.claim_range.clone(), one.to_converse(&self.context.document_names)?));
+        self.cited_ranges.extend(cites.citations.iter().filter_map(told));
+        self.context.record_dropped_citations(cites, self.cited_ranges.len() - before == cites.citations.len());
     }
 
     /// The thought that is not signed yet.
-    fn thought(&mut self) -> &mut Value {
+    fn unsigned_reasoning(&mut self) -> &mut Value {
         let is_open = |last: &Value| {
             let thought = &last["reasoningContent"]["reasoningText"];
             thought.is_object() && thought.get("signature").is_none()
         };
-        if !self.blocks.last().is_some_and(is_open) {
-            self.blocks.push(json!({"reasoningContent": {"reasoningText": {"text": ""}}}));
+        if !self.content_blocks.last().is_some_and(is_open) {
+            self.content_blocks.push(json!({"reasoningContent": {"reasoningText": {"text": ""}}}));
         }
-        let last = self.blocks.len() - 1;
-        &mut self.blocks[last]["reasoningContent"]["reasoningText"]
+        let last = self.content_blocks.len() - 1;
+        &mut self.content_blocks[last]["reasoningContent"]["reasoningText"]
     }
 }
 
-impl Taker for Whole {
-    fn take(&mut self, piece: Piece<'_>) {
+impl EventSink for ResponseBuilder {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
         match piece {
-            Piece::TextBlock => self.is_apart = true,
-            Piece::Text("")
-            | Piece::Refusal("")
-            | Piece::Thinking("")
-            | Piece::Start { .. }
-            | Piece::Failed { .. }
-            | Piece::End => (),
-            Piece::Text(text) | Piece::Refusal(text) => self.say(text),
-            Piece::Thinking(text) => {
-                if let Value::String(so_far) = &mut self.thought()["text"] {
+            ResponseEvent::TextBlockStart => self.should_start_block = true,
+            ResponseEvent::Text("")
+            | ResponseEvent::Refusal("")
+            | ResponseEvent::Thinking("")
+            | ResponseEvent::Start { .. }
+            | ResponseEvent::Failed { .. }
+            | ResponseEvent::End => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.append_text(text),
+            ResponseEvent::Thinking(text) => {
+                if let Value::String(so_far) = &mut self.unsigned_reasoning()["text"] {
                     so_far.push_str(text);
                 }
             }
-            Piece::Signature(signature) => self.thought()["signature"] = signature.into(),
-            Piece::Redacted(data) => self.blocks.push(json!({"reasoningContent": {"redactedContent": data}})),
-            Piece::Seal(signature) => self.blocks.push(signature_blocks::of_text(signature)),
-            Piece::Image { mime, data } => {
+            ResponseEvent::ThinkingSignature(signature) => self.unsigned_reasoning()["signature"] = signature.into(),
+            ResponseEvent::RedactedThinking(data) => {
+                self.content_blocks.push(json!({"reasoningContent": {"redactedContent": data}}))
+            }
+            ResponseEvent::TextSignature(signature) => {
+                self.content_blocks.push(signature_blocks::encode_text_signature(signature))
+            }
+            ResponseEvent::Image { mime, data } => {
                 let format = mime.trim_start_matches("image/");
-                self.blocks.push(json!({"image": {"format": format, "source": {"bytes": data}}}));
+                self.content_blocks.push(json!({"image": {"format": format, "source": {"bytes": data}}}));
             }
-            Piece::Aside { place, name, json } => match citations(place, name, json) {
-                Some(citations) => self.cite(citations),
-                None => self.answering.lose(name),
+            ResponseEvent::ExtraField { scope: place, name, json } => match parse_citations(place, name, json) {
+                Some(citations) => self.attach_citations(citations),
+                None => self.context.record_dropped(name),
             },
-            Piece::Cites(cites) => self.cites(&cites),
-            Piece::Native { kind: name, .. } => self.answering.lose(name),
-            Piece::Call { id, name, signature } => {
-                self.blocks.extend(signature.map(signature_blocks::of_call));
-                self.calls.push((self.blocks.len(), String::new()));
-                self.blocks.push(json!({"toolUse": {"toolUseId": id, "name": name, "input": {}}}));
+            ResponseEvent::Citations(cites) => self.add_citations(&cites),
+            ResponseEvent::NativeBlock { kind: name, .. } => self.context.record_dropped(name),
+            ResponseEvent::ToolCall { id, name, signature } => {
+                self.content_blocks.extend(signature.map(signature_blocks::encode_call_signature));
+                self.tool_calls.push((self.content_blocks.len(), String::new()));
+                self.content_blocks.push(json!({"toolUse": {"toolUseId": id, "name": name, "input": {}}}));
             }
-            Piece::Arguments { call, json } => {
-                if let Some((_, arguments)) = self.calls.get_mut(call) {
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let Some((_, arguments)) = self.tool_calls.get_mut(call) {
                     arguments.push_str(json);
                 }
             }
-            Piece::Usage(usage) => self.usage = usage,
-            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
+            ResponseEvent::Usage(usage) => self.usage = usage,
+            ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
         }
     }
 }
 
-impl Teller for Whole {
-    fn told(&mut self) -> Vec<u8> {
-        for (block, arguments) in std::mem::take(&mut self.calls) {
+impl ResponseWriter for ResponseBuilder {
+    fn take_output(&mut self) -> Vec<u8> {
+        for (block, arguments) in std::mem::take(&mut self.tool_calls) {
             // What is no object was cut by the provider's limit.
             let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
-            self.blocks[block]["toolUse"]["input"] = input.into();
+            self.content_blocks[block]["toolUse"]["input"] = input.into();
         }
-        if !self.cited.is_empty() {
-            self.blocks = citations::cut(std::mem::take(&mut self.blocks), std::mem::take(&mut self.cited));
+        if !self.cited_ranges.is_empty() {
+            self.content_blocks = citations::split_cited_blocks(
+                std::mem::take(&mut self.content_blocks),
+                std::mem::take(&mut self.cited_ranges),
+            );
         }
-        for block in &mut self.blocks {
-            if let Some(citations) = block.as_object_mut().and_then(|block| block.shift_remove(CITATIONS)) {
+        for block in &mut self.content_blocks {
+            if let Some(citations) = block.as_object_mut().and_then(|block| block.shift_remove(CITATIONS_KEY)) {
                 *block = json!({"citationsContent": {"content": [block.take()], "citations": citations}});
             }
         }
-        let message = json!({"role": "assistant", "content": std::mem::take(&mut self.blocks)});
-        let told = json!({"output": {"message": message}, "stopReason": finish_reason::to_bedrock(&self.finish),
-            "usage": usage(&self.usage)});
+        let message = json!({"role": "assistant", "content": std::mem::take(&mut self.content_blocks)});
+        let told = json!({"output": {"message": message}, "stopReason": finish_reason::to_bedrock(&self.finish_reason),
+            "usage": encode_usage(&self.usage)});
         told.to_string().into_bytes()
     }
 }

@@ -6,39 +6,39 @@ use serde_json::{Value, json};
 use crate::chat::request::Part;
 
 /// Of the call behind it.
-const CALL: &str = "thought_signature:call:";
+const CALL_SIGNATURE_PREFIX: &str = "thought_signature:call:";
 /// Of the text before it.
-const TEXT: &str = "thought_signature:text:";
+const TEXT_SIGNATURE_PREFIX: &str = "thought_signature:text:";
 
-pub fn of_call(signature: &str) -> Value {
-    block(CALL, signature)
+pub fn encode_call_signature(signature: &str) -> Value {
+    encode_signature_block(CALL_SIGNATURE_PREFIX, signature)
 }
 
-pub fn of_text(signature: &str) -> Value {
-    block(TEXT, signature)
+pub fn encode_text_signature(signature: &str) -> Value {
+    encode_signature_block(TEXT_SIGNATURE_PREFIX, signature)
 }
 
-fn block(of: &str, signature: &str) -> Value {
+fn encode_signature_block(of: &str, signature: &str) -> Value {
     json!({"reasoningContent": {"redactedContent": STANDARD.encode(format!("{of}{signature}"))}})
 }
 
 /// Puts those that came back in the place where they were.
-pub fn opened(parts: Vec<Part>) -> Vec<Part> {
+pub fn restore_signatures(parts: Vec<Part>) -> Vec<Part> {
     let mut of_call = None;
     let mut opened = Vec::with_capacity(parts.len());
     for mut part in parts {
-        if let Part::Redacted { data } = &part
+        if let Part::RedactedThinking { data } = &part
             && let Some(text) = STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok())
         {
-            if let Some(signature) = text.strip_prefix(CALL) {
+            if let Some(signature) = text.strip_prefix(CALL_SIGNATURE_PREFIX) {
                 of_call = Some(signature.to_owned());
                 continue;
             }
-            if let Some(signature) = text.strip_prefix(TEXT) {
-                part = Part::Seal(signature.to_owned());
+            if let Some(signature) = text.strip_prefix(TEXT_SIGNATURE_PREFIX) {
+                part = Part::Signature(signature.to_owned());
             }
         }
-        if let Part::Call(call) = &mut part {
+        if let Part::ToolCall(call) = &mut part {
             call.signature = of_call.take();
         }
         opened.push(part);

@@ -2,203 +2,209 @@
 
 use serde_json::{Value, json};
 
-use super::usage;
-use crate::chat::clients::bedrock_converse::{response::citations, signature_blocks};
+use super::encode_usage;
+use crate::chat::clients::bedrock_converse::{response::parse_citations, signature_blocks};
 use crate::{
     api_format::{ApiFormat, bedrock},
     chat::{
-        event::{Piece, Taker},
+        event::{EventSink, ResponseEvent},
         finish_reason,
-        response_context::Answering,
-        response_writer::Teller,
+        response_context::ResponseContext,
+        response_writer::ResponseWriter,
     },
-    citations::{Cited, Cites},
-    stream::aws_event_stream::encode,
+    citations::{Citation, CitationSet},
+    stream::aws_event_stream::encode_frame,
     translation::errors,
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Stream {
-    answering: Answering,
-    out: Vec<u8>,
-    is_begun: bool,
-    blocks: usize,
-    open: Option<Kind>,
+pub struct StreamWriter {
+    context: ResponseContext,
+    output: Vec<u8>,
+    has_started: bool,
+    block_count: usize,
+    open_block: Option<BlockKind>,
     /// What is said next is a block of its own.
-    is_apart: bool,
+    should_start_block: bool,
     /// Where the block is from that is open, as it was told after its words: it ends before more of them.
-    cited: Vec<Value>,
+    block_citations: Vec<Value>,
     /// Which block each call is.
-    calls: Vec<usize>,
+    tool_call_blocks: Vec<usize>,
     usage: Usage,
-    finish: String,
-    over: bool,
+    finish_reason: String,
+    is_finished: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum BlockKind {
     Text,
     Thinking,
-    Call,
+    ToolCall,
 }
 
-impl Stream {
-    pub fn new(answering: Answering) -> Self {
+impl StreamWriter {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            answering,
-            out: Vec::new(),
-            is_begun: false,
-            blocks: 0,
-            open: None,
-            is_apart: false,
-            cited: Vec::new(),
-            calls: Vec::new(),
+            context,
+            output: Vec::new(),
+            has_started: false,
+            block_count: 0,
+            open_block: None,
+            should_start_block: false,
+            block_citations: Vec::new(),
+            tool_call_blocks: Vec::new(),
             usage: Usage::default(),
-            finish: String::new(),
-            over: false,
+            finish_reason: String::new(),
+            is_finished: false,
         }
     }
 
-    fn frame(&mut self, name: &str, payload: &Value) {
-        self.out.extend_from_slice(&encode("event", name, payload.to_string().as_bytes()));
+    fn write_frame(&mut self, name: &str, payload: &Value) {
+        self.output.extend_from_slice(&encode_frame("event", name, payload.to_string().as_bytes()));
     }
 
-    fn begin(&mut self) {
-        if !std::mem::replace(&mut self.is_begun, true) {
-            self.frame("messageStart", &json!({"role": "assistant"}));
+    fn write_message_start(&mut self) {
+        if !std::mem::replace(&mut self.has_started, true) {
+            self.write_frame("messageStart", &json!({"role": "assistant"}));
         }
     }
 
     /// The block of this kind that is open, or a new one.
-    fn open(&mut self, kind: Kind) -> usize {
-        let is_apart = kind == Kind::Text && std::mem::take(&mut self.is_apart);
-        if self.open != Some(kind) || kind == Kind::Call || is_apart {
-            self.begin();
-            self.close();
-            self.open = Some(kind);
-            self.blocks += 1;
+    fn ensure_block_open(&mut self, kind: BlockKind) -> usize {
+        let is_apart = kind == BlockKind::Text && std::mem::take(&mut self.should_start_block);
+        if self.open_block != Some(kind) || kind == BlockKind::ToolCall || is_apart {
+            self.write_message_start();
+            self.close_block();
+            self.open_block = Some(kind);
+            self.block_count += 1;
         }
-        self.blocks - 1
+        self.block_count - 1
     }
 
-    fn close(&mut self) {
-        self.cited.clear();
-        if self.open.take().is_some() {
-            let index = self.blocks - 1;
-            self.frame("contentBlockStop", &json!({"contentBlockIndex": index}));
+    fn close_block(&mut self) {
+        self.block_citations.clear();
+        if self.open_block.take().is_some() {
+            let index = self.block_count - 1;
+            self.write_frame("contentBlockStop", &json!({"contentBlockIndex": index}));
         }
     }
 
-    fn delta(&mut self, index: usize, delta: &Value) {
-        self.frame("contentBlockDelta", &json!({"contentBlockIndex": index, "delta": delta}));
+    fn write_delta(&mut self, index: usize, delta: &Value) {
+        self.write_frame("contentBlockDelta", &json!({"contentBlockIndex": index, "delta": delta}));
     }
 
-    fn say(&mut self, kind: Kind, delta: &Value) {
-        let index = self.open(kind);
-        self.delta(index, delta);
+    fn write_block_delta(&mut self, kind: BlockKind, delta: &Value) {
+        let index = self.ensure_block_open(kind);
+        self.write_delta(index, delta);
     }
 
     /// What was said already stays in its block, which all that it is from is told with.
-    fn cites(&mut self, cites: &Cites<'_>) {
-        let is_open = self.open == Some(Kind::Text) && !self.is_apart;
-        let told = |one: &Cited| one.to_converse(&self.answering.documents).filter(|_| is_open);
-        let sources: Vec<_> = cites.cited.iter().filter_map(told).collect();
-        self.answering.lose_of(cites, sources.len() == cites.cited.len());
+    fn write_citations(&mut self, cites: &CitationSet<'_>) {
+        let is_open = self.open_block == Some(BlockKind::Text) && !self.should_start_block;
+        let told = |one: &Citation| one.to_converse(&self.context.document_names).filter(|_| is_open);
+        let sources: Vec<_> = cites.citations.iter().filter_map(told).collect();
+        self.context.record_dropped_citations(cites, sources.len() == cites.citations.len());
         for source in sources {
-            if !self.cited.contains(&source) {
-                self.say(Kind::Text, &json!({"citation": source}));
-                self.cited.push(source);
+            if !self.block_citations.contains(&source) {
+                self.write_block_delta(BlockKind::Text, &json!({"citation": source}));
+                self.block_citations.push(source);
             }
         }
     }
 
     /// A block of its own that nobody may read.
-    fn redact(&mut self, delta: &Value) {
-        self.close();
-        self.say(Kind::Thinking, delta);
-        self.close();
+    fn write_redacted_block(&mut self, delta: &Value) {
+        self.close_block();
+        self.write_block_delta(BlockKind::Thinking, delta);
+        self.close_block();
     }
 
-    fn call(&mut self, id: &str, name: &str) {
-        let index = self.open(Kind::Call);
+    fn write_tool_call_start(&mut self, id: &str, name: &str) {
+        let index = self.ensure_block_open(BlockKind::ToolCall);
         let start = json!({"toolUse": {"toolUseId": id, "name": name}});
-        self.frame("contentBlockStart", &json!({"contentBlockIndex": index, "start": start}));
-        self.calls.push(index);
+        self.write_frame("contentBlockStart", &json!({"contentBlockIndex": index, "start": start}));
+        self.tool_call_blocks.push(index);
     }
 
-    fn end(&mut self) {
-        self.begin();
-        self.close();
-        self.over = true;
-        let reason = finish_reason::to_bedrock(&self.finish);
-        self.frame("messageStop", &json!({"stopReason": reason}));
-        let usage = usage(&self.usage);
-        self.frame("metadata", &json!({"usage": usage}));
+    fn write_end(&mut self) {
+        self.write_message_start();
+        self.close_block();
+        self.is_finished = true;
+        let reason = finish_reason::to_bedrock(&self.finish_reason);
+        self.write_frame("messageStop", &json!({"stopReason": reason}));
+        let usage = encode_usage(&self.usage);
+        self.write_frame("metadata", &json!({"usage": usage}));
     }
 }
 
-impl Taker for Stream {
-    fn take(&mut self, piece: Piece<'_>) {
-        if self.over {
+impl EventSink for StreamWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        if self.is_finished {
             return;
         }
         match piece {
-            Piece::Start { .. } => self.begin(),
-            Piece::TextBlock => self.is_apart = true,
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
-            Piece::Text(text) | Piece::Refusal(text) => {
-                self.is_apart |= !self.cited.is_empty();
-                self.say(Kind::Text, &json!({"text": text}));
+            ResponseEvent::Start { .. } => self.write_message_start(),
+            ResponseEvent::TextBlockStart => self.should_start_block = true,
+            ResponseEvent::Text("") | ResponseEvent::Refusal("") | ResponseEvent::Thinking("") => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => {
+                self.should_start_block |= !self.block_citations.is_empty();
+                self.write_block_delta(BlockKind::Text, &json!({"text": text}));
             }
-            Piece::Thinking(text) => self.say(Kind::Thinking, &json!({"reasoningContent": {"text": text}})),
-            Piece::Signature(text) => {
-                if self.open != Some(Kind::Thinking) {
+            ResponseEvent::Thinking(text) => {
+                self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"text": text}}))
+            }
+            ResponseEvent::ThinkingSignature(text) => {
+                if self.open_block != Some(BlockKind::Thinking) {
                     // Clients of Amazon's send no signature back without words.
-                    self.say(Kind::Thinking, &json!({"reasoningContent": {"text": ""}}));
+                    self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"text": ""}}));
                 }
-                self.say(Kind::Thinking, &json!({"reasoningContent": {"signature": text}}));
-                self.close();
+                self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"signature": text}}));
+                self.close_block();
             }
-            Piece::Redacted(data) => self.redact(&json!({"reasoningContent": {"redactedContent": data}})),
-            Piece::Seal(signature) => self.redact(&signature_blocks::of_text(signature)),
+            ResponseEvent::RedactedThinking(data) => {
+                self.write_redacted_block(&json!({"reasoningContent": {"redactedContent": data}}))
+            }
+            ResponseEvent::TextSignature(signature) => {
+                self.write_redacted_block(&signature_blocks::encode_text_signature(signature))
+            }
             // A frame has no place for a comment.
-            Piece::Image { .. } => self.answering.lose("image"),
-            Piece::Aside { place, name, json } => match citations(place, name, json) {
+            ResponseEvent::Image { .. } => self.context.record_dropped("image"),
+            ResponseEvent::ExtraField { scope: place, name, json } => match parse_citations(place, name, json) {
                 Some(citations) => {
                     for citation in citations {
-                        self.say(Kind::Text, &json!({"citation": citation}));
+                        self.write_block_delta(BlockKind::Text, &json!({"citation": citation}));
                     }
                 }
-                None => self.answering.lose(name),
+                None => self.context.record_dropped(name),
             },
-            Piece::Cites(cites) => self.cites(&cites),
-            Piece::Native { kind: name, .. } => self.answering.lose(name),
-            Piece::Call { id, name, signature } => {
+            ResponseEvent::Citations(cites) => self.write_citations(&cites),
+            ResponseEvent::NativeBlock { kind: name, .. } => self.context.record_dropped(name),
+            ResponseEvent::ToolCall { id, name, signature } => {
                 if let Some(signature) = signature {
-                    self.redact(&signature_blocks::of_call(signature));
+                    self.write_redacted_block(&signature_blocks::encode_call_signature(signature));
                 }
-                self.call(id, name);
+                self.write_tool_call_start(id, name);
             }
-            Piece::Arguments { call, json } => {
-                if let (Some(block), false) = (self.calls.get(call), json.is_empty()) {
-                    self.delta(*block, &json!({"toolUse": {"input": json}}));
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let (Some(block), false) = (self.tool_call_blocks.get(call), json.is_empty()) {
+                    self.write_delta(*block, &json!({"toolUse": {"input": json}}));
                 }
             }
-            Piece::Usage(usage) => self.usage = usage,
-            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
-            Piece::Failed { kind, message, code } => {
-                self.over = true;
-                let failure = errors::on_the_way(ApiFormat::Bedrock, kind, message, code);
-                self.out.extend_from_slice(&bedrock::error_event(&failure));
+            ResponseEvent::Usage(usage) => self.usage = usage,
+            ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
+            ResponseEvent::Failed { kind, message, code } => {
+                self.is_finished = true;
+                let failure = errors::stream_failure(ApiFormat::Bedrock, kind, message, code);
+                self.output.extend_from_slice(&bedrock::error_event(&failure));
             }
-            Piece::End => self.end(),
+            ResponseEvent::End => self.write_end(),
         }
     }
 }
 
-impl Teller for Stream {
-    fn told(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+impl ResponseWriter for StreamWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
     }
 }

@@ -7,6 +7,6 @@ mod schema;
 mod stream;
 pub mod texts;
 
-pub use crate::chat::clients::gemini::response::Whole;
-pub use request::{read, read_counted, shows_thoughts};
-pub use stream::Stream;
+pub use crate::chat::clients::gemini::response::ResponseBuilder;
+pub use request::{parse_count_request, parse_request, should_show_thinking};
+pub use stream::StreamWriter;

@@ -3,54 +3,54 @@
 use serde_json::{Value, json};
 
 use crate::{
-    chat::{finish_reason, request::Fields, response_context::Answering},
+    chat::{finish_reason, request::Fields, response_context::ResponseContext},
     usage::Usage,
 };
 
 /// With this begins what stands for thoughts that nobody may read: they come back where signatures do.
-pub const REDACTED: &str = "redacted_thinking:";
+pub const REDACTED_PREFIX: &str = "redacted_thinking:";
 
-pub fn text(text: &str) -> Value {
+pub fn text_part(text: &str) -> Value {
     json!({"text": text})
 }
 
-pub fn thought(text: &str) -> Value {
+pub fn thought_part(text: &str) -> Value {
     json!({"text": text, "thought": true})
 }
 
-pub fn signature(signature: &str) -> Value {
+pub fn thought_signature_part(signature: &str) -> Value {
     json!({"text": "", "thought": true, "thoughtSignature": signature})
 }
 
-pub fn redacted(data: &str) -> Value {
-    signature(&format!("{REDACTED}{data}"))
+pub fn redacted_part(data: &str) -> Value {
+    thought_signature_part(&format!("{REDACTED_PREFIX}{data}"))
 }
 
 /// Seals the text before it.
-pub fn seal(signature: &str) -> Value {
+pub fn text_signature_part(signature: &str) -> Value {
     json!({"text": "", "thoughtSignature": signature})
 }
 
-pub fn image(mime: &str, data: &str) -> Value {
+pub fn image_part(mime: &str, data: &str) -> Value {
     json!({"inlineData": {"mimeType": mime, "data": data}})
 }
 
 /// A call of a tool, whose arguments come as JSON in pieces and are told at once.
 #[derive(Debug, Default)]
-pub struct Calling {
+pub struct PendingToolCall {
     pub id: String,
     pub name: String,
     pub arguments: String,
     pub signature: Option<String>,
 }
 
-impl Calling {
+impl PendingToolCall {
     pub fn new(id: &str, name: &str, signature: Option<&str>) -> Self {
         let signature = signature.map(ToOwned::to_owned);
         Self { id: id.to_owned(), name: name.to_owned(), arguments: String::new(), signature }
     }
 
-    pub fn told(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         // What is no object was cut by the provider's limit.
         let args = serde_json::from_str::<Fields>(&self.arguments).unwrap_or_default();
         let mut part = json!({"functionCall": {"id": self.id, "name": self.name, "args": args}});
@@ -62,32 +62,32 @@ impl Calling {
 }
 
 /// An answer, or a chunk of one, with these parts.
-pub struct Said<'a> {
+pub struct GenerateContentResponse<'a> {
     pub parts: Vec<Value>,
-    pub finish: Option<&'a str>,
+    pub finish_reason: Option<&'a str>,
     pub usage: Option<&'a Usage>,
 }
 
-impl Said<'_> {
-    pub fn told(self, answering: &Answering, id: &str, model: &str) -> Value {
+impl GenerateContentResponse<'_> {
+    pub fn into_json(self, answering: &ResponseContext, id: &str, model: &str) -> Value {
         let mut candidate = json!({"content": {"parts": self.parts, "role": "model"}});
-        if let Some(reason) = self.finish {
+        if let Some(reason) = self.finish_reason {
             candidate["finishReason"] = finish_reason::to_gemini(reason).into();
         }
         candidate["index"] = 0.into();
         let mut told = json!({"candidates": [candidate]});
         if let Some(cost) = self.usage {
-            told["usageMetadata"] = usage(cost);
+            told["usageMetadata"] = encode_usage(cost);
         }
         let model = if model.is_empty() { &answering.model } else { model };
         told["modelVersion"] = model.into();
-        told["responseId"] = if id.is_empty() { answering.name().into() } else { id.into() };
+        told["responseId"] = if id.is_empty() { answering.generate_id().into() } else { id.into() };
         told
     }
 }
 
 /// What was cached is part of the prompt; thoughts are not part of the candidates.
-fn usage(of: &Usage) -> Value {
+fn encode_usage(of: &Usage) -> Value {
     let mut usage = json!({"promptTokenCount": of.total_in()});
     if of.total_cache_read() > 0 {
         usage["cachedContentTokenCount"] = of.total_cache_read().into();

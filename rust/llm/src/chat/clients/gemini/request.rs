@@ -2,14 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::{parts::REDACTED, schema};
+use super::{parts::REDACTED_PREFIX, schema};
 use crate::{
-    chat::request::{Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, object},
-    translation::dropped::Lost,
+    chat::request::{
+        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
+        into_object, parse_body,
+    },
+    translation::dropped::DroppedParams,
 };
 
 /// Parameters of `generationConfig` and their names among those of chat completions.
-const GENERATION: &[(&str, &str)] = &[
+const GENERATION_PARAM_NAMES: &[(&str, &str)] = &[
     ("temperature", "temperature"),
     ("topP", "top_p"),
     ("topK", "top_k"),
@@ -24,39 +27,39 @@ const GENERATION: &[(&str, &str)] = &[
 ];
 
 /// Fields beside the configuration that some providers know under another name.
-const OWN: &[(&str, &str)] =
+const TOP_LEVEL_PARAM_NAMES: &[(&str, &str)] =
     &[("safetySettings", "safety_settings"), ("cachedContent", "cached_content"), ("labels", "labels")];
 
-pub fn read(json: &[u8], model: &str, stream: bool) -> Result<Asked, Refusal> {
-    let mut fields = body(json)?;
-    let mut asked = Asked { model: model.to_owned(), stream, ..Asked::default() };
+pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatRequest, RequestError> {
+    let mut fields = parse_body(json)?;
+    let mut asked = ChatRequest { model: model.to_owned(), stream, ..ChatRequest::default() };
     // The path names it.
     fields.shift_remove("model");
-    if let Some(system) = take(&mut fields, "systemInstruction") {
-        let parts = Reading::default().parts(system, "systemInstruction", &mut asked.lost)?;
+    if let Some(system) = take_field(&mut fields, "systemInstruction") {
+        let parts = ContentParser::default().parse_parts(system, "systemInstruction", &mut asked.dropped_params)?;
         asked.messages.push(Message { role: Role::System, parts });
     }
-    let mut reading = Reading::default();
-    let contents = match take(&mut fields, "contents") {
+    let mut reading = ContentParser::default();
+    let contents = match take_field(&mut fields, "contents") {
         Some(one @ Value::Object(_)) => vec![one],
-        contents => array(contents, "contents")?,
+        contents => into_array(contents, "contents")?,
     };
     for (at, content) in contents.into_iter().enumerate() {
-        let message = reading.content(content, &format!("contents[{at}]"), &mut asked.lost)?;
+        let message = reading.parse_content(content, &format!("contents[{at}]"), &mut asked.dropped_params)?;
         asked.messages.push(message);
     }
-    for (at, tool) in array(take(&mut fields, "tools"), "tools")?.into_iter().enumerate() {
-        tools(object(tool, &format!("tools[{at}]"))?, at, &mut asked)?;
+    for (at, tool) in into_array(take_field(&mut fields, "tools"), "tools")?.into_iter().enumerate() {
+        parse_tool(into_object(tool, &format!("tools[{at}]"))?, at, &mut asked)?;
     }
     let mut out = Fields::new();
-    if let Some(config) = take(&mut fields, "toolConfig") {
-        choose(object(config, "toolConfig")?, &mut asked)?;
+    if let Some(config) = take_field(&mut fields, "toolConfig") {
+        parse_tool_config(into_object(config, "toolConfig")?, &mut asked)?;
     }
-    if let Some(config) = take(&mut fields, "generationConfig") {
-        generation(object(config, "generationConfig")?, &mut out, &mut asked.lost)?;
+    if let Some(config) = take_field(&mut fields, "generationConfig") {
+        parse_generation_config(into_object(config, "generationConfig")?, &mut out, &mut asked.dropped_params)?;
     }
-    for (key, name) in OWN {
-        if let Some(value) = take(&mut fields, key) {
+    for (key, name) in TOP_LEVEL_PARAM_NAMES {
+        if let Some(value) = take_field(&mut fields, key) {
             out.insert((*name).to_owned(), value);
         }
     }
@@ -67,146 +70,162 @@ pub fn read(json: &[u8], model: &str, stream: bool) -> Result<Asked, Refusal> {
 }
 
 /// What is to be counted: a request as it would be sent, or what of one there is to read.
-pub fn read_counted(json: &[u8], model: &str) -> Result<Asked, Refusal> {
-    match take(&mut body(json)?, "generateContentRequest") {
-        Some(request) => read(request.to_string().as_bytes(), model, false),
-        None => read(json, model, false),
+pub fn parse_count_request(json: &[u8], model: &str) -> Result<ChatRequest, RequestError> {
+    match take_field(&mut parse_body(json)?, "generateContentRequest") {
+        Some(request) => parse_request(request.to_string().as_bytes(), model, false),
+        None => parse_request(json, model, false),
     }
 }
 
 /// A field under its name in JSON, or under the one that it has in Google's definitions: both are taken.
-pub(crate) fn take(fields: &mut Fields, key: &str) -> Option<Value> {
-    let found = fields.shift_remove(key).or_else(|| fields.shift_remove(&snake(key)));
+pub(crate) fn take_field(fields: &mut Fields, key: &str) -> Option<Value> {
+    let found = fields.shift_remove(key).or_else(|| fields.shift_remove(&to_snake_case(key)));
     found.filter(|value| !value.is_null())
 }
 
-fn snake(key: &str) -> String {
+fn to_snake_case(key: &str) -> String {
     let spelt = |one: char| if one.is_ascii_uppercase() { vec!['_', one.to_ascii_lowercase()] } else { vec![one] };
     key.chars().flat_map(spelt).collect()
 }
 
-fn text(fields: &mut Fields, key: &str) -> Option<String> {
-    match take(fields, key)? {
+fn take_string(fields: &mut Fields, key: &str) -> Option<String> {
+    match take_field(fields, key)? {
         Value::String(text) => Some(text),
         _ => None,
     }
 }
 
-fn required(fields: &mut Fields, key: &str, path: &str) -> Result<String, Refusal> {
-    text(fields, key).ok_or_else(|| Refusal::new(format!("{path}.{key}"), "must be a string"))
+fn take_required_string(fields: &mut Fields, key: &str, path: &str) -> Result<String, RequestError> {
+    take_string(fields, key).ok_or_else(|| RequestError::new(format!("{path}.{key}"), "must be a string"))
 }
 
 /// What was read so far: calls have no ids here as a rule, and what a tool gave back is told by its name.
 #[derive(Default)]
-struct Reading {
+struct ContentParser {
     /// Id, name, and whether it was answered.
-    calls: Vec<(String, String, bool)>,
+    tool_calls: Vec<(String, String, bool)>,
 }
 
-impl Reading {
-    fn content(&mut self, content: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal> {
-        let mut fields = object(content, path)?;
-        let role = match text(&mut fields, "role").as_deref() {
+impl ContentParser {
+    fn parse_content(&mut self, content: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
+        let mut fields = into_object(content, path)?;
+        let role = match take_string(&mut fields, "role").as_deref() {
             None | Some("" | "user" | "function" | "tool") => Role::User,
             Some("model") => Role::Assistant,
             Some("system") => Role::System,
             Some(other) => {
                 let message = format!("`{other}` is not known here: it must be user or model");
-                return Err(Refusal::new(format!("{path}.role"), message));
+                return Err(RequestError::new(format!("{path}.role"), message));
             }
         };
-        let parts = self.parts(take(&mut fields, "parts").unwrap_or_default(), path, lost)?;
-        lost.rest("contents", &fields);
+        let parts = self.parse_parts(take_field(&mut fields, "parts").unwrap_or_default(), path, lost)?;
+        lost.add_remaining_fields("contents", &fields);
         Ok(Message { role, parts })
     }
 
-    fn parts(&mut self, content: Value, path: &str, lost: &mut Lost) -> Result<Vec<Part>, Refusal> {
+    fn parse_parts(&mut self, content: Value, path: &str, lost: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
         let items = match content {
             Value::String(text) => return Ok(vec![Part::text(text)]),
-            Value::Object(mut fields) => take(&mut fields, "parts"),
+            Value::Object(mut fields) => take_field(&mut fields, "parts"),
             other => Some(other),
         };
         let path = format!("{path}.parts");
         let items = match items {
             Some(one @ Value::Object(_)) => vec![one],
-            items => array(items, &path)?,
+            items => into_array(items, &path)?,
         };
         let mut parts: Vec<Part> = Vec::new();
         for (at, item) in items.into_iter().enumerate() {
-            let seal = seal(&item);
-            let part = self.part(item, &format!("{path}[{at}]"), lost)?;
+            let seal = text_signature(&item);
+            let part = self.parse_part(item, &format!("{path}[{at}]"), lost)?;
             // A signature may come without the text that it seals.
             let is_silent = matches!(&part, Part::Text { text, .. } if text.is_empty());
             if seal.is_none() || !is_silent {
-                join(&mut parts, part);
+                append_part(&mut parts, part);
             }
-            parts.extend(seal.map(Part::Seal));
+            parts.extend(seal.map(Part::Signature));
         }
         Ok(parts)
     }
 
-    fn part(&mut self, value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
-        let mut fields = object(value, path)?;
-        let is_thought = take(&mut fields, "thought") == Some(Value::Bool(true));
-        let signature = text(&mut fields, "thoughtSignature");
+    fn parse_part(&mut self, value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+        let mut fields = into_object(value, path)?;
+        let is_thought = take_field(&mut fields, "thought") == Some(Value::Bool(true));
+        let signature = take_string(&mut fields, "thoughtSignature");
         for key in ["videoMetadata", "mediaResolution"] {
-            if take(&mut fields, key).is_some() {
+            if take_field(&mut fields, key).is_some() {
                 lost.add(key);
             }
         }
-        let Some((kind, value)) = kind(&mut fields) else {
+        let Some((kind, value)) = take_part_data(&mut fields) else {
             // A signature may stand alone.
-            return Ok(thinking(String::new(), signature));
+            return Ok(build_thinking_part(String::new(), signature));
         };
         let inner = format!("{path}.{kind}");
         // A seal of a text was read already.
-        take(&mut fields, "thoughtSignature");
-        lost.rest("parts", &fields);
+        take_field(&mut fields, "thoughtSignature");
+        lost.add_remaining_fields("parts", &fields);
         match (kind, value) {
-            ("text", Value::String(text)) if is_thought => Ok(thinking(text, signature)),
+            ("text", Value::String(text)) if is_thought => Ok(build_thinking_part(text, signature)),
             ("text", Value::String(text)) => Ok(Part::text(text)),
             ("inlineData", value) => {
-                let mut data = object(value, &inner)?;
-                let mime = required(&mut data, "mimeType", &inner)?;
-                Ok(of_mime(Source::Data { data: required(&mut data, "data", &inner)?, mime }, &mut data, lost))
+                let mut data = into_object(value, &inner)?;
+                let mime = take_required_string(&mut data, "mimeType", &inner)?;
+                Ok(build_media_part(
+                    Source::Data { data: take_required_string(&mut data, "data", &inner)?, mime },
+                    &mut data,
+                    lost,
+                ))
             }
             ("fileData", value) => {
-                let mut data = object(value, &inner)?;
-                let mime = text(&mut data, "mimeType");
-                Ok(of_mime(Source::Url { url: required(&mut data, "fileUri", &inner)?, mime }, &mut data, lost))
+                let mut data = into_object(value, &inner)?;
+                let mime = take_string(&mut data, "mimeType");
+                Ok(build_media_part(
+                    Source::Url { url: take_required_string(&mut data, "fileUri", &inner)?, mime },
+                    &mut data,
+                    lost,
+                ))
             }
-            ("functionCall", value) => Ok(Part::Call(self.call((object(value, &inner)?, signature), &inner, lost)?)),
-            ("functionResponse", value) => self.response(object(value, &inner)?, &inner, lost),
-            (kind, _) => Err(Refusal::new(path, format!("this provider has nothing like `{kind}`"))),
+            ("functionCall", value) => {
+                Ok(Part::ToolCall(self.parse_function_call((into_object(value, &inner)?, signature), &inner, lost)?))
+            }
+            ("functionResponse", value) => self.parse_function_response(into_object(value, &inner)?, &inner, lost),
+            (kind, _) => Err(RequestError::new(path, format!("this provider has nothing like `{kind}`"))),
         }
     }
 
-    fn call(
+    fn parse_function_call(
         &mut self,
         (mut fields, signature): (Fields, Option<String>),
         path: &str,
-        lost: &mut Lost,
-    ) -> Result<Call, Refusal> {
-        let name = required(&mut fields, "name", path)?;
-        let id = text(&mut fields, "id").filter(|id| !id.is_empty());
-        let id = id.unwrap_or_else(|| format!("call_{}", self.calls.len()));
-        self.calls.push((id.clone(), name.clone(), false));
-        let arguments = take(&mut fields, "args").unwrap_or_else(|| json!({})).to_string();
-        lost.rest("functionCall", &fields);
-        Ok(Call { id, name, arguments, signature, cache: None })
+        lost: &mut DroppedParams,
+    ) -> Result<ToolCall, RequestError> {
+        let name = take_required_string(&mut fields, "name", path)?;
+        let id = take_string(&mut fields, "id").filter(|id| !id.is_empty());
+        let id = id.unwrap_or_else(|| format!("call_{}", self.tool_calls.len()));
+        self.tool_calls.push((id.clone(), name.clone(), false));
+        let arguments = take_field(&mut fields, "args").unwrap_or_else(|| json!({})).to_string();
+        lost.add_remaining_fields("functionCall", &fields);
+        Ok(ToolCall { id, name, arguments, signature, cache: None })
     }
 
-    fn response(&mut self, mut fields: Fields, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
-        let name = required(&mut fields, "name", path)?;
-        let id = text(&mut fields, "id").filter(|id| !id.is_empty());
+    fn parse_function_response(
+        &mut self,
+        mut fields: Fields,
+        path: &str,
+        lost: &mut DroppedParams,
+    ) -> Result<Part, RequestError> {
+        let name = take_required_string(&mut fields, "name", path)?;
+        let id = take_string(&mut fields, "id").filter(|id| !id.is_empty());
         let is_it = |(known, called, answered): &&mut (String, String, bool)| {
             id.as_ref().map_or(*called == name && !*answered, |id| id == known)
         };
-        let call = self.calls.iter_mut().find(is_it);
-        let call = call.ok_or_else(|| Refusal::new(path, format!("no call of `{name}` before it waits for it")))?;
+        let call = self.tool_calls.iter_mut().find(is_it);
+        let call =
+            call.ok_or_else(|| RequestError::new(path, format!("no call of `{name}` before it waits for it")))?;
         call.2 = true;
         let id = call.0.clone();
-        let response = take(&mut fields, "response").unwrap_or_else(|| json!({}));
+        let response = take_field(&mut fields, "response").unwrap_or_else(|| json!({}));
         let (said, is_error) = match response.as_object().filter(|response| response.len() == 1) {
             Some(one) => match (one.get("output").or_else(|| one.get("result")), one.get("error")) {
                 (Some(output), _) => (output.clone(), false),
@@ -216,32 +235,32 @@ impl Reading {
             None => (response, false),
         };
         let mut parts = vec![Part::text(said.as_str().map_or_else(|| said.to_string(), ToOwned::to_owned))];
-        if let Some(beside) = take(&mut fields, "parts") {
-            parts.extend(self.parts(beside, path, lost)?);
+        if let Some(beside) = take_field(&mut fields, "parts") {
+            parts.extend(self.parse_parts(beside, path, lost)?);
         }
-        lost.rest("functionResponse", &fields);
-        Ok(Part::Result { id, parts, is_error, cache: None })
+        lost.add_remaining_fields("functionResponse", &fields);
+        Ok(Part::ToolResult { id, parts, is_error, cache: None })
     }
 }
 
 /// What seals a text that is no thought.
-fn seal(part: &Value) -> Option<String> {
+fn text_signature(part: &Value) -> Option<String> {
     let is_thought = part["thought"] == true;
     let signature = part.get("thoughtSignature").or_else(|| part.get("thought_signature"))?.as_str()?;
     (!is_thought && part["text"].is_string()).then(|| signature.to_owned())
 }
 
 /// The one field that says what a part is.
-fn kind(fields: &mut Fields) -> Option<(&'static str, Value)> {
-    const KINDS: [&str; 7] =
+fn take_part_data(fields: &mut Fields) -> Option<(&'static str, Value)> {
+    const PART_KINDS: [&str; 7] =
         ["text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode", "codeExecutionResult"];
-    KINDS.into_iter().find_map(|kind| Some((kind, take(fields, kind)?)))
+    PART_KINDS.into_iter().find_map(|kind| Some((kind, take_field(fields, kind)?)))
 }
 
-fn thinking(text: String, signature: Option<String>) -> Part {
+fn build_thinking_part(text: String, signature: Option<String>) -> Part {
     match signature {
-        Some(signature) => match signature.strip_prefix(REDACTED) {
-            Some(data) => Part::Redacted { data: data.to_owned() },
+        Some(signature) => match signature.strip_prefix(REDACTED_PREFIX) {
+            Some(data) => Part::RedactedThinking { data: data.to_owned() },
             None => Part::Thinking { text, signature: Some(signature) },
         },
         None => Part::Thinking { text, signature: None },
@@ -249,7 +268,7 @@ fn thinking(text: String, signature: Option<String>) -> Part {
 }
 
 /// Thoughts come in runs of any size, with their signature behind them.
-fn join(parts: &mut Vec<Part>, part: Part) {
+fn append_part(parts: &mut Vec<Part>, part: Part) {
     if let (Some(Part::Thinking { text, signature: open @ None }), Part::Thinking { text: more, signature }) =
         (parts.last_mut(), &part)
     {
@@ -260,9 +279,9 @@ fn join(parts: &mut Vec<Part>, part: Part) {
     parts.push(part);
 }
 
-fn of_mime(source: Source, data: &mut Fields, lost: &mut Lost) -> Part {
-    let name = text(data, "displayName");
-    lost.rest("data", data);
+fn build_media_part(source: Source, data: &mut Fields, lost: &mut DroppedParams) -> Part {
+    let name = take_string(data, "displayName");
+    lost.add_remaining_fields("data", data);
     let mime = match &source {
         Source::Data { mime, .. } | Source::Url { mime: Some(mime), .. } => mime.clone(),
         _ => String::new(),
@@ -277,82 +296,82 @@ fn of_mime(source: Source, data: &mut Fields, lost: &mut Lost) -> Part {
             Part::Audio { format: format.to_owned(), data }
         }
         (("image", _), source) => Part::Image { source, detail: None, cache: None },
-        (_, source) => Part::Document { source, name, cache: None, more: Box::default() },
+        (_, source) => Part::Document { source, name, cache: None, extra: Box::default() },
     }
 }
 
-fn tools(mut fields: Fields, at: usize, asked: &mut Asked) -> Result<(), Refusal> {
+fn parse_tool(mut fields: Fields, at: usize, asked: &mut ChatRequest) -> Result<(), RequestError> {
     let path = format!("tools[{at}].functionDeclarations");
-    for (at, declared) in array(take(&mut fields, "functionDeclarations"), &path)?.into_iter().enumerate() {
+    for (at, declared) in into_array(take_field(&mut fields, "functionDeclarations"), &path)?.into_iter().enumerate() {
         let path = format!("{path}[{at}]");
-        let mut declared = object(declared, &path)?;
-        let given = take(&mut declared, "parameters").map(schema::plain);
-        let given = given.or_else(|| take(&mut declared, "parametersJsonSchema"));
+        let mut declared = into_object(declared, &path)?;
+        let given = take_field(&mut declared, "parameters").map(schema::to_json_schema);
+        let given = given.or_else(|| take_field(&mut declared, "parametersJsonSchema"));
         asked.tools.push(Tool::Function {
-            name: required(&mut declared, "name", &path)?,
-            description: text(&mut declared, "description"),
+            name: take_required_string(&mut declared, "name", &path)?,
+            description: take_string(&mut declared, "description"),
             schema: given.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
             strict: None,
             cache: None,
-            more: Box::default(),
+            extra: Box::default(),
         });
-        asked.lose_rest("functionDeclarations", &declared);
+        asked.record_dropped_fields("functionDeclarations", &declared);
     }
     for (kind, value) in fields {
-        asked.tools.push(Tool::Native { kind, fields: value.as_object().cloned().unwrap_or_default() });
+        asked.tools.push(Tool::BuiltIn { kind, fields: value.as_object().cloned().unwrap_or_default() });
     }
     Ok(())
 }
 
-fn choose(mut config: Fields, asked: &mut Asked) -> Result<(), Refusal> {
-    let Some(calling) = take(&mut config, "functionCallingConfig") else { return Ok(()) };
+fn parse_tool_config(mut config: Fields, asked: &mut ChatRequest) -> Result<(), RequestError> {
+    let Some(calling) = take_field(&mut config, "functionCallingConfig") else { return Ok(()) };
     let path = "toolConfig.functionCallingConfig";
-    let mut calling = object(calling, path)?;
-    let names = array(take(&mut calling, "allowedFunctionNames"), "allowedFunctionNames")?;
+    let mut calling = into_object(calling, path)?;
+    let names = into_array(take_field(&mut calling, "allowedFunctionNames"), "allowedFunctionNames")?;
     let only = if let [Value::String(name)] = names.as_slice() { Some(name.clone()) } else { None };
-    asked.choice = match (text(&mut calling, "mode").as_deref(), only) {
+    asked.tool_choice = match (take_string(&mut calling, "mode").as_deref(), only) {
         (None | Some("MODE_UNSPECIFIED"), _) => None,
-        (Some("AUTO" | "VALIDATED"), _) => Some(Choice::Auto),
-        (Some("NONE"), _) => Some(Choice::None),
-        (Some("ANY"), Some(name)) => Some(Choice::Tool(name)),
-        (Some("ANY"), None) => Some(Choice::Any),
-        (Some(_), _) => return Err(Refusal::new(format!("{path}.mode"), "must be AUTO, ANY, VALIDATED or NONE")),
+        (Some("AUTO" | "VALIDATED"), _) => Some(ToolChoice::Auto),
+        (Some("NONE"), _) => Some(ToolChoice::None),
+        (Some("ANY"), Some(name)) => Some(ToolChoice::Tool(name)),
+        (Some("ANY"), None) => Some(ToolChoice::Any),
+        (Some(_), _) => return Err(RequestError::new(format!("{path}.mode"), "must be AUTO, ANY, VALIDATED or NONE")),
     };
-    if names.len() > 1 || names.len() == 1 && !matches!(asked.choice, Some(Choice::Tool(_))) {
-        asked.lost.add("allowedFunctionNames");
+    if names.len() > 1 || names.len() == 1 && !matches!(asked.tool_choice, Some(ToolChoice::Tool(_))) {
+        asked.dropped_params.add("allowedFunctionNames");
     }
-    asked.lose_rest("functionCallingConfig", &calling);
+    asked.record_dropped_fields("functionCallingConfig", &calling);
     if !config.is_empty() {
-        asked.lost.add("toolConfig");
+        asked.dropped_params.add("toolConfig");
     }
     Ok(())
 }
 
-fn generation(mut config: Fields, out: &mut Fields, lost: &mut Lost) -> Result<(), Refusal> {
-    for (key, name) in GENERATION {
-        if let Some(value) = take(&mut config, key) {
+fn parse_generation_config(mut config: Fields, out: &mut Fields, lost: &mut DroppedParams) -> Result<(), RequestError> {
+    for (key, name) in GENERATION_PARAM_NAMES {
+        if let Some(value) = take_field(&mut config, key) {
             out.insert((*name).to_owned(), value);
         }
     }
-    answer_format(&mut config, out);
-    if let Some(kinds) = take(&mut config, "responseModalities") {
-        let kinds = array(Some(kinds), "generationConfig.responseModalities")?;
+    parse_response_format(&mut config, out);
+    if let Some(kinds) = take_field(&mut config, "responseModalities") {
+        let kinds = into_array(Some(kinds), "generationConfig.responseModalities")?;
         let kinds: Vec<_> = kinds.iter().filter_map(Value::as_str).map(str::to_ascii_lowercase).collect();
         if kinds != ["text"] {
             out.insert("modalities".into(), kinds.into());
         }
     }
-    if let Some(thinking) = take(&mut config, "thinkingConfig") {
-        think(object(thinking, "generationConfig.thinkingConfig")?, out, lost)?;
+    if let Some(thinking) = take_field(&mut config, "thinkingConfig") {
+        parse_thinking_config(into_object(thinking, "generationConfig.thinkingConfig")?, out, lost)?;
     }
-    lost.rest("generationConfig", &config);
+    lost.add_remaining_fields("generationConfig", &config);
     Ok(())
 }
 
-fn answer_format(config: &mut Fields, out: &mut Fields) {
-    let kind = text(config, "responseMimeType");
-    let schema = take(config, "responseSchema").map(schema::plain);
-    let schema = schema.or_else(|| take(config, "responseJsonSchema"));
+fn parse_response_format(config: &mut Fields, out: &mut Fields) {
+    let kind = take_string(config, "responseMimeType");
+    let schema = take_field(config, "responseSchema").map(schema::to_json_schema);
+    let schema = schema.or_else(|| take_field(config, "responseJsonSchema"));
     let format = match (kind.as_deref(), schema) {
         (Some("application/json"), Some(schema)) => {
             json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
@@ -370,10 +389,11 @@ fn answer_format(config: &mut Fields, out: &mut Fields) {
 }
 
 /// Whoever says how much is to be thought wants to see it.
-fn think(mut config: Fields, out: &mut Fields, lost: &mut Lost) -> Result<(), Refusal> {
-    let wrong = || Refusal::new("generationConfig.thinkingConfig.thinkingBudget", "must be an integer");
-    let budget = take(&mut config, "thinkingBudget").map(|budget| budget.as_i64().ok_or_else(wrong)).transpose()?;
-    let level = text(&mut config, "thinkingLevel").map(|level| level.to_ascii_lowercase());
+fn parse_thinking_config(mut config: Fields, out: &mut Fields, lost: &mut DroppedParams) -> Result<(), RequestError> {
+    let wrong = || RequestError::new("generationConfig.thinkingConfig.thinkingBudget", "must be an integer");
+    let budget =
+        take_field(&mut config, "thinkingBudget").map(|budget| budget.as_i64().ok_or_else(wrong)).transpose()?;
+    let level = take_string(&mut config, "thinkingLevel").map(|level| level.to_ascii_lowercase());
     let level = level.filter(|level| level != "thinking_level_unspecified");
     if level.is_some() && budget.is_some_and(|budget| budget >= 0) {
         lost.add("thinkingLevel");
@@ -387,13 +407,13 @@ fn think(mut config: Fields, out: &mut Fields, lost: &mut Lost) -> Result<(), Re
         // As much as the model likes is what it does anyway.
         _ => (),
     }
-    take(&mut config, "includeThoughts");
-    lost.rest("thinkingConfig", &config);
+    take_field(&mut config, "includeThoughts");
+    lost.add_remaining_fields("thinkingConfig", &config);
     Ok(())
 }
 
 /// Whether its caller wants to see what was thought.
-pub fn shows_thoughts(asked: &Asked) -> bool {
+pub fn should_show_thinking(asked: &ChatRequest) -> bool {
     let is_told = |thinking: &Value| !thinking.is_null() && thinking["type"] != "disabled";
     asked.fields.get("thinking").is_some_and(is_told) || asked.fields.contains_key("reasoning_effort")
 }

@@ -2,44 +2,44 @@
 
 use serde_json::Value;
 
-use super::parts::{self, Calling, Said};
+use super::parts::{self, GenerateContentResponse, PendingToolCall};
 use crate::{
     chat::{
-        event::{Piece, Taker},
-        response_context::Answering,
-        response_writer::Teller,
+        event::{EventSink, ResponseEvent},
+        response_context::ResponseContext,
+        response_writer::ResponseWriter,
     },
-    citations::Cites,
+    citations::CitationSet,
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Whole {
-    answering: Answering,
+pub struct ResponseBuilder {
+    context: ResponseContext,
     id: String,
     model: String,
     parts: Vec<Value>,
     /// Which part each call is.
-    calls: Vec<(usize, Calling)>,
+    tool_calls: Vec<(usize, PendingToolCall)>,
     usage: Option<Usage>,
-    finish: String,
+    finish_reason: String,
 }
 
-impl Whole {
-    pub fn new(answering: Answering) -> Self {
+impl ResponseBuilder {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            answering,
+            context,
             id: String::new(),
             model: String::new(),
             parts: Vec::new(),
-            calls: Vec::new(),
+            tool_calls: Vec::new(),
             usage: None,
-            finish: String::new(),
+            finish_reason: String::new(),
         }
     }
 
     /// Adds to the last part where it is of the same kind.
-    fn add(&mut self, part: Value) {
+    fn append_part(&mut self, part: Value) {
         let is_open = |last: &&mut Value| {
             last["text"].is_string() && last["thought"] == part["thought"] && last.get("thoughtSignature").is_none()
         };
@@ -53,51 +53,60 @@ impl Whole {
     }
 }
 
-impl Taker for Whole {
-    fn take(&mut self, piece: Piece<'_>) {
+impl EventSink for ResponseBuilder {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
         match piece {
-            Piece::Start { id, model } => {
+            ResponseEvent::Start { id, model } => {
                 id.clone_into(&mut self.id);
                 model.clone_into(&mut self.model);
             }
-            Piece::Text("")
-            | Piece::TextBlock
-            | Piece::Refusal("")
-            | Piece::Thinking("")
-            | Piece::Failed { .. }
-            | Piece::End => (),
-            Piece::Text(text) | Piece::Refusal(text) => self.add(parts::text(text)),
-            Piece::Thinking(text) if self.answering.blocks => self.add(parts::thought(text)),
-            Piece::Signature(text) if self.answering.blocks => self.add(parts::signature(text)),
-            Piece::Redacted(data) if self.answering.blocks => self.parts.push(parts::redacted(data)),
-            Piece::Thinking(_) | Piece::Signature(_) | Piece::Redacted(_) => (),
-            Piece::Seal(signature) => self.add(parts::seal(signature)),
-            Piece::Image { mime, data } => self.parts.push(parts::image(mime, data)),
-            Piece::Aside { name, .. } | Piece::Cites(Cites { name, .. }) | Piece::Native { kind: name, .. } => {
-                self.answering.lose(name);
+            ResponseEvent::Text("")
+            | ResponseEvent::TextBlockStart
+            | ResponseEvent::Refusal("")
+            | ResponseEvent::Thinking("")
+            | ResponseEvent::Failed { .. }
+            | ResponseEvent::End => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.append_part(parts::text_part(text)),
+            ResponseEvent::Thinking(text) if self.context.should_show_thinking => {
+                self.append_part(parts::thought_part(text))
             }
-            Piece::Call { id, name, signature } => {
-                self.calls.push((self.parts.len(), Calling::new(id, name, signature)));
+            ResponseEvent::ThinkingSignature(text) if self.context.should_show_thinking => {
+                self.append_part(parts::thought_signature_part(text))
+            }
+            ResponseEvent::RedactedThinking(data) if self.context.should_show_thinking => {
+                self.parts.push(parts::redacted_part(data))
+            }
+            ResponseEvent::Thinking(_) | ResponseEvent::ThinkingSignature(_) | ResponseEvent::RedactedThinking(_) => (),
+            ResponseEvent::TextSignature(signature) => self.append_part(parts::text_signature_part(signature)),
+            ResponseEvent::Image { mime, data } => self.parts.push(parts::image_part(mime, data)),
+            ResponseEvent::ExtraField { name, .. }
+            | ResponseEvent::Citations(CitationSet { name, .. })
+            | ResponseEvent::NativeBlock { kind: name, .. } => {
+                self.context.record_dropped(name);
+            }
+            ResponseEvent::ToolCall { id, name, signature } => {
+                self.tool_calls.push((self.parts.len(), PendingToolCall::new(id, name, signature)));
                 self.parts.push(Value::Null);
             }
-            Piece::Arguments { call, json } => {
-                if let Some((_, call)) = self.calls.get_mut(call) {
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let Some((_, call)) = self.tool_calls.get_mut(call) {
                     call.arguments.push_str(json);
                 }
             }
-            Piece::Usage(usage) => self.usage = Some(usage),
-            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
+            ResponseEvent::Usage(usage) => self.usage = Some(usage),
+            ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
         }
     }
 }
 
-impl Teller for Whole {
-    fn told(&mut self) -> Vec<u8> {
-        for (part, call) in &self.calls {
-            self.parts[*part] = call.told();
+impl ResponseWriter for ResponseBuilder {
+    fn take_output(&mut self) -> Vec<u8> {
+        for (part, call) in &self.tool_calls {
+            self.parts[*part] = call.to_json();
         }
         let parts = std::mem::take(&mut self.parts);
-        let said = Said { parts, finish: Some(&self.finish), usage: self.usage.as_ref() };
-        said.told(&self.answering, &self.id, &self.model).to_string().into_bytes()
+        let said =
+            GenerateContentResponse { parts, finish_reason: Some(&self.finish_reason), usage: self.usage.as_ref() };
+        said.into_json(&self.context, &self.id, &self.model).to_string().into_bytes()
     }
 }

@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use crate::chat::request::Fields;
 
-pub fn plain(schema: Value) -> Value {
+pub fn to_json_schema(schema: Value) -> Value {
     match schema {
-        Value::Object(fields) => object(fields),
-        Value::Array(items) => items.into_iter().map(plain).collect(),
+        Value::Object(fields) => convert_object(fields),
+        Value::Array(items) => items.into_iter().map(to_json_schema).collect(),
         other => other,
     }
 }
 
-fn object(mut fields: Fields) -> Value {
+fn convert_object(mut fields: Fields) -> Value {
     for order in ["propertyOrdering", "property_ordering"] {
         fields.shift_remove(order);
     }
@@ -22,10 +22,12 @@ fn object(mut fields: Fields) -> Value {
             ("type", Value::String(kind)) => kind.to_ascii_lowercase().into(),
             // Names of properties are nobody's words.
             ("properties" | "$defs" | "defs", Value::Object(inner)) => {
-                inner.into_iter().map(|(name, schema)| (name, plain(schema))).collect::<Fields>().into()
+                inner.into_iter().map(|(name, schema)| (name, to_json_schema(schema))).collect::<Fields>().into()
             }
-            ("items" | "anyOf" | "any_of" | "additionalProperties", value) => plain(value),
-            (key, Value::String(text)) if COUNTS.contains(&key) => text.parse::<u64>().map_or(text.into(), Value::from),
+            ("items" | "anyOf" | "any_of" | "additionalProperties", value) => to_json_schema(value),
+            (key, Value::String(text)) if COUNT_KEYWORDS.contains(&key) => {
+                text.parse::<u64>().map_or(text.into(), Value::from)
+            }
             (_, value) => value,
         };
         (if key == "any_of" { "anyOf".to_owned() } else { key }, value)
@@ -38,20 +40,20 @@ fn object(mut fields: Fields) -> Value {
 }
 
 /// Google writes 64-bit numbers as strings.
-const COUNTS: &[&str] = &["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
+const COUNT_KEYWORDS: &[&str] = &["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn types_are_lower_case_whatever_properties_are_called() {
+    fn converts_types_to_lower_case_but_keeps_property_names() {
         let schema = json!({"type": "OBJECT", "propertyOrdering": ["type"], "properties": {
             "type": {"type": "STRING", "nullable": true},
             "list": {"type": "ARRAY", "maxItems": "3", "items": {"type": "INTEGER"}}}});
         let expected = json!({"type": "object", "properties": {
             "type": {"type": ["string", "null"]},
             "list": {"type": "array", "maxItems": 3, "items": {"type": "integer"}}}});
-        assert_eq!(plain(schema), expected);
+        assert_eq!(to_json_schema(schema), expected);
     }
 }

@@ -4,117 +4,134 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use super::parts::{self, Calling, Said};
+use super::parts::{self, GenerateContentResponse, PendingToolCall};
 use crate::{
     api_format::{ApiFormat, gemini},
     chat::{
-        event::{Piece, Taker},
-        response_context::Answering,
-        response_writer::Teller,
+        event::{EventSink, ResponseEvent},
+        response_context::ResponseContext,
+        response_writer::ResponseWriter,
     },
-    citations::Cites,
+    citations::CitationSet,
     translation::errors,
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Stream {
-    out: Vec<u8>,
-    answering: Answering,
+pub struct StreamWriter {
+    output: Vec<u8>,
+    context: ResponseContext,
     id: String,
     model: String,
     /// Calls are told when they are complete: their arguments are an object here.
-    calls: Vec<Calling>,
-    told: usize,
+    tool_calls: Vec<PendingToolCall>,
+    sent_call_count: usize,
     usage: Option<Usage>,
-    finish: Option<String>,
-    over: bool,
+    finish_reason: Option<String>,
+    is_finished: bool,
 }
 
-impl Stream {
-    pub fn new(answering: Answering) -> Self {
+impl StreamWriter {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            out: Vec::new(),
-            answering,
+            output: Vec::new(),
+            context,
             id: String::new(),
             model: String::new(),
-            calls: Vec::new(),
-            told: 0,
+            tool_calls: Vec::new(),
+            sent_call_count: 0,
             usage: None,
-            finish: None,
-            over: false,
+            finish_reason: None,
+            is_finished: false,
         }
     }
 
-    fn event(&mut self, said: Said<'_>) {
-        let told = said.told(&self.answering, &self.id, &self.model);
+    fn write_response(&mut self, said: GenerateContentResponse<'_>) {
+        let told = said.into_json(&self.context, &self.id, &self.model);
         // A Vec takes every write.
-        let _ = write!(self.out, "data: {told}\n\n");
+        let _ = write!(self.output, "data: {told}\n\n");
     }
 
-    fn say(&mut self, part: Value) {
-        self.tell_calls();
-        self.event(Said { parts: vec![part], finish: None, usage: None });
+    fn write_part(&mut self, part: Value) {
+        self.write_pending_calls();
+        self.write_response(GenerateContentResponse { parts: vec![part], finish_reason: None, usage: None });
     }
 
-    fn tell_calls(&mut self) {
-        let parts: Vec<_> = self.calls[self.told..].iter().map(Calling::told).collect();
-        self.told = self.calls.len();
+    fn write_pending_calls(&mut self) {
+        let parts: Vec<_> = self.tool_calls[self.sent_call_count..].iter().map(PendingToolCall::to_json).collect();
+        self.sent_call_count = self.tool_calls.len();
         if !parts.is_empty() {
-            self.event(Said { parts, finish: None, usage: None });
+            self.write_response(GenerateContentResponse { parts, finish_reason: None, usage: None });
         }
     }
 
-    fn end(&mut self) {
-        self.over = true;
-        self.tell_calls();
-        let (reason, usage) = (self.finish.take().unwrap_or_default(), self.usage.take());
-        self.event(Said { parts: vec![parts::text("")], finish: Some(&reason), usage: usage.as_ref() });
+    fn write_end(&mut self) {
+        self.is_finished = true;
+        self.write_pending_calls();
+        let (reason, usage) = (self.finish_reason.take().unwrap_or_default(), self.usage.take());
+        self.write_response(GenerateContentResponse {
+            parts: vec![parts::text_part("")],
+            finish_reason: Some(&reason),
+            usage: usage.as_ref(),
+        });
     }
 }
 
-impl Taker for Stream {
-    fn take(&mut self, piece: Piece<'_>) {
-        if self.over {
+impl EventSink for StreamWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        if self.is_finished {
             return;
         }
         match piece {
-            Piece::Start { id, model } => {
+            ResponseEvent::Start { id, model } => {
                 id.clone_into(&mut self.id);
                 model.clone_into(&mut self.model);
             }
-            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") => (),
-            Piece::Text(text) | Piece::Refusal(text) => self.say(parts::text(text)),
-            Piece::Thinking(text) if self.answering.blocks => self.say(parts::thought(text)),
-            Piece::Signature(text) if self.answering.blocks => self.say(parts::signature(text)),
-            Piece::Redacted(data) if self.answering.blocks => self.say(parts::redacted(data)),
-            Piece::Thinking(_) | Piece::Signature(_) | Piece::Redacted(_) => (),
-            Piece::Seal(signature) => self.say(parts::seal(signature)),
-            Piece::Image { mime, data } => self.say(parts::image(mime, data)),
-            // A comment would be too much: Google's own clients take every line for JSON.
-            Piece::Aside { name, .. } | Piece::Cites(Cites { name, .. }) | Piece::Native { kind: name, .. } => {
-                self.answering.lose(name);
+            ResponseEvent::Text("")
+            | ResponseEvent::TextBlockStart
+            | ResponseEvent::Refusal("")
+            | ResponseEvent::Thinking("") => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.write_part(parts::text_part(text)),
+            ResponseEvent::Thinking(text) if self.context.should_show_thinking => {
+                self.write_part(parts::thought_part(text))
             }
-            Piece::Call { id, name, signature } => self.calls.push(Calling::new(id, name, signature)),
-            Piece::Arguments { call, json } => {
-                if let Some(call) = self.calls.get_mut(call) {
+            ResponseEvent::ThinkingSignature(text) if self.context.should_show_thinking => {
+                self.write_part(parts::thought_signature_part(text))
+            }
+            ResponseEvent::RedactedThinking(data) if self.context.should_show_thinking => {
+                self.write_part(parts::redacted_part(data))
+            }
+            ResponseEvent::Thinking(_) | ResponseEvent::ThinkingSignature(_) | ResponseEvent::RedactedThinking(_) => (),
+            ResponseEvent::TextSignature(signature) => self.write_part(parts::text_signature_part(signature)),
+            ResponseEvent::Image { mime, data } => self.write_part(parts::image_part(mime, data)),
+            // A comment would be too much: Google's own clients take every line for JSON.
+            ResponseEvent::ExtraField { name, .. }
+            | ResponseEvent::Citations(CitationSet { name, .. })
+            | ResponseEvent::NativeBlock { kind: name, .. } => {
+                self.context.record_dropped(name);
+            }
+            ResponseEvent::ToolCall { id, name, signature } => {
+                self.tool_calls.push(PendingToolCall::new(id, name, signature))
+            }
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let Some(call) = self.tool_calls.get_mut(call) {
                     call.arguments.push_str(json);
                 }
             }
-            Piece::Usage(usage) => self.usage = Some(usage),
-            Piece::Finish { reason, .. } => self.finish = Some(reason.to_owned()),
-            Piece::Failed { kind, message, code } => {
-                self.over = true;
-                let failure = errors::on_the_way(ApiFormat::Gemini, kind, message, code);
-                self.out.extend_from_slice(&gemini::error_event(&failure));
+            ResponseEvent::Usage(usage) => self.usage = Some(usage),
+            ResponseEvent::Finish { reason, .. } => self.finish_reason = Some(reason.to_owned()),
+            ResponseEvent::Failed { kind, message, code } => {
+                self.is_finished = true;
+                let failure = errors::stream_failure(ApiFormat::Gemini, kind, message, code);
+                self.output.extend_from_slice(&gemini::error_event(&failure));
             }
-            Piece::End => self.end(),
+            ResponseEvent::End => self.write_end(),
         }
     }
 }
 
-impl Teller for Stream {
-    fn told(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+impl ResponseWriter for StreamWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
     }
 }

@@ -5,7 +5,7 @@ pub(crate) mod response;
 mod stream;
 mod usage;
 
-pub use crate::chat::clients::openai_chat::response::Whole;
-pub use request::read;
-pub use stream::Stream;
-pub use usage::usage;
+pub use crate::chat::clients::openai_chat::response::ResponseBuilder;
+pub use request::parse_request;
+pub use stream::StreamWriter;
+pub use usage::encode_usage;

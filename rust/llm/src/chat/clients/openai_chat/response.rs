@@ -2,154 +2,154 @@
 
 use serde_json::{Value, json};
 
-use super::usage;
+use super::encode_usage;
 use crate::{
     chat::{
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,
         request::Fields,
-        response_context::{Answering, extend, merge},
-        response_writer::Teller,
+        response_context::{ResponseContext, merge_field, move_fields},
+        response_writer::ResponseWriter,
     },
-    citations::{ANNOTATIONS, Cited, Cites},
+    citations::{ANNOTATIONS_FIELD, Citation, CitationSet},
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Whole {
-    answering: Answering,
+pub struct ResponseBuilder {
+    context: ResponseContext,
     id: String,
     model: String,
     text: Option<String>,
     refusal: Option<String>,
-    blocks: Vec<Value>,
+    content_blocks: Vec<Value>,
     /// What is said next is a block of its own.
-    is_apart: bool,
-    calls: Vec<Called>,
-    seal: Option<String>,
-    beside: Beside,
+    should_start_block: bool,
+    tool_calls: Vec<ToolCall>,
+    thought_signature: Option<String>,
+    extra_fields: ExtraFields,
     usage: Option<Usage>,
-    finish: String,
+    finish_reason: String,
 }
 
 /// What stands beside the words.
 #[derive(Debug, Default)]
-struct Beside {
-    answer: Fields,
+struct ExtraFields {
+    response: Fields,
     choice: Fields,
     message: Fields,
 }
 
 #[derive(Debug)]
-struct Called {
+struct ToolCall {
     id: String,
     name: String,
     arguments: String,
     signature: Option<String>,
 }
 
-impl Whole {
-    pub fn new(answering: Answering) -> Self {
+impl ResponseBuilder {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            model: answering.model.clone(),
-            id: answering.name(),
-            answering,
+            model: context.model.clone(),
+            id: context.generate_id(),
+            context,
             text: None,
             refusal: None,
-            blocks: Vec::new(),
-            is_apart: false,
-            calls: Vec::new(),
-            seal: None,
-            beside: Beside::default(),
+            content_blocks: Vec::new(),
+            should_start_block: false,
+            tool_calls: Vec::new(),
+            thought_signature: None,
+            extra_fields: ExtraFields::default(),
             usage: None,
-            finish: String::new(),
+            finish_reason: String::new(),
         }
     }
 
     /// Adds to the last block where it is of this kind, else begins one.
-    fn block(&mut self, kind: &'static str, key: &'static str, text: &str) {
-        if !self.answering.blocks {
+    fn append_block_text(&mut self, kind: &'static str, key: &'static str, text: &str) {
+        if !self.context.should_show_thinking {
             return;
         }
-        let is_apart = kind == "text" && std::mem::take(&mut self.is_apart);
+        let is_apart = kind == "text" && std::mem::take(&mut self.should_start_block);
         let is_open = |last: &&mut Value| !is_apart && last["type"] == kind && last.get("signature").is_none();
-        if let Some(last) = self.blocks.last_mut().filter(is_open)
+        if let Some(last) = self.content_blocks.last_mut().filter(is_open)
             && let Some(Value::String(so_far)) = last.get_mut(key)
         {
             so_far.push_str(text);
             return;
         }
-        self.blocks.push(json!({"type": kind, key: text}));
+        self.content_blocks.push(json!({"type": kind, key: text}));
     }
 
-    fn sign(&mut self, signature: &str) {
-        if let Some(last) = self.blocks.last_mut().filter(|last| last["type"] == "thinking") {
+    fn set_thinking_signature(&mut self, signature: &str) {
+        if let Some(last) = self.content_blocks.last_mut().filter(|last| last["type"] == "thinking") {
             last["signature"] = signature.into();
-        } else if self.answering.blocks {
-            self.blocks.push(json!({"type": "thinking", "thinking": "", "signature": signature}));
+        } else if self.context.should_show_thinking {
+            self.content_blocks.push(json!({"type": "thinking", "thinking": "", "signature": signature}));
         }
     }
 
     /// A block that is not text.
-    fn show(&mut self, is_shown: bool, kind: &str, block: Value) {
+    fn add_block_or_drop(&mut self, is_shown: bool, kind: &str, block: Value) {
         if is_shown {
-            self.blocks.push(block);
+            self.content_blocks.push(block);
         } else {
-            self.answering.unsaid.add(kind);
+            self.context.dropped_fields.add(kind);
         }
     }
 
-    fn add(&mut self, place: Place, name: &str, json: &str) {
+    fn add_extra_field(&mut self, place: FieldScope, name: &str, json: &str) {
         let kept = match place {
-            Place::Choice => self.answering.kept_of_choice(name, json),
-            _ => self.answering.kept(name, json),
+            FieldScope::Choice => self.context.parse_choice_extra(name, json),
+            _ => self.context.parse_extra(name, json),
         };
         let Some(value) = kept else { return };
-        if place == Place::Block && self.is_apart {
+        if place == FieldScope::Block && self.should_start_block {
             // Some say where it is from before they say it.
-            self.block("text", "text", "");
+            self.append_block_text("text", "text", "");
         }
-        let last = self.blocks.last_mut().filter(|last| last["type"] == "text");
+        let last = self.content_blocks.last_mut().filter(|last| last["type"] == "text");
         let fields = match (place, last.and_then(Value::as_object_mut)) {
-            (Place::Block, Some(block)) => block,
-            (Place::Choice, _) => &mut self.beside.choice,
-            (Place::Answer, _) => &mut self.beside.answer,
-            (Place::Block | Place::Message, _) => &mut self.beside.message,
+            (FieldScope::Block, Some(block)) => block,
+            (FieldScope::Choice, _) => &mut self.extra_fields.choice,
+            (FieldScope::Response, _) => &mut self.extra_fields.response,
+            (FieldScope::Block | FieldScope::Message, _) => &mut self.extra_fields.message,
         };
-        merge(fields, name, value);
+        merge_field(fields, name, value);
     }
 
-    fn cites(&mut self, cites: &Cites<'_>) {
-        let told: Vec<_> = cites.cited.iter().filter_map(Cited::to_chat).collect();
-        let is_told = told.len() == cites.cited.len();
+    fn add_citations(&mut self, cites: &CitationSet<'_>) {
+        let told: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
+        let is_told = told.len() == cites.citations.len();
         if !told.is_empty() {
-            merge(&mut self.beside.message, ANNOTATIONS, told.into());
+            merge_field(&mut self.extra_fields.message, ANNOTATIONS_FIELD, told.into());
         }
-        if self.answering.strict {
-            self.answering.lose_of(cites, is_told);
-        } else if let Some((place, name, json)) = cites.beside_annotations() {
-            self.add(place, name, json);
+        if self.context.is_strict {
+            self.context.record_dropped_citations(cites, is_told);
+        } else if let Some((place, name, json)) = cites.non_annotation_field() {
+            self.add_extra_field(place, name, json);
         }
     }
 
-    fn message(&mut self) -> Value {
+    fn build_message(&mut self) -> Value {
         let mut message = json!({"role": "assistant", "content": self.text.take(), "refusal": self.refusal.take()});
-        if !self.blocks.is_empty() {
-            message["content_blocks"] = std::mem::take(&mut self.blocks).into();
+        if !self.content_blocks.is_empty() {
+            message["content_blocks"] = std::mem::take(&mut self.content_blocks).into();
         }
-        if !self.calls.is_empty() {
-            message["tool_calls"] = std::mem::take(&mut self.calls).into_iter().map(Called::told).collect();
+        if !self.tool_calls.is_empty() {
+            message["tool_calls"] = std::mem::take(&mut self.tool_calls).into_iter().map(ToolCall::into_json).collect();
         }
-        if let Some(signature) = self.seal.take() {
+        if let Some(signature) = self.thought_signature.take() {
             message["extra_content"] = json!({"google": {"thought_signature": signature}});
         }
-        extend(&mut message, &mut self.beside.message);
+        move_fields(&mut message, &mut self.extra_fields.message);
         message
     }
 }
 
-impl Called {
-    fn told(self) -> Value {
+impl ToolCall {
+    fn into_json(self) -> Value {
         let Self { id, name, arguments, signature } = self;
         let mut call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         if let Some(signature) = signature {
@@ -159,10 +159,10 @@ impl Called {
     }
 }
 
-impl Taker for Whole {
-    fn take(&mut self, piece: Piece<'_>) {
+impl EventSink for ResponseBuilder {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
         match piece {
-            Piece::Start { id, model } => {
+            ResponseEvent::Start { id, model } => {
                 if !id.is_empty() {
                     id.clone_into(&mut self.id);
                 }
@@ -170,66 +170,75 @@ impl Taker for Whole {
                     model.clone_into(&mut self.model);
                 }
             }
-            Piece::Text(text) => {
+            ResponseEvent::Text(text) => {
                 self.text.get_or_insert_default().push_str(text);
-                self.block("text", "text", text);
+                self.append_block_text("text", "text", text);
             }
-            Piece::TextBlock => self.is_apart = !self.answering.strict,
-            Piece::Refusal(text) => self.refusal.get_or_insert_default().push_str(text),
-            Piece::Thinking(text) if !self.answering.blocks && !text.is_empty() => {
-                self.answering.lose("thinking");
+            ResponseEvent::TextBlockStart => self.should_start_block = !self.context.is_strict,
+            ResponseEvent::Refusal(text) => self.refusal.get_or_insert_default().push_str(text),
+            ResponseEvent::Thinking(text) if !self.context.should_show_thinking && !text.is_empty() => {
+                self.context.record_dropped("thinking");
             }
-            Piece::Thinking(text) => self.block("thinking", "thinking", text),
-            Piece::Signature(signature) => self.sign(signature),
-            Piece::Redacted(data) => {
-                self.show(self.answering.blocks, "thinking", json!({"type": "redacted_thinking", "data": data}));
+            ResponseEvent::Thinking(text) => self.append_block_text("thinking", "thinking", text),
+            ResponseEvent::ThinkingSignature(signature) => self.set_thinking_signature(signature),
+            ResponseEvent::RedactedThinking(data) => {
+                self.add_block_or_drop(
+                    self.context.should_show_thinking,
+                    "thinking",
+                    json!({"type": "redacted_thinking", "data": data}),
+                );
             }
-            Piece::Image { mime, data } => {
+            ResponseEvent::Image { mime, data } => {
                 let url = format!("data:{mime};base64,{data}");
-                self.show(self.answering.images, "image", json!({"type": "image_url", "image_url": {"url": url}}));
+                self.add_block_or_drop(
+                    self.context.should_show_images,
+                    "image",
+                    json!({"type": "image_url", "image_url": {"url": url}}),
+                );
             }
-            Piece::Seal(signature) => {
-                if self.seal.replace(signature.to_owned()).is_some() {
-                    self.answering.unsaid.add("thought_signature");
+            ResponseEvent::TextSignature(signature) => {
+                if self.thought_signature.replace(signature.to_owned()).is_some() {
+                    self.context.dropped_fields.add("thought_signature");
                 }
             }
-            Piece::Aside { place, name, json } => self.add(place, name, json),
-            Piece::Cites(cites) => self.cites(&cites),
-            Piece::Native { kind, json } => {
-                if let Some(block) = self.answering.kept(kind, json) {
-                    self.blocks.push(block);
+            ResponseEvent::ExtraField { scope: place, name, json } => self.add_extra_field(place, name, json),
+            ResponseEvent::Citations(cites) => self.add_citations(&cites),
+            ResponseEvent::NativeBlock { kind, json } => {
+                if let Some(block) = self.context.parse_extra(kind, json) {
+                    self.content_blocks.push(block);
                 }
             }
-            Piece::Call { id, name, signature } => self.calls.push(Called {
+            ResponseEvent::ToolCall { id, name, signature } => self.tool_calls.push(ToolCall {
                 id: id.to_owned(),
                 name: name.to_owned(),
                 arguments: String::new(),
                 signature: signature.map(ToOwned::to_owned),
             }),
-            Piece::Arguments { call, json } => {
-                if let Some(called) = self.calls.get_mut(call) {
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let Some(called) = self.tool_calls.get_mut(call) {
                     called.arguments.push_str(json);
                 }
             }
-            Piece::Usage(usage) => self.usage = Some(usage),
-            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
-            Piece::Failed { .. } | Piece::End => (),
+            ResponseEvent::Usage(usage) => self.usage = Some(usage),
+            ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
+            ResponseEvent::Failed { .. } | ResponseEvent::End => (),
         }
     }
 }
 
-impl Teller for Whole {
-    fn told(&mut self) -> Vec<u8> {
-        let message = self.message();
-        let reason = if self.answering.strict { finish_reason::to_openai(&self.finish) } else { &self.finish };
+impl ResponseWriter for ResponseBuilder {
+    fn take_output(&mut self) -> Vec<u8> {
+        let message = self.build_message();
+        let reason =
+            if self.context.is_strict { finish_reason::to_openai(&self.finish_reason) } else { &self.finish_reason };
         let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
-        extend(&mut choice, &mut self.beside.choice);
-        let mut answer = json!({"id": self.id, "object": "chat.completion", "created": self.answering.created,
-            "model": self.model, "provider": self.answering.provider, "choices": [choice]});
+        move_fields(&mut choice, &mut self.extra_fields.choice);
+        let mut answer = json!({"id": self.id, "object": "chat.completion", "created": self.context.created,
+            "model": self.model, "provider": self.context.provider, "choices": [choice]});
         if let Some(cost) = &self.usage {
-            answer["usage"] = usage(cost);
+            answer["usage"] = encode_usage(cost);
         }
-        extend(&mut answer, &mut self.beside.answer);
+        move_fields(&mut answer, &mut self.extra_fields.response);
         answer.to_string().into_bytes()
     }
 }

@@ -4,85 +4,85 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::usage;
+use super::encode_usage;
 use crate::{
     api_format::{ApiFormat, Failure, openai_chat},
     chat::{
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,
-        response_context::{Answering, is_of_chat},
-        response_writer::Teller,
+        response_context::{ResponseContext, is_chat_choice_field},
+        response_writer::ResponseWriter,
     },
-    citations::{ANNOTATIONS, Cited, Cites},
+    citations::{ANNOTATIONS_FIELD, Citation, CitationSet},
     translation::errors,
     usage::Usage,
 };
 
-const BEFORE_DELTA: &[u8] = b",\"choices\":[{\"index\":0,\"delta\":{";
-const AFTER_DELTA: &[u8] = b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+const CHUNK_BEFORE_DELTA: &[u8] = b",\"choices\":[{\"index\":0,\"delta\":{";
+const CHUNK_AFTER_DELTA: &[u8] = b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
 
 #[derive(Debug)]
-pub struct Stream {
-    out: Vec<u8>,
+pub struct StreamWriter {
+    output: Vec<u8>,
     /// What every chunk begins with.
-    head: Vec<u8>,
-    answering: Answering,
-    calls: usize,
+    chunk_prefix: Vec<u8>,
+    context: ResponseContext,
+    tool_call_count: usize,
     /// How many annotations were told.
-    cited: usize,
+    annotation_count: usize,
     /// Blocks so far, and what the last one holds.
-    block: Option<(usize, &'static str)>,
+    last_block: Option<(usize, &'static str)>,
     /// What is said next is a block of its own.
-    is_apart: bool,
+    should_start_block: bool,
     usage: Option<Usage>,
-    finish: Option<String>,
-    over: bool,
+    finish_reason: Option<String>,
+    is_finished: bool,
 }
 
-impl Stream {
-    pub fn new(answering: Answering) -> Self {
+impl StreamWriter {
+    pub fn new(answering: ResponseContext) -> Self {
         let mut stream = Self {
-            out: Vec::new(),
-            head: Vec::new(),
-            answering,
-            calls: 0,
-            cited: 0,
-            block: None,
-            is_apart: false,
+            output: Vec::new(),
+            chunk_prefix: Vec::new(),
+            context: answering,
+            tool_call_count: 0,
+            annotation_count: 0,
+            last_block: None,
+            should_start_block: false,
             usage: None,
-            finish: None,
-            over: false,
+            finish_reason: None,
+            is_finished: false,
         };
-        let model = stream.answering.model.clone();
-        stream.begin("", &model);
+        let model = stream.context.model.clone();
+        stream.set_chunk_prefix("", &model);
         stream
     }
 
-    fn begin(&mut self, id: &str, model: &str) {
-        let Answering { provider, created, .. } = &self.answering;
-        let id = if id.is_empty() { self.answering.name() } else { id.to_owned() };
+    fn set_chunk_prefix(&mut self, id: &str, model: &str) {
+        let ResponseContext { provider, created, .. } = &self.context;
+        let id = if id.is_empty() { self.context.generate_id() } else { id.to_owned() };
         let head = json!({"id": id, "object": "chat.completion.chunk", "created": created, "model": model,
             "provider": provider});
-        self.head = format!("data: {head}").into_bytes();
-        self.head.pop();
+        self.chunk_prefix = format!("data: {head}").into_bytes();
+        self.chunk_prefix.pop();
     }
 
     /// A chunk with one choice, of which the delta's fields are given, and about how long they are.
-    fn chunk(&mut self, length: usize, delta: impl FnOnce(&mut Vec<u8>)) {
+    fn write_delta_chunk(&mut self, length: usize, delta: impl FnOnce(&mut Vec<u8>)) {
         // Room that is exact is neither grown nor copied.
-        self.out.reserve(self.head.len() + BEFORE_DELTA.len() + length + AFTER_DELTA.len());
-        self.out.extend_from_slice(&self.head);
-        self.out.extend_from_slice(BEFORE_DELTA);
-        delta(&mut self.out);
-        self.out.extend_from_slice(AFTER_DELTA);
+        self.output.reserve(self.chunk_prefix.len() + CHUNK_BEFORE_DELTA.len() + length + CHUNK_AFTER_DELTA.len());
+        self.output.extend_from_slice(&self.chunk_prefix);
+        self.output.extend_from_slice(CHUNK_BEFORE_DELTA);
+        delta(&mut self.output);
+        self.output.extend_from_slice(CHUNK_AFTER_DELTA);
     }
 
-    fn said(&mut self, key: &'static str, text: &str) {
-        let block = self.shown(key);
-        let length = if block.is_some() { 2 * text.len() + 64 } else { room("content", text) };
-        self.chunk(length, |out| {
+    fn write_text_run(&mut self, key: &'static str, text: &str) {
+        let block = self.select_block(key);
+        let length = if block.is_some() { 2 * text.len() + 64 } else { json_field_len("content", text) };
+        self.write_delta_chunk(length, |out| {
             if matches!(key, "text") {
-                field(out, "content", text);
+                write_json_field(out, "content", text);
             }
             let Some(block) = block else { return };
             if matches!(key, "text") {
@@ -90,200 +90,216 @@ impl Stream {
             }
             // A Vec takes every write.
             let _ = write!(out, "\"content_blocks\":[{{\"index\":{block},\"delta\":{{");
-            field(out, key, text);
+            write_json_field(out, key, text);
             out.extend_from_slice(b"}}]");
         });
     }
 
     /// The block that a run of text belongs to, where blocks are shown.
-    fn shown(&mut self, key: &'static str) -> Option<usize> {
-        if !self.answering.blocks {
+    fn select_block(&mut self, key: &'static str) -> Option<usize> {
+        if !self.context.should_show_thinking {
             return None;
         }
         let of = if key == "signature" { "thinking" } else { key };
-        let is_apart = key == "text" && std::mem::take(&mut self.is_apart);
-        let at = match self.block {
+        let is_apart = key == "text" && std::mem::take(&mut self.should_start_block);
+        let at = match self.last_block {
             Some((at, last)) if last == of && key != "data" && !is_apart => at,
             Some((at, _)) => at + 1,
             None => 0,
         };
-        self.block = Some((at, if key == "signature" { "signed" } else { of }));
+        self.last_block = Some((at, if key == "signature" { "signed" } else { of }));
         Some(at)
     }
 
     /// Names in a comment what cannot be told: the head of the answer is long gone.
-    fn lose(&mut self, name: &str) {
-        if self.answering.unsaid.add(name) {
-            self.comment(name);
+    fn report_dropped(&mut self, name: &str) {
+        if self.context.dropped_fields.add(name) {
+            self.write_dropped_comment(name);
         }
     }
 
-    fn comment(&mut self, name: &str) {
-        let _ = write!(self.out, ": not translated: {name}\n\n");
+    fn write_dropped_comment(&mut self, name: &str) {
+        let _ = write!(self.output, ": not translated: {name}\n\n");
     }
 
-    fn cites(&mut self, cites: &Cites<'_>) {
-        let mut told: Vec<_> = cites.cited.iter().filter_map(Cited::to_chat).collect();
-        let is_told = told.len() == cites.cited.len();
+    fn write_citations(&mut self, cites: &CitationSet<'_>) {
+        let mut told: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
+        let is_told = told.len() == cites.citations.len();
         for one in &mut told {
             // OpenAI, which tells all in one chunk, has none; its SDKs put lists of several chunks together by it alone.
-            one["index"] = self.cited.into();
-            self.cited += 1;
+            one["index"] = self.annotation_count.into();
+            self.annotation_count += 1;
         }
         if !told.is_empty() {
-            self.event(&choice(&json!({ANNOTATIONS: told})));
+            self.write_chunk(&delta_chunk_fields(&json!({ANNOTATIONS_FIELD: told})));
         }
-        if self.answering.strict {
-            for name in self.answering.lose_of(cites, is_told) {
-                self.comment(&name);
+        if self.context.is_strict {
+            for name in self.context.record_dropped_citations(cites, is_told) {
+                self.write_dropped_comment(&name);
             }
-        } else if let Some((place, name, json)) = cites.beside_annotations() {
-            self.add(place, name, json);
+        } else if let Some((place, name, json)) = cites.non_annotation_field() {
+            self.write_extra_field(place, name, json);
         }
     }
 
     /// A block that is not text.
-    fn show(&mut self, kind: &'static str, delta: &Value) {
-        let at = self.block.map_or(0, |(at, _)| at + 1);
-        self.block = Some((at, kind));
-        self.event(&choice(&json!({"content_blocks": [{"index": at, "delta": delta}]})));
+    fn write_complete_block(&mut self, kind: &'static str, delta: &Value) {
+        let at = self.last_block.map_or(0, |(at, _)| at + 1);
+        self.last_block = Some((at, kind));
+        self.write_chunk(&delta_chunk_fields(&json!({"content_blocks": [{"index": at, "delta": delta}]})));
     }
 
-    fn add(&mut self, place: Place, name: &str, json: &str) {
+    fn write_extra_field(&mut self, place: FieldScope, name: &str, json: &str) {
         let Ok(value) = serde_json::from_str::<Value>(json) else { return };
-        if place == Place::Block && self.is_apart {
+        if place == FieldScope::Block && self.should_start_block {
             // Some say where it is from before they say it.
-            self.shown("text");
+            self.select_block("text");
         }
-        match (place, self.block) {
-            _ if self.answering.strict && !(place == Place::Choice && is_of_chat(name, json)) => self.lose(name),
-            (Place::Block, Some((at, "text"))) => {
-                self.event(&choice(&json!({"content_blocks": [{"index": at, "delta": {name: value}}]})));
+        match (place, self.last_block) {
+            _ if self.context.is_strict && !(place == FieldScope::Choice && is_chat_choice_field(name, json)) => {
+                self.report_dropped(name)
             }
-            (Place::Choice, _) => {
-                let mut chunk = choice(&json!({}));
+            (FieldScope::Block, Some((at, "text"))) => {
+                self.write_chunk(&delta_chunk_fields(
+                    &json!({"content_blocks": [{"index": at, "delta": {name: value}}]}),
+                ));
+            }
+            (FieldScope::Choice, _) => {
+                let mut chunk = delta_chunk_fields(&json!({}));
                 chunk["choices"][0][name] = value;
-                self.event(&chunk);
+                self.write_chunk(&chunk);
             }
-            (Place::Answer, _) => {
-                let mut chunk = choice(&json!({}));
+            (FieldScope::Response, _) => {
+                let mut chunk = delta_chunk_fields(&json!({}));
                 chunk[name] = value;
-                self.event(&chunk);
+                self.write_chunk(&chunk);
             }
-            (Place::Block | Place::Message, _) => self.event(&choice(&json!({name: value}))),
+            (FieldScope::Block | FieldScope::Message, _) => {
+                self.write_chunk(&delta_chunk_fields(&json!({name: value})))
+            }
         }
     }
 
-    fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
-        let index = self.calls;
-        self.calls += 1;
-        self.block = Some((self.block.map_or(0, |(at, _)| at + 1), "call"));
+    fn write_tool_call_start(&mut self, id: &str, name: &str, signature: Option<&str>) {
+        let index = self.tool_call_count;
+        self.tool_call_count += 1;
+        self.last_block = Some((self.last_block.map_or(0, |(at, _)| at + 1), "call"));
         let mut call =
             json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
         if let Some(signature) = signature {
             call["extra_content"] = json!({"google": {"thought_signature": signature}});
         }
-        self.chunk(128, |out| {
+        self.write_delta_chunk(128, |out| {
             let _ = write!(out, "\"tool_calls\":[{call}]");
         });
     }
 
-    fn failed(&mut self, failure: &Failure<'_>) {
-        self.over = true;
+    fn write_error(&mut self, failure: &Failure<'_>) {
+        self.is_finished = true;
         let event = openai_chat::error_event(failure);
-        self.out.extend_from_slice(&event);
+        self.output.extend_from_slice(&event);
     }
 
-    fn end(&mut self) {
-        self.over = true;
-        let reason = self.finish.take().unwrap_or_default();
-        let reason = if self.answering.strict { finish_reason::to_openai(&reason) } else { &reason };
-        self.event(&json!({"choices": [{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]}));
+    fn write_end(&mut self) {
+        self.is_finished = true;
+        let reason = self.finish_reason.take().unwrap_or_default();
+        let reason = if self.context.is_strict { finish_reason::to_openai(&reason) } else { &reason };
+        self.write_chunk(&json!({"choices": [{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]}));
         // In an event of its own, which is taken out again where nobody asked for it.
         if let Some(cost) = self.usage.take() {
-            self.event(&json!({"choices": [], "usage": usage(&cost)}));
+            self.write_chunk(&json!({"choices": [], "usage": encode_usage(&cost)}));
         }
-        self.out.extend_from_slice(openai_chat::DONE_EVENT);
+        self.output.extend_from_slice(openai_chat::DONE_EVENT);
     }
 
     /// A chunk whose fields after the head are those of an object.
-    fn event(&mut self, fields: &Value) {
+    fn write_chunk(&mut self, fields: &Value) {
         let text = fields.to_string();
-        self.out.extend_from_slice(&self.head);
-        self.out.push(b',');
-        self.out.extend_from_slice(&text.as_bytes()[1..]);
-        self.out.extend_from_slice(b"\n\n");
+        self.output.extend_from_slice(&self.chunk_prefix);
+        self.output.push(b',');
+        self.output.extend_from_slice(&text.as_bytes()[1..]);
+        self.output.extend_from_slice(b"\n\n");
     }
 }
 
-impl Taker for Stream {
-    fn take(&mut self, piece: Piece<'_>) {
-        if self.over {
+impl EventSink for StreamWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        if self.is_finished {
             return;
         }
         match piece {
-            Piece::Start { id, model } => {
-                let model = if model.is_empty() { self.answering.model.clone() } else { model.to_owned() };
-                self.begin(id, &model);
-                self.chunk(32, |out| out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\""));
+            ResponseEvent::Start { id, model } => {
+                let model = if model.is_empty() { self.context.model.clone() } else { model.to_owned() };
+                self.set_chunk_prefix(id, &model);
+                self.write_delta_chunk(32, |out| out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\""));
             }
-            Piece::Text(text) => self.said("text", text),
-            Piece::TextBlock => self.is_apart = !self.answering.strict,
-            Piece::Refusal(text) => self.chunk(room("refusal", text), |out| field(out, "refusal", text)),
-            Piece::Thinking(text) if self.answering.blocks => self.said("thinking", text),
-            Piece::Signature(text) if self.answering.blocks => self.said("signature", text),
-            Piece::Redacted(data) if self.answering.blocks => self.said("data", data),
-            Piece::Thinking("") | Piece::Signature(_) => (),
-            Piece::Thinking(_) | Piece::Redacted(_) => self.lose("thinking"),
-            Piece::Image { mime, data } if self.answering.images => {
+            ResponseEvent::Text(text) => self.write_text_run("text", text),
+            ResponseEvent::TextBlockStart => self.should_start_block = !self.context.is_strict,
+            ResponseEvent::Refusal(text) => {
+                self.write_delta_chunk(json_field_len("refusal", text), |out| write_json_field(out, "refusal", text))
+            }
+            ResponseEvent::Thinking(text) if self.context.should_show_thinking => self.write_text_run("thinking", text),
+            ResponseEvent::ThinkingSignature(text) if self.context.should_show_thinking => {
+                self.write_text_run("signature", text)
+            }
+            ResponseEvent::RedactedThinking(data) if self.context.should_show_thinking => {
+                self.write_text_run("data", data)
+            }
+            ResponseEvent::Thinking("") | ResponseEvent::ThinkingSignature(_) => (),
+            ResponseEvent::Thinking(_) | ResponseEvent::RedactedThinking(_) => self.report_dropped("thinking"),
+            ResponseEvent::Image { mime, data } if self.context.should_show_images => {
                 let url = format!("data:{mime};base64,{data}");
-                self.show("image_url", &json!({"image_url": {"url": url}}));
+                self.write_complete_block("image_url", &json!({"image_url": {"url": url}}));
             }
-            Piece::Image { .. } => self.lose("image"),
-            Piece::Seal(signature) => {
-                self.event(&choice(&json!({"extra_content": {"google": {"thought_signature": signature}}})));
+            ResponseEvent::Image { .. } => self.report_dropped("image"),
+            ResponseEvent::TextSignature(signature) => {
+                self.write_chunk(&delta_chunk_fields(
+                    &json!({"extra_content": {"google": {"thought_signature": signature}}}),
+                ));
             }
-            Piece::Aside { place, name, json } => self.add(place, name, json),
-            Piece::Cites(cites) => self.cites(&cites),
-            Piece::Native { kind, .. } if self.answering.strict => self.lose(kind),
-            Piece::Native { json, .. } => {
+            ResponseEvent::ExtraField { scope: place, name, json } => self.write_extra_field(place, name, json),
+            ResponseEvent::Citations(cites) => self.write_citations(&cites),
+            ResponseEvent::NativeBlock { kind, .. } if self.context.is_strict => self.report_dropped(kind),
+            ResponseEvent::NativeBlock { json, .. } => {
                 if let Ok(block) = serde_json::from_str(json) {
-                    self.show("native", &block);
+                    self.write_complete_block("native", &block);
                 }
             }
-            Piece::Call { id, name, signature } => self.call(id, name, signature),
-            Piece::Arguments { call, json } => self.chunk(json.len() + 64, |out| {
-                let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"function\":{{");
-                field(out, "arguments", json);
-                out.extend_from_slice(b"}}]");
-            }),
-            Piece::Usage(usage) => self.usage = Some(usage),
-            Piece::Finish { reason, .. } => self.finish = Some(reason.to_owned()),
-            Piece::Failed { kind, message, code } => {
-                self.failed(&errors::on_the_way(ApiFormat::OpenAi, kind, message, code));
+            ResponseEvent::ToolCall { id, name, signature } => self.write_tool_call_start(id, name, signature),
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                self.write_delta_chunk(json.len() + 64, |out| {
+                    let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"function\":{{");
+                    write_json_field(out, "arguments", json);
+                    out.extend_from_slice(b"}}]");
+                })
             }
-            Piece::End => self.end(),
+            ResponseEvent::Usage(usage) => self.usage = Some(usage),
+            ResponseEvent::Finish { reason, .. } => self.finish_reason = Some(reason.to_owned()),
+            ResponseEvent::Failed { kind, message, code } => {
+                self.write_error(&errors::stream_failure(ApiFormat::OpenAi, kind, message, code));
+            }
+            ResponseEvent::End => self.write_end(),
         }
     }
 }
 
-impl Teller for Stream {
-    fn told(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+impl ResponseWriter for StreamWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
     }
 }
 
 /// A chunk with nothing but a delta.
-fn choice(delta: &Value) -> Value {
+fn delta_chunk_fields(delta: &Value) -> Value {
     json!({"choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": null}]})
 }
 
 /// How long a field is whose text needs no escapes.
-fn room(key: &str, text: &str) -> usize {
+fn json_field_len(key: &str, text: &str) -> usize {
     key.len() + text.len() + "\"\":\"\"".len()
 }
 
-fn field(out: &mut Vec<u8>, key: &str, text: &str) {
+fn write_json_field(out: &mut Vec<u8>, key: &str, text: &str) {
     for part in [b"\"", key.as_bytes(), b"\":"] {
         out.extend_from_slice(part);
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::usage::Usage;
 
 /// What was cached is part of the prompt and said beside it, in Anthropic's words too.
-pub fn usage(of: &Usage) -> Value {
+pub fn encode_usage(of: &Usage) -> Value {
     let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
     let mut usage = json!({
         "prompt_tokens": of.total_in(), "completion_tokens": of.total_out(), "total_tokens": of.total(),

@@ -4,6 +4,6 @@ mod request;
 pub(crate) mod response;
 mod stream;
 
-pub use crate::chat::clients::openai_completions::response::Whole;
-pub use request::read;
-pub use stream::Stream;
+pub use crate::chat::clients::openai_completions::response::ResponseBuilder;
+pub use request::parse_request;
+pub use stream::StreamWriter;

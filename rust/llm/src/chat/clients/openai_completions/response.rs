@@ -4,100 +4,102 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::{
-        clients::openai_chat::usage,
-        event::{Piece, Taker},
+        clients::openai_chat::encode_usage,
+        event::{EventSink, ResponseEvent},
         finish_reason,
         request::Fields,
-        response_context::{Answering, extend, merge},
-        response_writer::Teller,
+        response_context::{ResponseContext, merge_field, move_fields},
+        response_writer::ResponseWriter,
     },
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Whole {
-    answering: Answering,
+pub struct ResponseBuilder {
+    context: ResponseContext,
     id: String,
     model: String,
     text: String,
     usage: Option<Usage>,
-    finish: String,
+    finish_reason: String,
     /// What stands beside the words.
-    beside: Fields,
+    extra_fields: Fields,
 }
 
-impl Whole {
-    pub fn new(answering: Answering) -> Self {
+impl ResponseBuilder {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            id: answering.name(),
-            model: answering.model.clone(),
-            answering,
+            id: context.generate_id(),
+            model: context.model.clone(),
+            context,
             text: String::new(),
             usage: None,
-            finish: String::new(),
-            beside: Fields::new(),
+            finish_reason: String::new(),
+            extra_fields: Fields::new(),
         }
     }
 }
 
-impl Taker for Whole {
-    fn take(&mut self, piece: Piece<'_>) {
-        match piece.plain() {
-            Piece::Start { id, model } => {
+impl EventSink for ResponseBuilder {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        match piece.without_citations() {
+            ResponseEvent::Start { id, model } => {
                 for (known, told) in [(&mut self.id, id), (&mut self.model, model)] {
                     if !told.is_empty() {
                         told.clone_into(known);
                     }
                 }
             }
-            Piece::Text(text) | Piece::Refusal(text) => self.text.push_str(text),
-            Piece::Aside { name, json, .. } => {
-                if let Some(value) = self.answering.kept(name, json) {
-                    merge(&mut self.beside, name, value);
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.text.push_str(text),
+            ResponseEvent::ExtraField { name, json, .. } => {
+                if let Some(value) = self.context.parse_extra(name, json) {
+                    merge_field(&mut self.extra_fields, name, value);
                 }
             }
-            Piece::Usage(usage) => self.usage = Some(usage),
-            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
-            Piece::TextBlock | Piece::Failed { .. } | Piece::End => (),
-            piece => lost(&piece).into_iter().for_each(|name| self.answering.lose(name)),
+            ResponseEvent::Usage(usage) => self.usage = Some(usage),
+            ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
+            ResponseEvent::TextBlockStart | ResponseEvent::Failed { .. } | ResponseEvent::End => (),
+            piece => dropped_event_name(&piece).into_iter().for_each(|name| self.context.record_dropped(name)),
         }
     }
 }
 
 /// What is no text, by the name under which it is missed.
-pub(crate) fn lost<'a>(piece: &Piece<'a>) -> Option<&'a str> {
+pub(crate) fn dropped_event_name<'a>(piece: &ResponseEvent<'a>) -> Option<&'a str> {
     match piece {
-        Piece::Thinking("") | Piece::Signature(_) | Piece::Arguments { .. } => None,
-        Piece::Thinking(_) | Piece::Redacted(_) => Some("thinking"),
-        Piece::Seal(_) => Some("thought_signature"),
-        Piece::Image { .. } => Some("image"),
-        Piece::Call { .. } => Some("tool_calls"),
-        Piece::Native { kind, .. } => Some(kind),
+        ResponseEvent::Thinking("") | ResponseEvent::ThinkingSignature(_) | ResponseEvent::ToolCallArguments { .. } => {
+            None
+        }
+        ResponseEvent::Thinking(_) | ResponseEvent::RedactedThinking(_) => Some("thinking"),
+        ResponseEvent::TextSignature(_) => Some("thought_signature"),
+        ResponseEvent::Image { .. } => Some("image"),
+        ResponseEvent::ToolCall { .. } => Some("tool_calls"),
+        ResponseEvent::NativeBlock { kind, .. } => Some(kind),
         _ => None,
     }
 }
 
 /// The one choice that there is.
-pub(crate) fn choice(text: &str, reason: Option<&str>) -> Value {
+pub(crate) fn build_choices(text: &str, reason: Option<&str>) -> Value {
     json!([{"text": text, "index": 0, "logprobs": null, "finish_reason": reason}])
 }
 
-impl Answering {
+impl ResponseContext {
     /// Why it ended, in the word that the caller is to be told.
-    pub(crate) fn reason<'r>(&self, reason: &'r str) -> &'r str {
-        if self.strict { finish_reason::to_openai(reason) } else { reason }
+    pub(crate) fn finish_reason<'r>(&self, reason: &'r str) -> &'r str {
+        if self.is_strict { finish_reason::to_openai(reason) } else { reason }
     }
 }
 
-impl Teller for Whole {
-    fn told(&mut self) -> Vec<u8> {
-        let choices = choice(&self.text, Some(self.answering.reason(&self.finish)));
-        let mut answer = json!({"id": self.id, "object": "text_completion", "created": self.answering.created,
-            "model": self.model, "provider": self.answering.provider, "choices": choices});
+impl ResponseWriter for ResponseBuilder {
+    fn take_output(&mut self) -> Vec<u8> {
+        let choices = build_choices(&self.text, Some(self.context.finish_reason(&self.finish_reason)));
+        let mut answer = json!({"id": self.id, "object": "text_completion", "created": self.context.created,
+            "model": self.model, "provider": self.context.provider, "choices": choices});
         if let Some(cost) = &self.usage {
-            answer["usage"] = usage(cost);
+            answer["usage"] = encode_usage(cost);
         }
-        extend(&mut answer, &mut self.beside);
+        move_fields(&mut answer, &mut self.extra_fields);
         answer.to_string().into_bytes()
     }
 }

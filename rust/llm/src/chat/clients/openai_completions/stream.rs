@@ -4,113 +4,115 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::chat::clients::openai_completions::response::{choice, lost};
+use crate::chat::clients::openai_completions::response::{build_choices, dropped_event_name};
 use crate::{
     api_format::{ApiFormat, openai_chat},
     chat::{
-        clients::openai_chat::usage,
-        event::{Piece, Taker},
-        response_context::Answering,
-        response_writer::Teller,
+        clients::openai_chat::encode_usage,
+        event::{EventSink, ResponseEvent},
+        response_context::ResponseContext,
+        response_writer::ResponseWriter,
     },
     translation::errors,
     usage::Usage,
 };
 
 #[derive(Debug)]
-pub struct Stream {
-    out: Vec<u8>,
-    answering: Answering,
+pub struct StreamWriter {
+    output: Vec<u8>,
+    context: ResponseContext,
     id: String,
     model: String,
     usage: Option<Usage>,
-    finish: String,
-    over: bool,
+    finish_reason: String,
+    is_finished: bool,
 }
 
-impl Stream {
-    pub fn new(answering: Answering) -> Self {
+impl StreamWriter {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            out: Vec::new(),
-            id: answering.name(),
-            model: answering.model.clone(),
-            answering,
+            output: Vec::new(),
+            id: context.generate_id(),
+            model: context.model.clone(),
+            context,
             usage: None,
-            finish: String::new(),
-            over: false,
+            finish_reason: String::new(),
+            is_finished: false,
         }
     }
 
-    fn event(&mut self, key: &str, value: Value, choices: &Value) {
-        let mut chunk = json!({"id": self.id, "object": "text_completion", "created": self.answering.created,
-            "model": self.model, "provider": self.answering.provider, "choices": choices});
+    fn write_chunk(&mut self, key: &str, value: Value, choices: &Value) {
+        let mut chunk = json!({"id": self.id, "object": "text_completion", "created": self.context.created,
+            "model": self.model, "provider": self.context.provider, "choices": choices});
         if !key.is_empty() {
             chunk[key] = value;
         }
         // A Vec takes every write.
-        let _ = write!(self.out, "data: {chunk}\n\n");
+        let _ = write!(self.output, "data: {chunk}\n\n");
     }
 
     /// Names in a comment what cannot be told: the head of the answer is long gone.
-    fn lose(&mut self, name: &str) {
-        if self.answering.unsaid.add(name) {
-            let _ = write!(self.out, ": not translated: {name}\n\n");
+    fn report_dropped(&mut self, name: &str) {
+        if self.context.dropped_fields.add(name) {
+            let _ = write!(self.output, ": not translated: {name}\n\n");
         }
     }
 
-    fn end(&mut self) {
-        self.over = true;
-        let reason = std::mem::take(&mut self.finish);
-        let choices = choice("", Some(self.answering.reason(&reason)));
-        self.event("", Value::Null, &choices);
+    fn write_end(&mut self) {
+        self.is_finished = true;
+        let reason = std::mem::take(&mut self.finish_reason);
+        let choices = build_choices("", Some(self.context.finish_reason(&reason)));
+        self.write_chunk("", Value::Null, &choices);
         // In an event of its own, which is taken out again where nobody asked for it.
         if let Some(cost) = self.usage.take() {
-            self.event("usage", usage(&cost), &json!([]));
+            self.write_chunk("usage", encode_usage(&cost), &json!([]));
         }
-        self.out.extend_from_slice(openai_chat::DONE_EVENT);
+        self.output.extend_from_slice(openai_chat::DONE_EVENT);
     }
 }
 
-impl Taker for Stream {
-    fn take(&mut self, piece: Piece<'_>) {
-        if self.over {
+impl EventSink for StreamWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        if self.is_finished {
             return;
         }
-        match piece.plain() {
-            Piece::Start { id, model } => {
+        match piece.without_citations() {
+            ResponseEvent::Start { id, model } => {
                 for (known, told) in [(&mut self.id, id), (&mut self.model, model)] {
                     if !told.is_empty() {
                         told.clone_into(known);
                     }
                 }
             }
-            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") => (),
-            Piece::Text(text) | Piece::Refusal(text) => self.event("", Value::Null, &choice(text, None)),
-            Piece::Aside { name, .. } if self.answering.strict => self.lose(name),
-            Piece::Aside { name, json, .. } => {
+            ResponseEvent::Text("") | ResponseEvent::TextBlockStart | ResponseEvent::Refusal("") => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => {
+                self.write_chunk("", Value::Null, &build_choices(text, None))
+            }
+            ResponseEvent::ExtraField { name, .. } if self.context.is_strict => self.report_dropped(name),
+            ResponseEvent::ExtraField { name, json, .. } => {
                 if let Ok(value) = serde_json::from_str(json) {
-                    self.event(name, value, &choice("", None));
+                    self.write_chunk(name, value, &build_choices("", None));
                 }
             }
-            Piece::Usage(usage) => self.usage = Some(usage),
-            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
-            Piece::Failed { kind, message, code } => {
-                self.over = true;
-                let failure = errors::on_the_way(ApiFormat::OpenAi, kind, message, code);
-                self.out.extend_from_slice(&openai_chat::error_event(&failure));
+            ResponseEvent::Usage(usage) => self.usage = Some(usage),
+            ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
+            ResponseEvent::Failed { kind, message, code } => {
+                self.is_finished = true;
+                let failure = errors::stream_failure(ApiFormat::OpenAi, kind, message, code);
+                self.output.extend_from_slice(&openai_chat::error_event(&failure));
             }
-            Piece::End => self.end(),
+            ResponseEvent::End => self.write_end(),
             piece => {
-                if let Some(name) = lost(&piece) {
-                    self.lose(name);
+                if let Some(name) = dropped_event_name(&piece) {
+                    self.report_dropped(name);
                 }
             }
         }
     }
 }
 
-impl Teller for Stream {
-    fn told(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+impl ResponseWriter for StreamWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
     }
 }

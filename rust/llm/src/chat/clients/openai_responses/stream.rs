@@ -4,238 +4,247 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::chat::clients::openai_responses::response::{Item, Kind, Whole, all_are_told};
+use crate::chat::clients::openai_responses::response::{ItemKind, OutputItem, ResponseBuilder, has_annotation_for_all};
 use crate::chat::{
-    event::{Piece, Taker},
-    response_context::Answering,
-    response_writer::Teller,
+    event::{EventSink, ResponseEvent},
+    response_context::ResponseContext,
+    response_writer::ResponseWriter,
 };
 
 #[derive(Debug)]
-pub struct Stream {
-    out: Vec<u8>,
-    whole: Whole,
-    sequence: u64,
-    is_begun: bool,
+pub struct StreamWriter {
+    output: Vec<u8>,
+    builder: ResponseBuilder,
+    next_sequence_number: u64,
+    has_started: bool,
     /// Items so far that were begun, and which of them are over.
-    begun: usize,
-    done: Vec<bool>,
-    over: bool,
+    started_item_count: usize,
+    is_item_closed: Vec<bool>,
+    is_finished: bool,
 }
 
-impl Stream {
-    pub fn new(answering: Answering) -> Self {
+impl StreamWriter {
+    pub fn new(answering: ResponseContext) -> Self {
         Self {
-            out: Vec::new(),
-            whole: Whole::new(answering),
-            sequence: 0,
-            is_begun: false,
-            begun: 0,
-            done: Vec::new(),
-            over: false,
+            output: Vec::new(),
+            builder: ResponseBuilder::new(answering),
+            next_sequence_number: 0,
+            has_started: false,
+            started_item_count: 0,
+            is_item_closed: Vec::new(),
+            is_finished: false,
         }
     }
 
-    fn event(&mut self, name: &str, fields: Value) {
-        let mut data = json!({"type": name, "sequence_number": self.sequence});
-        self.sequence += 1;
+    fn write_sse_event(&mut self, name: &str, fields: Value) {
+        let mut data = json!({"type": name, "sequence_number": self.next_sequence_number});
+        self.next_sequence_number += 1;
         if let (Some(data), Value::Object(fields)) = (data.as_object_mut(), fields) {
             data.extend(fields);
         }
         // A Vec takes every write.
-        let _ = write!(self.out, "event: {name}\ndata: {data}\n\n");
+        let _ = write!(self.output, "event: {name}\ndata: {data}\n\n");
     }
 
-    fn begin(&mut self) {
-        if std::mem::replace(&mut self.is_begun, true) {
+    fn write_response_start(&mut self) {
+        if std::mem::replace(&mut self.has_started, true) {
             return;
         }
-        let response = self.whole.response("in_progress");
-        self.event("response.created", json!({"response": response}));
-        self.event("response.in_progress", json!({"response": response}));
+        let response = self.builder.response_json("in_progress");
+        self.write_sse_event("response.created", json!({"response": response}));
+        self.write_sse_event("response.in_progress", json!({"response": response}));
     }
 
     /// Tells of the item that was begun, if one was.
-    fn follow(&mut self) {
-        if self.whole.items.len() == self.begun {
+    fn write_item_start(&mut self) {
+        if self.builder.items.len() == self.started_item_count {
             return;
         }
-        self.begin();
+        self.write_response_start();
         // Calls may be told side by side; nothing else is.
-        for at in 0..self.begun {
-            if self.whole.items[at].kind != Kind::Call {
-                self.close(at);
+        for at in 0..self.started_item_count {
+            if self.builder.items[at].kind != ItemKind::FunctionCall {
+                self.close_item(at);
             }
         }
-        let at = self.begun;
-        self.begun += 1;
-        self.done.push(false);
-        let item = &self.whole.items[at];
+        let at = self.started_item_count;
+        self.started_item_count += 1;
+        self.is_item_closed.push(false);
+        let item = &self.builder.items[at];
         let (kind, id) = (item.kind, item.id.clone());
-        let mut shown = item.value("in_progress");
+        let mut shown = item.to_json("in_progress");
         match kind {
-            Kind::Call => shown["arguments"] = "".into(),
-            Kind::Reasoning => shown["summary"] = json!([]),
-            Kind::Text | Kind::Refusal | Kind::Image => (),
+            ItemKind::FunctionCall => shown["arguments"] = "".into(),
+            ItemKind::Reasoning => shown["summary"] = json!([]),
+            ItemKind::Text | ItemKind::Refusal | ItemKind::Image => (),
         }
-        self.event("response.output_item.added", json!({"output_index": at, "item": shown}));
+        self.write_sse_event("response.output_item.added", json!({"output_index": at, "item": shown}));
         let part = match kind {
-            Kind::Call | Kind::Image => return,
+            ItemKind::FunctionCall | ItemKind::Image => return,
             // What is sealed as a whole has nothing to show.
-            Kind::Reasoning if self.whole.items[at].text.is_empty() => return,
-            Kind::Reasoning => json!({"type": "summary_text", "text": ""}),
-            Kind::Refusal => json!({"type": "refusal", "refusal": ""}),
-            Kind::Text => json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
+            ItemKind::Reasoning if self.builder.items[at].text.is_empty() => return,
+            ItemKind::Reasoning => json!({"type": "summary_text", "text": ""}),
+            ItemKind::Refusal => json!({"type": "refusal", "refusal": ""}),
+            ItemKind::Text => json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
         };
-        let (name, index) = part_of(kind);
-        self.event(&format!("{name}.added"), json!({"item_id": id, "output_index": at, index: 0, "part": part}));
+        let (name, index) = part_event_and_index_key(kind);
+        self.write_sse_event(
+            &format!("{name}.added"),
+            json!({"item_id": id, "output_index": at, index: 0, "part": part}),
+        );
     }
 
-    fn delta(&mut self, at: usize, text: &str) {
-        let Some(item) = self.whole.items.get(at) else { return };
+    fn write_delta(&mut self, at: usize, text: &str) {
+        let Some(item) = self.builder.items.get(at) else { return };
         let (kind, id) = (item.kind, item.id.clone());
         let mut fields = json!({"item_id": id, "output_index": at, "delta": text});
-        if kind != Kind::Call {
-            fields[part_of(kind).1] = 0.into();
+        if kind != ItemKind::FunctionCall {
+            fields[part_event_and_index_key(kind).1] = 0.into();
         }
-        if kind == Kind::Text {
+        if kind == ItemKind::Text {
             fields["logprobs"] = json!([]);
         }
-        self.event(&format!("{}.delta", text_of(kind).0), fields);
+        self.write_sse_event(&format!("{}.delta", text_event_and_key(kind).0), fields);
     }
 
     /// Tells of where the texts are from that are not over, what is new of it: `told` is how many each had.
-    fn annotate(&mut self, told: &[usize]) {
-        for (at, told) in told.iter().enumerate().take(self.begun) {
-            if self.done[at] {
+    fn write_annotations(&mut self, told: &[usize]) {
+        for (at, told) in told.iter().enumerate().take(self.started_item_count) {
+            if self.is_item_closed[at] {
                 continue;
             }
-            let Item { id, annotations, .. } = &self.whole.items[at];
+            let OutputItem { id, annotations, .. } = &self.builder.items[at];
             let event = |(index, annotation)| {
                 json!({"item_id": id, "output_index": at, "content_index": 0, "annotation_index": index,
                     "annotation": annotation})
             };
             let events: Vec<_> = annotations.iter().enumerate().skip(*told).map(event).collect();
             for event in events {
-                self.event("response.output_text.annotation.added", event);
+                self.write_sse_event("response.output_text.annotation.added", event);
             }
         }
     }
 
     /// Names in a comment what cannot be told: the head of the answer is long gone.
-    fn lose(&mut self, piece: &Piece<'_>) {
-        let Answering { strict: true, unsaid, .. } = &self.whole.answering else { return };
+    fn report_dropped(&mut self, piece: &ResponseEvent<'_>) {
+        let ResponseContext { is_strict: true, dropped_fields: unsaid, .. } = &self.builder.context else { return };
         let names = match piece {
-            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => vec![*name],
-            Piece::Cites(cites) => cites.unsaid(all_are_told(cites)).collect(),
+            ResponseEvent::ExtraField { name, .. } | ResponseEvent::NativeBlock { kind: name, .. } => vec![*name],
+            ResponseEvent::Citations(cites) => cites.dropped_names(has_annotation_for_all(cites)).collect(),
             _ => return,
         };
         for name in names.into_iter().filter(|name| unsaid.add(name)) {
-            let _ = write!(self.out, ": not translated: {name}\n\n");
+            let _ = write!(self.output, ": not translated: {name}\n\n");
         }
     }
 
-    fn close(&mut self, at: usize) {
-        if std::mem::replace(&mut self.done[at], true) {
+    fn close_item(&mut self, at: usize) {
+        if std::mem::replace(&mut self.is_item_closed[at], true) {
             return;
         }
-        let item = &self.whole.items[at];
-        let (kind, id, part, shown) = (item.kind, item.id.clone(), item.part(), item.value("completed"));
-        if kind == Kind::Image || kind == Kind::Reasoning && item.text.is_empty() {
-            return self.event("response.output_item.done", json!({"output_index": at, "item": shown}));
+        let item = &self.builder.items[at];
+        let (kind, id, part, shown) = (item.kind, item.id.clone(), item.content_part(), item.to_json("completed"));
+        if kind == ItemKind::Image || kind == ItemKind::Reasoning && item.text.is_empty() {
+            return self.write_sse_event("response.output_item.done", json!({"output_index": at, "item": shown}));
         }
-        let (name, key) = text_of(kind);
+        let (name, key) = text_event_and_key(kind);
         let mut fields = json!({"item_id": id, "output_index": at, key: item.text});
-        if kind != Kind::Call {
-            fields[part_of(kind).1] = 0.into();
+        if kind != ItemKind::FunctionCall {
+            fields[part_event_and_index_key(kind).1] = 0.into();
         }
-        if kind == Kind::Text {
+        if kind == ItemKind::Text {
             fields["logprobs"] = json!([]);
         }
-        self.event(&format!("{name}.done"), fields);
-        if kind != Kind::Call {
-            let (name, index) = part_of(kind);
-            self.event(&format!("{name}.done"), json!({"item_id": id, "output_index": at, index: 0, "part": part}));
+        self.write_sse_event(&format!("{name}.done"), fields);
+        if kind != ItemKind::FunctionCall {
+            let (name, index) = part_event_and_index_key(kind);
+            self.write_sse_event(
+                &format!("{name}.done"),
+                json!({"item_id": id, "output_index": at, index: 0, "part": part}),
+            );
         }
-        self.event("response.output_item.done", json!({"output_index": at, "item": shown}));
+        self.write_sse_event("response.output_item.done", json!({"output_index": at, "item": shown}));
     }
 
-    fn end(&mut self) {
-        self.begin();
-        self.over = true;
-        let status = self.whole.status();
+    fn write_end(&mut self) {
+        self.write_response_start();
+        self.is_finished = true;
+        let status = self.builder.status();
         if status != "failed" {
-            (0..self.begun).for_each(|at| self.close(at));
+            (0..self.started_item_count).for_each(|at| self.close_item(at));
         }
-        let response = self.whole.response(status);
-        self.event(&format!("response.{status}"), json!({"response": response}));
+        let response = self.builder.response_json(status);
+        self.write_sse_event(&format!("response.{status}"), json!({"response": response}));
     }
 }
 
 /// What an item's text is called, and under which key it stands.
-fn text_of(kind: Kind) -> (&'static str, &'static str) {
+fn text_event_and_key(kind: ItemKind) -> (&'static str, &'static str) {
     match kind {
-        Kind::Text => ("response.output_text", "text"),
-        Kind::Refusal => ("response.refusal", "refusal"),
-        Kind::Reasoning => ("response.reasoning_summary_text", "text"),
-        Kind::Call => ("response.function_call_arguments", "arguments"),
+        ItemKind::Text => ("response.output_text", "text"),
+        ItemKind::Refusal => ("response.refusal", "refusal"),
+        ItemKind::Reasoning => ("response.reasoning_summary_text", "text"),
+        ItemKind::FunctionCall => ("response.function_call_arguments", "arguments"),
         // There at once, and never told in parts.
-        Kind::Image => ("response.image_generation_call", "result"),
+        ItemKind::Image => ("response.image_generation_call", "result"),
     }
 }
 
 /// What the part around an item's text is called, and its number.
-fn part_of(kind: Kind) -> (&'static str, &'static str) {
-    if kind == Kind::Reasoning {
+fn part_event_and_index_key(kind: ItemKind) -> (&'static str, &'static str) {
+    if kind == ItemKind::Reasoning {
         return ("response.reasoning_summary_part", "summary_index");
     }
     ("response.content_part", "content_index")
 }
 
-impl Taker for Stream {
-    fn take(&mut self, piece: Piece<'_>) {
-        if self.over {
+impl EventSink for StreamWriter {
+    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+        if self.is_finished {
             return;
         }
-        self.lose(&piece);
-        if let Piece::Cites(_) = piece {
-            let told: Vec<_> = self.whole.items.iter().map(|item| item.annotations.len()).collect();
-            self.whole.take(piece);
-            return self.annotate(&told);
+        self.report_dropped(&piece);
+        if let ResponseEvent::Citations(_) = piece {
+            let told: Vec<_> = self.builder.items.iter().map(|item| item.annotations.len()).collect();
+            self.builder.push_event(piece);
+            return self.write_annotations(&told);
         }
-        self.whole.take(piece);
+        self.builder.push_event(piece);
         match piece {
-            Piece::Start { .. } => self.begin(),
-            Piece::Text("")
-            | Piece::TextBlock
-            | Piece::Refusal("")
-            | Piece::Thinking("")
-            | Piece::Usage(_)
-            | Piece::Finish { .. }
-            | Piece::Aside { .. }
-            | Piece::Cites(_)
-            | Piece::Native { .. } => (),
-            Piece::Text(text) | Piece::Refusal(text) | Piece::Thinking(text) => {
-                self.follow();
-                self.delta(self.begun - 1, text);
+            ResponseEvent::Start { .. } => self.write_response_start(),
+            ResponseEvent::Text("")
+            | ResponseEvent::TextBlockStart
+            | ResponseEvent::Refusal("")
+            | ResponseEvent::Thinking("")
+            | ResponseEvent::Usage(_)
+            | ResponseEvent::Finish { .. }
+            | ResponseEvent::ExtraField { .. }
+            | ResponseEvent::Citations(_)
+            | ResponseEvent::NativeBlock { .. } => (),
+            ResponseEvent::Text(text) | ResponseEvent::Refusal(text) | ResponseEvent::Thinking(text) => {
+                self.write_item_start();
+                self.write_delta(self.started_item_count - 1, text);
             }
-            Piece::Call { .. } | Piece::Signature(_) | Piece::Redacted(_) | Piece::Seal(_) => self.follow(),
-            Piece::Image { .. } => {
-                self.follow();
-                self.close(self.begun - 1);
+            ResponseEvent::ToolCall { .. }
+            | ResponseEvent::ThinkingSignature(_)
+            | ResponseEvent::RedactedThinking(_)
+            | ResponseEvent::TextSignature(_) => self.write_item_start(),
+            ResponseEvent::Image { .. } => {
+                self.write_item_start();
+                self.close_item(self.started_item_count - 1);
             }
-            Piece::Arguments { call, json } => {
-                if let Some(at) = self.whole.call(call) {
-                    self.delta(at, json);
+            ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                if let Some(at) = self.builder.tool_call_index(call) {
+                    self.write_delta(at, json);
                 }
             }
-            Piece::End | Piece::Failed { .. } => self.end(),
+            ResponseEvent::End | ResponseEvent::Failed { .. } => self.write_end(),
         }
     }
 }
 
-impl Teller for Stream {
-    fn told(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+impl ResponseWriter for StreamWriter {
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
     }
 }

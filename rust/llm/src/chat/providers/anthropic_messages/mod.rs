@@ -13,13 +13,13 @@ use super::{Broken, Found, Listener, Wire};
 use crate::chat::providers::openai_chat;
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Refusal},
+        event::EventSink,
+        request::{ChatRequest, RequestError},
     },
-    model_list::Listed,
+    model_list::ListedModel,
     operation::Operation,
     timestamp,
-    translation::Question,
+    translation::TranslationInput,
 };
 
 pub struct Messages {
@@ -31,7 +31,7 @@ pub static ANTHROPIC: Messages = Messages { version: None };
 pub static VERTEX: Messages = Messages { version: Some("vertex-2023-10-16") };
 
 impl Wire for Messages {
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         thinking::refuse(asked)?;
         let answer = thinking::last_answer(asked);
         let mut body = request::write(asked)?;
@@ -49,12 +49,12 @@ impl Wire for Messages {
                 body.shift_remove("model");
                 body.insert("anthropic_version".into(), said.map_or_else(|| usual.into(), Value::from));
             }
-            None => asked.version = said,
+            None => asked.api_version = said,
         }
         Ok(Value::Object(body).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
         response::read(answer, taker)
     }
 
@@ -63,7 +63,7 @@ impl Wire for Messages {
     }
 
     /// It counts what would be read, and takes nothing of how it would be answered.
-    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         const READ: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
         let mut body = request::write(asked)?;
         body.retain(|key, _| READ.contains(&key.as_str()));
@@ -71,14 +71,14 @@ impl Wire for Messages {
     }
 
     /// A list of models for those who read Anthropic's.
-    fn carry(&self, question: &Question<'_>) -> Option<Result<Vec<u8>, Refusal>> {
-        (question.operation == Operation::Models && question.beside.is_anthropics).then(|| Ok(Vec::new()))
+    fn carry(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
+        (question.operation == Operation::Models && question.hints.is_anthropic_client).then(|| Ok(Vec::new()))
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
         let one = |item: &Value| {
-            let created = item["created_at"].as_str().and_then(timestamp::seconds).unwrap_or_default();
-            Some(Listed { id: item["id"].as_str()?.to_owned(), created, owner: String::new() })
+            let created = item["created_at"].as_str().and_then(timestamp::parse_rfc3339).unwrap_or_default();
+            Some(ListedModel { id: item["id"].as_str()?.to_owned(), created, owner: String::new() })
         };
         Some(answer["data"].as_array()?.iter().filter_map(one).collect())
     }
@@ -88,6 +88,6 @@ impl Wire for Messages {
     }
 
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 }

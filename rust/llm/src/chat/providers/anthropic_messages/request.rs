@@ -7,17 +7,20 @@ use crate::{
     chat::{
         call_ids,
         providers::openai_chat::reasoning_details,
-        request::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, decoded},
+        request::{
+            ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolChoice, decode_base64_text,
+            response_schema,
+        },
     },
     citations,
 };
 
-pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
-    asked.refuse_several()?;
+pub fn write(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
+    asked.reject_several_choices()?;
     let mut out = Fields::new();
     let model = std::mem::take(&mut asked.model);
     out.insert("model".into(), model.as_str().into());
-    let most = asked.take("max_tokens").unwrap_or_else(|| most(&model).into());
+    let most = asked.take_param("max_tokens").unwrap_or_else(|| most(&model).into());
     out.insert("max_tokens".into(), most);
     let may_think = thinking::may(asked, &model);
     messages(asked, &mut out)?;
@@ -25,12 +28,12 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     sampling(asked, &model, &mut out);
     thinking::write(asked, &model, &mut out, may_think)?;
     format(asked, &mut out);
-    if let Some(user) = asked.take("user") {
+    if let Some(user) = asked.take_param("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
     }
-    asked.betas = asked.take("anthropic_beta").map(betas);
+    asked.betas = asked.take_param("anthropic_beta").map(betas);
     for key in ["container", "mcp_servers", "context_management"] {
-        asked.hand(key, &mut out, key);
+        asked.move_param(key, &mut out, key);
     }
     if asked.stream {
         out.insert("stream".into(), true.into());
@@ -59,7 +62,7 @@ pub(crate) fn most(model: &str) -> u64 {
     }
 }
 
-fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+fn messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     let were = asked.messages.len();
@@ -79,7 +82,7 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         out.insert("system".into(), system.into());
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
-    Asked::refuse_silence(were, turns.len())?;
+    ChatRequest::reject_empty_messages(were, turns.len())?;
     end_in_words(&mut turns);
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
@@ -95,53 +98,54 @@ pub(crate) fn end_in_words(turns: &mut [(Role, Vec<Value>)]) {
     }
 }
 
-fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Refusal> {
+fn block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value>, RequestError> {
     let (mut block, cache) = match part {
         // A text of nothing but space is refused.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
         Part::Text { text, cache, citations } => (said(&text, citations.as_ref(), asked), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
-            return Err(Refusal::new(path, format!("this provider does not take {mime}")));
+            return Err(RequestError::new(path, format!("this provider does not take {mime}")));
         }
         Part::Image { source, cache, detail } => {
-            asked.lose_some("image_url.detail", detail.as_ref());
+            asked.record_dropped_if_set("image_url.detail", detail.as_ref());
             (json!({"type": "image", "source": place(source)}), cache)
         }
-        Part::Document { source, name, cache, more } => {
+        Part::Document { source, name, cache, extra: more } => {
             let named = name.map(|name| ("title".to_owned(), name.into()));
             let mut block = Fields::from_iter([("type".into(), "document".into()), ("source".into(), place(source))]);
             block.extend(named.into_iter().chain(*more));
             (block.into(), cache)
         }
-        Part::Audio { .. } => return Err(Refusal::new(path, "this provider does not take audio")),
-        Part::Thinking { text, signature: Some(signature) } if !reasoning_details::are_in(&signature) => {
+        Part::Audio { .. } => return Err(RequestError::new(path, "this provider does not take audio")),
+        Part::Thinking { text, signature: Some(signature) } if !reasoning_details::is_encoded_in(&signature) => {
             (json!({"type": "thinking", "thinking": text, "signature": signature}), None)
         }
         Part::Thinking { .. } => {
-            asked.lose("reasoning_content");
+            asked.record_dropped("reasoning_content");
             return Ok(None);
         }
-        Part::Redacted { data } => (json!({"type": "redacted_thinking", "data": data}), None),
-        Part::Seal(_) => {
-            asked.lose("thought_signature");
+        Part::RedactedThinking { data } => (json!({"type": "redacted_thinking", "data": data}), None),
+        Part::Signature(_) => {
+            asked.record_dropped("thought_signature");
             return Ok(None);
         }
         // Tools that Anthropic itself runs.
-        Part::Native { kind, mut fields } if thinking::is_own(&kind) => {
+        Part::ProviderBlock { kind, mut fields } if thinking::is_own(&kind) => {
             fields.insert("type".into(), kind.into());
             (fields.into(), None)
         }
-        Part::Native { kind, .. } => {
-            asked.lose(&kind);
+        Part::ProviderBlock { kind, .. } => {
+            asked.record_dropped(&kind);
             return Ok(None);
         }
-        Part::Call(call) => {
-            let (id, input) = (call_ids::CLAUDE.fit(&call.id), call.input());
-            let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
+        Part::ToolCall(call) => {
+            let (id, input) = (call_ids::CLAUDE.normalise_id(&call.id), call.parse_arguments());
+            let input =
+                input.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
             (json!({"type": "tool_use", "id": id, "name": call.name, "input": input}), call.cache)
         }
-        Part::Result { id, parts, is_error, cache } => {
-            let mut result = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.fit(&id)});
+        Part::ToolResult { id, parts, is_error, cache } => {
+            let mut result = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.normalise_id(&id)});
             let inner = parts.into_iter().filter_map(|part| block(part, path, asked).transpose());
             let inner = inner.collect::<Result<Vec<_>, _>>()?;
             if !inner.is_empty() {
@@ -159,18 +163,18 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
     Ok(Some(block))
 }
 
-fn said(text: &str, citations: Option<&Value>, asked: &mut Asked) -> Value {
+fn said(text: &str, citations: Option<&Value>, asked: &mut ChatRequest) -> Value {
     let mut block = json!({"type": "text", "text": text});
-    match citations.map(citations::again_to_anthropic) {
+    match citations.map(citations::to_anthropic_request) {
         Some(Some(own)) => block["citations"] = own.into(),
-        told => asked.lose_some("citations", told.as_ref()),
+        told => asked.record_dropped_if_set("citations", told.as_ref()),
     }
     block
 }
 
 fn place(source: Source) -> Value {
     match source {
-        Source::Data { mime, data } if mime == "text/plain" => match decoded(&data) {
+        Source::Data { mime, data } if mime == "text/plain" => match decode_base64_text(&data) {
             Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
             None => json!({"type": "base64", "media_type": mime, "data": data}),
         },
@@ -181,20 +185,20 @@ fn place(source: Source) -> Value {
     }
 }
 
-fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+fn tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(|one| tool(one, asked)).collect();
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
-    let parallel = asked.take("parallel_tool_calls");
-    let mut choice = match asked.choice.clone() {
+    let parallel = asked.take_param("parallel_tool_calls");
+    let mut choice = match asked.tool_choice.clone() {
         None if parallel == Some(Value::Bool(false)) && out.contains_key("tools") => json!({"type": "auto"}),
         None => return Ok(()),
-        Some(_) if !out.contains_key("tools") => return Err(Refusal::new("tool_choice", "there are no tools")),
-        Some(Choice::Auto) => json!({"type": "auto"}),
-        Some(Choice::None) => json!({"type": "none"}),
-        Some(Choice::Any) => json!({"type": "any"}),
-        Some(Choice::Tool(name)) => json!({"type": "tool", "name": name}),
+        Some(_) if !out.contains_key("tools") => return Err(RequestError::new("tool_choice", "there are no tools")),
+        Some(ToolChoice::Auto) => json!({"type": "auto"}),
+        Some(ToolChoice::None) => json!({"type": "none"}),
+        Some(ToolChoice::Any) => json!({"type": "any"}),
+        Some(ToolChoice::Tool(name)) => json!({"type": "tool", "name": name}),
     };
     if parallel == Some(Value::Bool(false)) && choice["type"] != "none" {
         choice["disable_parallel_tool_use"] = true.into();
@@ -206,9 +210,9 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
 /// What Anthropic alone knows of tools of one's own.
 const OF_TOOLS: [&str; 3] = ["defer_loading", "allowed_callers", "input_examples"];
 
-fn tool(tool: Tool, asked: &mut Asked) -> Value {
+fn tool(tool: Tool, asked: &mut ChatRequest) -> Value {
     match tool {
-        Tool::Function { name, description, schema, strict, cache, mut more } => {
+        Tool::Function { name, description, schema, strict, cache, extra: mut more } => {
             let mut tool = json!({"name": name, "description": description.unwrap_or_default()});
             tool["input_schema"] =
                 if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
@@ -218,10 +222,10 @@ fn tool(tool: Tool, asked: &mut Asked) -> Value {
                     tool[key] = value;
                 }
             }
-            asked.lose_rest("tools", &more);
+            asked.record_dropped_fields("tools", &more);
             tool
         }
-        Tool::Native { kind, fields } => native(&kind, fields),
+        Tool::BuiltIn { kind, fields } => native(&kind, fields),
     }
 }
 
@@ -240,30 +244,30 @@ pub fn native(kind: &str, mut fields: Fields) -> Value {
     tool
 }
 
-fn sampling(asked: &mut Asked, model: &str, out: &mut Fields) {
+fn sampling(asked: &mut ChatRequest, model: &str, out: &mut Fields) {
     thinking::sample(asked, model);
     // Their scales end at 1.
     for key in ["temperature", "top_p"] {
-        asked.bound(key, &(0..=1));
+        asked.clamp_param(key, &(0..=1));
     }
     for key in ["temperature", "top_p", "top_k"] {
-        asked.hand(key, out, key);
+        asked.move_param(key, out, key);
     }
-    match asked.take("stop") {
+    match asked.take_param("stop") {
         Some(Value::String(stop)) => drop(out.insert("stop_sequences".into(), json!([stop]))),
         Some(stop) => drop(out.insert("stop_sequences".into(), stop)),
         None => (),
     }
 }
 
-fn format(asked: &mut Asked, out: &mut Fields) {
-    let Some(format) = asked.take("response_format") else { return };
-    match (format["type"].as_str(), answer_schema(&format)) {
+fn format(asked: &mut ChatRequest, out: &mut Fields) {
+    let Some(format) = asked.take_param("response_format") else { return };
+    match (format["type"].as_str(), response_schema(&format)) {
         (Some("json_schema"), Some(schema)) => {
             let format = json!({"type": "json_schema", "schema": schema});
             thinking::configure(out, "format", format);
         }
         (Some("text"), _) => (),
-        _ => asked.lose("response_format"),
+        _ => asked.record_dropped("response_format"),
     }
 }

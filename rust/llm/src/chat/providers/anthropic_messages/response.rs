@@ -8,7 +8,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     api_format::ApiFormat,
     chat::{
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         providers::{Broken, Listener},
     },
     json::scan::{decode_string, for_each_field},
@@ -60,20 +60,24 @@ impl Block<'_> {
     }
 }
 
-pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+pub fn read(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
     let message: Message<'_> = serde_json::from_slice(answer)?;
-    taker.take(Piece::Start { id: &message.id, model: &message.model });
+    taker.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
     let mut calls = 0;
     for (at, block) in message.content.iter().enumerate() {
         if !block.is_known() {
             // Seldom: only then is it read again as it is.
             let answer: Value = serde_json::from_slice(answer)?;
-            taker.take(Piece::Native { kind: &block.kind, json: &answer["content"][at].to_string() });
+            taker
+                .push_event(ResponseEvent::NativeBlock { kind: &block.kind, json: &answer["content"][at].to_string() });
             continue;
         }
         begin(block, taker);
         if block.kind == "tool_use" {
-            taker.take(Piece::Arguments { call: calls, json: &compact(block.input.map_or("{}", RawValue::get)) });
+            taker.push_event(ResponseEvent::ToolCallArguments {
+                call_index: calls,
+                json: &compact(block.input.map_or("{}", RawValue::get)),
+            });
             calls += 1;
         }
     }
@@ -83,8 +87,8 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
         tell(&counts, taker);
     }
     let reason = message.stop_reason.as_deref().unwrap_or_default();
-    taker.take(Piece::Finish { reason, stop_sequence: message.stop_sequence.as_deref() });
-    taker.take(Piece::End);
+    taker.push_event(ResponseEvent::Finish { reason, stop_sequence: message.stop_sequence.as_deref() });
+    taker.push_event(ResponseEvent::End);
     Ok(())
 }
 
@@ -98,35 +102,35 @@ pub fn compact(json: &str) -> Cow<'_, str> {
 }
 
 /// What a block says by itself, and that a call begins.
-fn begin(block: &Block<'_>, taker: &mut dyn Taker) {
+fn begin(block: &Block<'_>, taker: &mut dyn EventSink) {
     match &*block.kind {
         "text" => {
-            taker.take(Piece::TextBlock);
+            taker.push_event(ResponseEvent::TextBlockStart);
             if !block.text.is_empty() {
-                taker.take(Piece::Text(&block.text));
+                taker.push_event(ResponseEvent::Text(&block.text));
             }
             let citations = block.citations.map(RawValue::get).filter(|json| json.len() > "[]".len());
             if let Some(json) = citations.filter(|json| *json != "null") {
-                taker.take(Piece::Aside { place: Place::Block, name: "citations", json });
+                taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Block, name: "citations", json });
             }
         }
         "thinking" => {
             if !block.thinking.is_empty() {
-                taker.take(Piece::Thinking(&block.thinking));
+                taker.push_event(ResponseEvent::Thinking(&block.thinking));
             }
             if !block.signature.is_empty() {
-                taker.take(Piece::Signature(&block.signature));
+                taker.push_event(ResponseEvent::ThinkingSignature(&block.signature));
             }
         }
-        "redacted_thinking" => taker.take(Piece::Redacted(&block.data)),
-        "tool_use" => taker.take(Piece::Call { id: &block.id, name: &block.name, signature: None }),
+        "redacted_thinking" => taker.push_event(ResponseEvent::RedactedThinking(&block.data)),
+        "tool_use" => taker.push_event(ResponseEvent::ToolCall { id: &block.id, name: &block.name, signature: None }),
         _ => (),
     }
 }
 
-fn tell(counts: &Counts, taker: &mut dyn Taker) {
+fn tell(counts: &Counts, taker: &mut dyn EventSink) {
     if let Some(usage) = counts.settle(ApiFormat::Anthropic) {
-        taker.take(Piece::Usage(usage));
+        taker.push_event(ResponseEvent::Usage(usage));
     }
 }
 
@@ -215,7 +219,7 @@ pub struct Hearing {
 }
 
 impl Listener for Hearing {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         if let Some(growth) = Growth::of(data) {
             return self.grow(&growth, taker);
         }
@@ -227,18 +231,22 @@ impl Listener for Hearing {
             "message_start" => {
                 let Some(message) = &event.message else { return };
                 self.count(message.usage);
-                taker.take(Piece::Start { id: &message.id, model: &message.model });
+                taker.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
             }
             "message_delta" => {
                 self.count(event.usage);
                 tell(&self.counts, taker);
                 let Some(Delta { stop_reason: Some(reason), stop_sequence, .. }) = &event.delta else { return };
-                taker.take(Piece::Finish { reason, stop_sequence: stop_sequence.as_deref() });
+                taker.push_event(ResponseEvent::Finish { reason, stop_sequence: stop_sequence.as_deref() });
             }
-            "message_stop" => taker.take(Piece::End),
+            "message_stop" => taker.push_event(ResponseEvent::End),
             "error" => {
                 let error = event.error.unwrap_or(Error { kind: None, message: Cow::Borrowed("the provider failed") });
-                taker.take(Piece::Failed { kind: error.kind.as_deref(), message: &error.message, code: None });
+                taker.push_event(ResponseEvent::Failed {
+                    kind: error.kind.as_deref(),
+                    message: &error.message,
+                    code: None,
+                });
             }
             _ => (),
         }
@@ -252,7 +260,7 @@ impl Hearing {
         }
     }
 
-    fn start(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
+    fn start(&mut self, event: &Event<'_>, taker: &mut dyn EventSink) {
         let Some(json) = event.content_block.map(RawValue::get) else { return };
         let Ok(block) = serde_json::from_str::<Block<'_>>(json) else { return };
         if !block.is_known() {
@@ -265,44 +273,48 @@ impl Hearing {
         }
     }
 
-    fn grow(&mut self, growth: &Growth<'_>, taker: &mut dyn Taker) {
+    fn grow(&mut self, growth: &Growth<'_>, taker: &mut dyn EventSink) {
         if growth.kind == b"\"citations_delta\"" {
             let json = format!("[{}]", String::from_utf8_lossy(growth.said));
-            return taker.take(Piece::Aside { place: Place::Block, name: "citations", json: &json });
+            return taker.push_event(ResponseEvent::ExtraField {
+                scope: FieldScope::Block,
+                name: "citations",
+                json: &json,
+            });
         }
         let Some(said) = decode_string(growth.said) else { return };
         match growth.kind {
-            b"\"text_delta\"" => taker.take(Piece::Text(&said)),
-            b"\"thinking_delta\"" => taker.take(Piece::Thinking(&said)),
-            b"\"signature_delta\"" => taker.take(Piece::Signature(&said)),
+            b"\"text_delta\"" => taker.push_event(ResponseEvent::Text(&said)),
+            b"\"thinking_delta\"" => taker.push_event(ResponseEvent::Thinking(&said)),
+            b"\"signature_delta\"" => taker.push_event(ResponseEvent::ThinkingSignature(&said)),
             b"\"input_json_delta\"" => self.argue(growth.index(), &said, taker),
             _ => (),
         }
     }
 
-    fn argue(&mut self, index: u64, json: &str, taker: &mut dyn Taker) {
+    fn argue(&mut self, index: u64, json: &str, taker: &mut dyn EventSink) {
         if let Some((_, _, input)) = &mut self.native {
             return input.push_str(json);
         }
         let call = self.calls.iter().position(|(block, _)| *block == index);
         if let Some(call) = call.filter(|_| !json.is_empty()) {
             self.calls[call].1 = true;
-            taker.take(Piece::Arguments { call, json });
+            taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
         }
     }
 
     /// A tool without parameters is called without a word; its arguments are an object all the same.
-    fn stop(&mut self, index: u64, taker: &mut dyn Taker) {
+    fn stop(&mut self, index: u64, taker: &mut dyn EventSink) {
         if let Some((_, mut block, input)) = self.native.take_if(|(at, ..)| *at == index) {
             if let Ok(input) = serde_json::from_str(&input) {
                 block["input"] = input;
             }
             let kind = block["type"].as_str().unwrap_or_default();
-            taker.take(Piece::Native { kind, json: &block.to_string() });
+            taker.push_event(ResponseEvent::NativeBlock { kind, json: &block.to_string() });
         }
         if let Some(call) = self.calls.iter().position(|(block, said)| *block == index && !said) {
             self.calls[call].1 = true;
-            taker.take(Piece::Arguments { call, json: "{}" });
+            taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: "{}" });
         }
     }
 }

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::{
-    catalog::version_of_claude,
-    chat::request::{Asked, Choice, Fields, Message, Part, Refusal, Role},
-    translation::dropped::Lost,
+    catalog::claude_version,
+    chat::request::{ChatRequest, Fields, Message, Part, RequestError, Role, ToolChoice},
+    translation::dropped::DroppedParams,
 };
 
 /// Efforts that callers know, and as many tokens as they stand for.
@@ -47,7 +47,7 @@ enum Rest {
 
 impl Kind {
     fn of(model: &str) -> Self {
-        let version = version_of_claude(model);
+        let version = claude_version(model);
         match version {
             _ if ["claude-mythos", "claude-fable"].iter().any(|family| model.contains(family)) => {
                 Self::Effort(Rest::Never)
@@ -68,38 +68,38 @@ pub fn takes_efforts_only(model: &str) -> bool {
 }
 
 /// Takes back what a model refuses of how it is to pick its words.
-pub fn sample(asked: &mut Asked, model: &str) {
+pub fn sample(asked: &mut ChatRequest, model: &str) {
     if takes_efforts_only(model) {
         for key in ["temperature", "top_p", "top_k"] {
             // What is said anyway is no loss.
-            let said = asked.take(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
-            asked.lose_some(key, said.as_ref());
+            let said = asked.take_param(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
+            asked.record_dropped_if_set(key, said.as_ref());
         }
         return;
     }
-    let refuses_both = version_of_claude(model).is_some_and(|version| version >= (4, 1));
+    let refuses_both = claude_version(model).is_some_and(|version| version >= (4, 1));
     if refuses_both && asked.fields.get("temperature").is_some_and(|value| !value.is_null()) {
-        let said = asked.take("top_p");
-        asked.lose_some("top_p", said.as_ref());
+        let said = asked.take_param("top_p");
+        asked.record_dropped_if_set("top_p", said.as_ref());
     }
 }
 
 /// Writes `thinking` for a model, and takes back what does not go with it.
-pub fn write(asked: &mut Asked, model: &str, out: &mut Fields, may: bool) -> Result<(), Refusal> {
+pub fn write(asked: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) -> Result<(), RequestError> {
     let effort = effort(asked)?;
     let kind = Kind::of(model);
     if let Kind::Effort(rest) = kind {
         with_effort(asked, effort.map(|(word, _)| word), rest, out, may);
         return Ok(());
     }
-    let (thinking, word, room) = match (asked.take("thinking"), effort) {
+    let (thinking, word, room) = match (asked.take_param("thinking"), effort) {
         (Some(thinking), Some((word, 1..))) if kind == Kind::Either && thinking["type"] == "adaptive" => {
             configure(out, "effort", level(word).into());
             (thinking, "thinking", 1)
         }
         (Some(thinking), effort) => {
             // What was said in so many words holds.
-            asked.lose_some("reasoning_effort", effort.as_ref());
+            asked.record_dropped_if_set("reasoning_effort", effort.as_ref());
             (thinking, "thinking", 1)
         }
         (None, Some((_, 0))) => (json!({"type": "disabled"}), "reasoning_effort", 0),
@@ -112,43 +112,43 @@ pub fn write(asked: &mut Asked, model: &str, out: &mut Fields, may: bool) -> Res
     }
     match within(thinking, out, room).filter(|_| may) {
         Some((thinking, is_less)) => {
-            asked.lose_some(word, is_less.then_some(&()));
+            asked.record_dropped_if_set(word, is_less.then_some(&()));
             out.insert("thinking".into(), thinking);
-            unsuited(out, &mut asked.lost);
+            unsuited(out, &mut asked.dropped_params);
         }
-        None => asked.lose(word),
+        None => asked.record_dropped(word),
     }
     Ok(())
 }
 
 /// To a model that is told an effort, and that it may think.
-fn with_effort(asked: &mut Asked, effort: Option<&'static str>, rest: Rest, out: &mut Fields, may: bool) {
-    let thinking = asked.take("thinking");
+fn with_effort(asked: &mut ChatRequest, effort: Option<&'static str>, rest: Rest, out: &mut Fields, may: bool) {
+    let thinking = asked.take_param("thinking");
     let is_off = thinking.as_ref().map_or(effort == Some("none"), |thinking| thinking["type"] == "disabled");
     if is_off {
         match rest {
             Rest::Unsaid => (),
             Rest::Disabled => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
             Rest::Never => {
-                asked.lose(if thinking.is_some() { "thinking" } else { "reasoning_effort" });
+                asked.record_dropped(if thinking.is_some() { "thinking" } else { "reasoning_effort" });
                 configure(out, "effort", "low".into());
             }
         }
         return;
     }
     let budget = thinking.as_ref().and_then(|thinking| thinking["budget_tokens"].as_u64());
-    asked.lose_some("thinking.budget_tokens", budget.as_ref());
+    asked.record_dropped_if_set("thinking.budget_tokens", budget.as_ref());
     // A budget is at least told as the effort that it stands for elsewhere.
     let of_budget =
         |budget| EFFORTS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(word, _)| *word);
     let word = effort.filter(|word| *word != "none").or(budget.map(of_budget));
     if let Some(word) = word {
         configure(out, "effort", level(word).into());
-        asked.lose_some("reasoning_effort", (level(word) != word).then_some(&()));
+        asked.record_dropped_if_set("reasoning_effort", (level(word) != word).then_some(&()));
     }
     match thinking {
         None if word.is_none() => (),
-        _ if !may => asked.lose_some("thinking", thinking.as_ref()),
+        _ if !may => asked.record_dropped_if_set("thinking", thinking.as_ref()),
         Some(mut said) if said["type"] == "adaptive" => {
             // Of a budget that stood beside it.
             if let Some(said) = said.as_object_mut() {
@@ -181,33 +181,33 @@ pub fn configure(out: &mut Fields, key: &str, value: Value) {
 }
 
 /// One of the words for how much is to be thought, and its tokens.
-pub fn effort(asked: &mut Asked) -> Result<Option<(&'static str, u64)>, Refusal> {
-    let Some(said) = asked.take("reasoning_effort") else { return Ok(None) };
+pub fn effort(asked: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
+    let Some(said) = asked.take_param("reasoning_effort") else { return Ok(None) };
     let found = EFFORTS.into_iter().find(|(word, _)| said == *word);
     let unknown = || {
         let words = EFFORTS.map(|(word, _)| word).join(", ");
         let said = said.as_str().map_or_else(|| said.to_string(), ToOwned::to_owned);
-        Refusal::new("reasoning_effort", format!("`{said}` is not known here: it must be one of {words}"))
+        RequestError::new("reasoning_effort", format!("`{said}` is not known here: it must be one of {words}"))
     };
     found.map(Some).ok_or_else(unknown)
 }
 
 /// Refuses what a model refuses and what nothing stands for: another answer would be none to this question.
-pub fn refuse(asked: &Asked) -> Result<(), Refusal> {
-    if matches!(asked.choice, Some(Choice::Any | Choice::Tool(_))) && is_since(asked, (5, 1)) {
-        return Err(Refusal::new("tool_choice", "this model calls tools when it likes: it must be auto or none"));
+pub fn refuse(asked: &ChatRequest) -> Result<(), RequestError> {
+    if matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) && is_since(asked, (5, 1)) {
+        return Err(RequestError::new("tool_choice", "this model calls tools when it likes: it must be auto or none"));
     }
     Ok(())
 }
 
 /// The message that may be the beginning of an answer, where a model does not go on from one.
-pub fn last_answer(asked: &Asked) -> Option<usize> {
+pub fn last_answer(asked: &ChatRequest) -> Option<usize> {
     let is_answer = |message: &Message| message.role == Role::Assistant;
     if is_since(asked, (4, 6)) { asked.messages.iter().rposition(is_answer) } else { None }
 }
 
 /// Refuses that beginning where what is written ends with it: not all that is said is written.
-pub fn refuse_beginning(answer: Option<usize>, written: &Fields) -> Result<(), Refusal> {
+pub fn refuse_beginning(answer: Option<usize>, written: &Fields) -> Result<(), RequestError> {
     let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
     let (Some(at), Some(last)) = (answer, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
     let kind = last["content"].as_array().and_then(|blocks| blocks.last()?["type"].as_str());
@@ -215,7 +215,7 @@ pub fn refuse_beginning(answer: Option<usize>, written: &Fields) -> Result<(), R
     if kind.is_some_and(is_own) {
         return Ok(());
     }
-    Err(Refusal::new(
+    Err(RequestError::new(
         format!("messages[{at}]"),
         "this model does not go on from the beginning of an answer: the last message must be the user's",
     ))
@@ -226,13 +226,13 @@ pub fn is_own(kind: &str) -> bool {
     kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
 }
 
-fn is_since(asked: &Asked, first: (u32, u32)) -> bool {
-    version_of_claude(&asked.model).is_some_and(|version| version >= first)
+fn is_since(asked: &ChatRequest, first: (u32, u32)) -> bool {
+    claude_version(&asked.model).is_some_and(|version| version >= first)
 }
 
 /// Whether this request may be thought about: not where a tool is called in any case.
-pub fn may(asked: &Asked, model: &str) -> bool {
-    let is_forced = matches!(asked.choice, Some(Choice::Any | Choice::Tool(_)));
+pub fn may(asked: &ChatRequest, model: &str) -> bool {
+    let is_forced = matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
     // Who thinks as much as it likes takes turns without thoughts.
     !is_forced && (takes_efforts_only(model) || !continues_without(asked))
 }
@@ -251,7 +251,7 @@ fn within(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value, bo
 }
 
 /// Sampling cannot be steered while it thinks.
-fn unsuited(out: &mut Fields, lost: &mut Lost) {
+fn unsuited(out: &mut Fields, lost: &mut DroppedParams) {
     for key in ["temperature", "top_k"] {
         if out.shift_remove(key).is_some_and(|value| value != 1 && value != 1.0) {
             lost.add(key);
@@ -260,9 +260,10 @@ fn unsuited(out: &mut Fields, lost: &mut Lost) {
 }
 
 /// Whether the last turn called tools and its thoughts are not here: it may not go on thinking.
-fn continues_without(asked: &Asked) -> bool {
-    let is_result = |part: &Part| matches!(part, Part::Result { .. });
-    let thought = |part: &Part| matches!(part, Part::Thinking { signature: Some(_), .. } | Part::Redacted { .. });
+fn continues_without(asked: &ChatRequest) -> bool {
+    let is_result = |part: &Part| matches!(part, Part::ToolResult { .. });
+    let thought =
+        |part: &Part| matches!(part, Part::Thinking { signature: Some(_), .. } | Part::RedactedThinking { .. });
     let answers = |message: &&Message| message.role == Role::User && message.parts.iter().any(is_result);
     if !asked.messages.last().is_some_and(|last| answers(&last)) {
         return false;

@@ -11,22 +11,22 @@ use super::{Broken, Found, Frames, Listener, Wire};
 use crate::chat::providers::{anthropic_messages::thinking, openai_chat};
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Refusal},
+        event::EventSink,
+        request::{ChatRequest, RequestError},
     },
-    model_list::{self, Listed},
+    model_list::{self, ListedModel},
 };
 
-pub struct Converse;
+pub struct ConverseFormat;
 
 /// What is looked at where tokens are counted.
-const COUNTED: [&str; 4] = ["messages", "system", "toolConfig", "additionalModelRequestFields"];
+const TOKEN_COUNT_FIELDS: [&str; 4] = ["messages", "system", "toolConfig", "additionalModelRequestFields"];
 
-impl Wire for Converse {
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+impl Wire for ConverseFormat {
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         thinking::refuse(asked)?;
         let answer = thinking::last_answer(asked);
-        let body = request::write(asked)?;
+        let body = request::build_body(asked)?;
         thinking::refuse_beginning(answer, &body)?;
         Ok(serde_json::Value::Object(body).to_string().into_bytes())
     }
@@ -35,17 +35,17 @@ impl Wire for Converse {
         model.contains("anthropic")
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
-        response::read(answer, taker)
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+        response::decode_response(answer, taker)
     }
 
     fn listener(&self) -> Box<dyn Listener> {
-        Box::new(response::Hearing::default())
+        Box::new(response::ConverseDecoder::default())
     }
 
-    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        let mut said = request::write(asked)?;
-        said.retain(|key, _| COUNTED.contains(&key.as_str()));
+    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        let mut said = request::build_body(asked)?;
+        said.retain(|key, _| TOKEN_COUNT_FIELDS.contains(&key.as_str()));
         Ok(json!({"input": {"converse": said}}).to_string().into_bytes())
     }
 
@@ -53,13 +53,13 @@ impl Wire for Converse {
         answer["inputTokens"].as_u64()
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
-        model_list::found(answer, "/modelSummaries", "modelId", "")
+    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+        model_list::parse_models_at(answer, "/modelSummaries", "modelId", "")
     }
 
     /// `{message}`, and nothing else.
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 
     fn frames(&self) -> Frames {

@@ -4,21 +4,22 @@ use serde_json::{Value, json};
 
 use crate::chat::providers::bedrock_converse::{
     document_names,
-    vendor_fields::{self, Place, Vendor},
+    vendor_fields::{self, CachePointPosition, Vendor},
 };
 use crate::{
     chat::{
         providers::{anthropic_messages, openai_chat::reasoning_details},
-        request::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool},
+        request::{ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolChoice},
     },
     citations,
 };
 
 /// What limits and steers the answer, whoever's model it is.
-const INFERENCE: &[(&str, &str)] = &[("max_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")];
+const INFERENCE_PARAMS: &[(&str, &str)] =
+    &[("max_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")];
 
 /// Fields that Bedrock itself has, under either spelling.
-const OWN: &[(&str, &str)] = &[
+const BEDROCK_FIELDS: &[(&str, &str)] = &[
     ("guardrailConfig", "guardrailConfig"),
     ("guardrail_config", "guardrailConfig"),
     ("performance_config", "performanceConfig"),
@@ -26,21 +27,21 @@ const OWN: &[(&str, &str)] = &[
     ("additional_model_response_field_paths", "additionalModelResponseFieldPaths"),
 ];
 
-pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
-    asked.refuse_several()?;
+pub fn build_body(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
+    asked.reject_several_choices()?;
     let mut out = Fields::new();
-    let may_think = vendor_fields::may_think(asked);
-    messages(asked, &mut out)?;
-    let native = tools(asked, &mut out)?;
+    let may_think = vendor_fields::can_think(asked);
+    write_messages(asked, &mut out)?;
+    let native = write_tools(asked, &mut out)?;
     let mut inference = Fields::new();
     for key in ["temperature", "top_p"] {
-        asked.bound(key, &(0..=1));
+        asked.clamp_param(key, &(0..=1));
     }
-    vendor_fields::think(asked, may_think)?;
-    for (key, name) in INFERENCE {
-        asked.hand(key, &mut inference, name);
+    vendor_fields::convert_thinking(asked, may_think)?;
+    for (key, name) in INFERENCE_PARAMS {
+        asked.move_param(key, &mut inference, name);
     }
-    match asked.take("stop") {
+    match asked.take_param("stop") {
         Some(Value::String(stop)) => drop(inference.insert("stopSequences".into(), json!([stop]))),
         Some(stop) => drop(inference.insert("stopSequences".into(), stop)),
         None => (),
@@ -48,11 +49,11 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     if !inference.is_empty() {
         out.insert("inferenceConfig".into(), inference.into());
     }
-    for (key, name) in OWN {
-        asked.hand(key, &mut out, name);
+    for (key, name) in BEDROCK_FIELDS {
+        asked.move_param(key, &mut out, name);
     }
-    format(asked, &mut out);
-    vendor_fields::write(asked, native, &mut out);
+    write_output_config(asked, &mut out);
+    vendor_fields::write_vendor_fields(asked, native, &mut out);
     // In the path, both.
     asked.model.clear();
     asked.stream = false;
@@ -60,8 +61,8 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
 }
 
 /// A schema that the answer keeps to.
-fn format(asked: &mut Asked, out: &mut Fields) {
-    let Some(format) = asked.take("response_format") else { return };
+fn write_output_config(asked: &mut ChatRequest, out: &mut Fields) {
+    let Some(format) = asked.take_param("response_format") else { return };
     let told = &format["json_schema"];
     if told["schema"].is_object() {
         let mut structure = json!({"schema": told["schema"].to_string()});
@@ -77,7 +78,7 @@ fn format(asked: &mut Asked, out: &mut Fields) {
     }
 }
 
-fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     let were = asked.messages.len();
@@ -94,11 +95,11 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         }
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
-    Asked::refuse_silence(were, turns.len())?;
+    ChatRequest::reject_empty_messages(were, turns.len())?;
     if vendor_fields::may_be_claude(&asked.model) {
         anthropic_messages::end_in_words(&mut turns);
     }
-    document_names::name_apart(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
+    document_names::assign_unique_names(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
     out.insert("messages".into(), turns.into_iter().map(turn).collect());
@@ -108,57 +109,59 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -> Result<(), Refusal> {
-    let refused = |what: &str| Refusal::new(path, format!("this provider does not take {what}"));
+fn write_part(part: Part, path: &str, asked: &mut ChatRequest, out: &mut Vec<Value>) -> Result<(), RequestError> {
+    let refused = |what: &str| RequestError::new(path, format!("this provider does not take {what}"));
     let (block, cache) = match part {
         // A text of nothing but space is refused.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(()),
-        Part::Text { text, cache, citations } => match citations.as_ref().map(citations::again_to_converse) {
+        Part::Text { text, cache, citations } => match citations.as_ref().map(citations::to_converse_request) {
             Some(Some(own)) => (json!({"citationsContent": {"content": [{"text": text}], "citations": own}}), cache),
             told => {
-                asked.lose_some("citations", told.as_ref());
+                asked.record_dropped_if_set("citations", told.as_ref());
                 (json!({"text": text}), cache)
             }
         },
         Part::Image { source: Source::Data { mime, data }, cache, detail } => {
-            asked.lose_some("image_url.detail", detail.as_ref());
-            (picture(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
+            asked.record_dropped_if_set("image_url.detail", detail.as_ref());
+            (build_media_block(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
         }
         Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
-        Part::Document { source, name, cache, more } => {
-            let mut block = document(source, name).ok_or_else(|| refused("this document"))?;
+        Part::Document { source, name, cache, extra: more } => {
+            let mut block = build_document(source, name).ok_or_else(|| refused("this document"))?;
             for (key, value) in *more {
                 block["document"][key] = value;
             }
             (block, cache)
         }
         Part::Audio { .. } => return Err(refused("audio")),
-        Part::Thinking { text, signature: Some(signature) } if !reasoning_details::are_in(&signature) => {
+        Part::Thinking { text, signature: Some(signature) } if !reasoning_details::is_encoded_in(&signature) => {
             (json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}}), None)
         }
         Part::Thinking { .. } => {
-            asked.lose("reasoning_content");
+            asked.record_dropped("reasoning_content");
             return Ok(());
         }
-        Part::Redacted { data } => (json!({"reasoningContent": {"redactedContent": data}}), None),
-        Part::Seal(_) => {
-            asked.lose("thought_signature");
+        Part::RedactedThinking { data } => (json!({"reasoningContent": {"redactedContent": data}}), None),
+        Part::Signature(_) => {
+            asked.record_dropped("thought_signature");
             return Ok(());
         }
-        Part::Native { kind, .. } => {
-            asked.lose(&kind);
+        Part::ProviderBlock { kind, .. } => {
+            asked.record_dropped(&kind);
             return Ok(());
         }
-        Part::Call(call) => {
-            let input = call.input();
-            let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
-            let id = vendor_fields::ids(&asked.model).fit(&call.id);
+        Part::ToolCall(call) => {
+            let input = call.parse_arguments();
+            let input =
+                input.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
+            let id = vendor_fields::call_id_format(&asked.model).normalise_id(&call.id);
             (json!({"toolUse": {"toolUseId": id, "name": call.name, "input": input}}), call.cache)
         }
-        Part::Result { id, parts, is_error, cache } => {
-            let (beside, within) = within_result(parts, path, asked)?;
+        Part::ToolResult { id, parts, is_error, cache } => {
+            let (beside, within) = build_result_content(parts, path, asked)?;
             let cache = cache.or(within);
-            let mut result = json!({"toolUseId": vendor_fields::ids(&asked.model).fit(&id), "content": beside});
+            let mut result =
+                json!({"toolUseId": vendor_fields::call_id_format(&asked.model).normalise_id(&id), "content": beside});
             if is_error {
                 result["status"] = "error".into();
             }
@@ -166,12 +169,16 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
         }
     };
     out.push(block);
-    point(cache.as_ref(), Place::Talk, asked, out);
+    write_cache_point(cache.as_ref(), CachePointPosition::Messages, asked, out);
     Ok(())
 }
 
 /// What a tool gave back, and the last hint about caching in it: that has no place there, and stands behind it.
-fn within_result(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<(Vec<Value>, Option<Value>), Refusal> {
+fn build_result_content(
+    parts: Vec<Part>,
+    path: &str,
+    asked: &mut ChatRequest,
+) -> Result<(Vec<Value>, Option<Value>), RequestError> {
     let (mut inner, mut beside, mut hint) = (Vec::new(), Vec::new(), None);
     for mut part in parts {
         if let Part::Text { cache, .. } | Part::Image { cache, .. } | Part::Document { cache, .. } = &mut part {
@@ -188,22 +195,22 @@ fn within_result(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<(Vec
 }
 
 /// A hint about caching is a block of its own here, where the model takes one.
-fn point(cache: Option<&Value>, place: Place, asked: &mut Asked, out: &mut Vec<Value>) {
+fn write_cache_point(cache: Option<&Value>, place: CachePointPosition, asked: &mut ChatRequest, out: &mut Vec<Value>) {
     let Some(cache) = cache else { return };
-    if !vendor_fields::caches(&asked.model, place) {
-        return asked.lose("cache_control");
+    if !vendor_fields::supports_caching(&asked.model, place) {
+        return asked.record_dropped("cache_control");
     }
     let mut point = json!({"type": "default"});
     match cache.get("ttl") {
-        Some(ttl) if vendor_fields::caches_long(&asked.model) => point["ttl"] = ttl.clone(),
-        Some(ttl) if ttl != "5m" => asked.lose("cache_control.ttl"),
+        Some(ttl) if vendor_fields::supports_cache_ttl(&asked.model) => point["ttl"] = ttl.clone(),
+        Some(ttl) if ttl != "5m" => asked.record_dropped("cache_control.ttl"),
         _ => (),
     }
     out.push(json!({"cachePoint": point}));
 }
 
 /// An image or a video, by its type; what says none is taken for an image.
-fn picture(mime: &str, data: &str) -> Option<Value> {
+fn build_media_block(mime: &str, data: &str) -> Option<Value> {
     let (kind, format) = match mime {
         "" | "image/png" => ("image", "png"),
         "image/jpeg" | "image/jpg" => ("image", "jpeg"),
@@ -224,12 +231,12 @@ fn picture(mime: &str, data: &str) -> Option<Value> {
     Some(out.into())
 }
 
-fn document(source: Source, name: Option<String>) -> Option<Value> {
+fn build_document(source: Source, name: Option<String>) -> Option<Value> {
     let (format, place) = match source {
-        Source::Data { mime, data } => (of_mime(&mime)?, json!({"bytes": data})),
+        Source::Data { mime, data } => (document_format(&mime)?, json!({"bytes": data})),
         Source::Text(text) => ("txt", json!({"text": text})),
         Source::Url { url, mime } if url.starts_with("s3://") => {
-            (mime.as_deref().map_or(Some("pdf"), of_mime)?, json!({"s3Location": {"uri": url}}))
+            (mime.as_deref().map_or(Some("pdf"), document_format)?, json!({"s3Location": {"uri": url}}))
         }
         _ => return None,
     };
@@ -237,7 +244,7 @@ fn document(source: Source, name: Option<String>) -> Option<Value> {
     Some(json!({"document": {"format": format, "name": name, "source": place}}))
 }
 
-fn of_mime(mime: &str) -> Option<&'static str> {
+fn document_format(mime: &str) -> Option<&'static str> {
     Some(match mime {
         "application/pdf" => "pdf",
         "text/plain" => "txt",
@@ -252,7 +259,7 @@ fn of_mime(mime: &str) -> Option<&'static str> {
 }
 
 /// Who talks of tools must say that there are some: where the caller has none left, those that were called.
-fn remembered(asked: &mut Asked, out: &mut Fields) {
+fn declare_called_tools(asked: &mut ChatRequest, out: &mut Fields) {
     let mut names: Vec<&Value> = Vec::new();
     let messages = out.get("messages").and_then(Value::as_array).into_iter().flatten();
     for block in messages.flat_map(|message| message["content"].as_array().into_iter().flatten()) {
@@ -267,27 +274,27 @@ fn remembered(asked: &mut Asked, out: &mut Fields) {
     let schema = json!({"json": {"type": "object", "properties": {}}});
     let tools: Vec<_> = names.iter().map(|name| json!({"toolSpec": {"name": name, "inputSchema": schema}})).collect();
     // It may call them again.
-    asked.lose("tools");
+    asked.record_dropped("tools");
     out.insert("toolConfig".into(), json!({"tools": tools}));
 }
 
 /// Writes functions; gives back those tools that Anthropic runs itself, for models that know them.
-fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
+fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, RequestError> {
     let (mut tools, mut native) = (Vec::new(), Vec::new());
     for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
         let (name, description, schema, strict, cache, more) = match tool {
-            Tool::Function { name, description, schema, strict, cache, more } => {
+            Tool::Function { name, description, schema, strict, cache, extra: more } => {
                 (name, description, schema, strict, cache, more)
             }
-            Tool::Native { kind, fields } if Vendor::of(&asked.model) == Vendor::Anthropic => {
+            Tool::BuiltIn { kind, fields } if Vendor::from_model(&asked.model) == Vendor::Anthropic => {
                 native.push(anthropic_messages::native(&kind, fields));
                 continue;
             }
-            Tool::Native { .. } => {
-                return Err(Refusal::new(format!("tools[{at}].type"), "this provider takes functions only"));
+            Tool::BuiltIn { .. } => {
+                return Err(RequestError::new(format!("tools[{at}].type"), "this provider takes functions only"));
             }
         };
-        asked.lose_rest("tools", &more);
+        asked.record_dropped_fields("tools", &more);
         let schema = if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
         let mut spec = json!({"name": name});
         // An empty description is refused.
@@ -299,20 +306,22 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
             spec["strict"] = true.into();
         }
         tools.push(json!({"toolSpec": spec}));
-        point(cache.as_ref(), Place::Tools, asked, &mut tools);
+        write_cache_point(cache.as_ref(), CachePointPosition::Tools, asked, &mut tools);
     }
-    if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
-        asked.lose("parallel_tool_calls");
+    if asked.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
+        asked.record_dropped("parallel_tool_calls");
     }
-    let choice = asked.choice.take();
+    let choice = asked.tool_choice.take();
     if tools.is_empty() {
-        remembered(asked, out);
+        declare_called_tools(asked, out);
         match choice {
-            Some(Choice::Any | Choice::Tool(_)) if native.is_empty() => {
-                return Err(Refusal::new("tool_choice", "there are no tools"));
+            Some(ToolChoice::Any | ToolChoice::Tool(_)) if native.is_empty() => {
+                return Err(RequestError::new("tool_choice", "there are no tools"));
             }
             // It is among functions.
-            Some(Choice::Any | Choice::Tool(_) | Choice::None) if !native.is_empty() => asked.lose("tool_choice"),
+            Some(ToolChoice::Any | ToolChoice::Tool(_) | ToolChoice::None) if !native.is_empty() => {
+                asked.record_dropped("tool_choice")
+            }
             _ => (),
         }
         return Ok(native);
@@ -320,10 +329,12 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
     let mut config = json!({"tools": tools});
     match choice {
         None => (),
-        Some(Choice::Auto) => config["toolChoice"] = json!({"auto": {}}),
-        Some(Choice::Any) => config["toolChoice"] = json!({"any": {}}),
-        Some(Choice::Tool(name)) => config["toolChoice"] = json!({"tool": {"name": name}}),
-        Some(Choice::None) => return Err(Refusal::new("tool_choice", "this provider cannot be told to use no tool")),
+        Some(ToolChoice::Auto) => config["toolChoice"] = json!({"auto": {}}),
+        Some(ToolChoice::Any) => config["toolChoice"] = json!({"any": {}}),
+        Some(ToolChoice::Tool(name)) => config["toolChoice"] = json!({"tool": {"name": name}}),
+        Some(ToolChoice::None) => {
+            return Err(RequestError::new("tool_choice", "this provider cannot be told to use no tool"));
+        }
     }
     out.insert("toolConfig".into(), config);
     Ok(native)

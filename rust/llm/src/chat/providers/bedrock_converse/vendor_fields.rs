@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::chat::{
     call_ids,
     providers::anthropic_messages::{self, thinking},
-    request::{Asked, Fields, Refusal},
+    request::{ChatRequest, Fields, RequestError},
 };
 
 /// Whose models they are, as far as it makes a difference.
@@ -19,7 +19,7 @@ pub enum Vendor {
 
 impl Vendor {
     /// By the name of a model, whatever stands before it.
-    pub fn of(model: &str) -> Self {
+    pub fn from_model(model: &str) -> Self {
         let is = |vendor: &str| model.contains(vendor);
         match () {
             () if is("anthropic.") || is("claude") => Self::Anthropic,
@@ -31,25 +31,25 @@ impl Vendor {
 }
 
 /// Which ids of calls a model takes: Mistral's are as strict here as with their maker.
-pub fn ids(model: &str) -> call_ids::Form {
+pub fn call_id_format(model: &str) -> call_ids::CallIdFormat {
     if model.contains("mistral.") { call_ids::MISTRAL } else { call_ids::CLAUDE }
 }
 
 /// Makers whose models have bodies of `OpenAI`'s here, and what of those Converse itself has no word for.
-const OPENAI_LIKE: &[(&str, &[&str])] =
+const OPENAI_STYLE_PARAMS: &[(&str, &[&str])] =
     &[("openai.", &["response_format", "reasoning_effort"]), ("qwen.", &["response_format"])];
 
 /// Where in a request a hint about caching stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum CachePointPosition {
     /// Behind a tool.
     Tools,
     /// In messages, or in what the system says.
-    Talk,
+    Messages,
 }
 
 /// Makers of models that refuse hints about caching; whoever else is asked under a name that says no maker may take them.
-const NEVER_CACHING: [&str; 14] = [
+const VENDORS_WITHOUT_CACHING: [&str; 14] = [
     "ai21.",
     "amazon.",
     "cohere.",
@@ -66,31 +66,31 @@ const NEVER_CACHING: [&str; 14] = [
     "writer.",
 ];
 /// Amazon's models that take hints, but not about tools.
-const NOVA: &str = "amazon.nova";
+const NOVA_PREFIX: &str = "amazon.nova";
 
 /// Whether a model takes a hint about caching there.
-pub fn caches(model: &str, place: Place) -> bool {
+pub fn supports_caching(model: &str, place: CachePointPosition) -> bool {
     match () {
-        () if Vendor::of(model) == Vendor::Anthropic => true,
-        () if model.contains(NOVA) => place == Place::Talk,
-        () => !NEVER_CACHING.iter().any(|maker| model.contains(maker)),
+        () if Vendor::from_model(model) == Vendor::Anthropic => true,
+        () if model.contains(NOVA_PREFIX) => place == CachePointPosition::Messages,
+        () => !VENDORS_WITHOUT_CACHING.iter().any(|maker| model.contains(maker)),
     }
 }
 
 /// Whether it can be told for how long.
-pub fn caches_long(model: &str) -> bool {
-    !model.contains(NOVA)
+pub fn supports_cache_ttl(model: &str) -> bool {
+    !model.contains(NOVA_PREFIX)
 }
 
 /// Whether Claude may think about this, before its messages are written.
-pub fn may_think(asked: &Asked) -> bool {
+pub fn can_think(asked: &ChatRequest) -> bool {
     thinking::may(asked, &asked.model)
 }
 
 /// Says to Claude in its own words how much it is to think, where the caller has one word for all; and takes back what does not
 /// go with that.
-pub fn think(asked: &mut Asked, may: bool) -> Result<(), Refusal> {
-    if Vendor::of(&asked.model) != Vendor::Anthropic {
+pub fn convert_thinking(asked: &mut ChatRequest, may: bool) -> Result<(), RequestError> {
+    if Vendor::from_model(&asked.model) != Vendor::Anthropic {
         return Ok(());
     }
     let model = asked.model.clone();
@@ -103,7 +103,7 @@ pub fn think(asked: &mut Asked, may: bool) -> Result<(), Refusal> {
     let most = asked.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
     said.insert("max_tokens".into(), most.unwrap_or_else(|| anthropic_messages::most(&asked.model).into()));
     for key in ["temperature", "top_k"] {
-        asked.hand(key, &mut said, key);
+        asked.move_param(key, &mut said, key);
     }
     thinking::write(asked, &model, &mut said, may)?;
     said.shift_remove("max_tokens");
@@ -112,12 +112,14 @@ pub fn think(asked: &mut Asked, may: bool) -> Result<(), Refusal> {
 }
 
 /// Adds to what the caller said in the vendor's own words.
-pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
-    let given = asked.take("additionalModelRequestFields").or_else(|| asked.take("additional_model_request_fields"));
+pub fn write_vendor_fields(asked: &mut ChatRequest, tools: Vec<Value>, out: &mut Fields) {
+    let given = asked
+        .take_param("additionalModelRequestFields")
+        .or_else(|| asked.take_param("additional_model_request_fields"));
     let mut more = given.and_then(|given| given.as_object().cloned()).unwrap_or_default();
-    asked.hand("top_k", &mut more, "top_k");
-    match Vendor::of(&asked.model) {
-        Vendor::Anthropic => claude(asked, &mut more),
+    asked.move_param("top_k", &mut more, "top_k");
+    match Vendor::from_model(&asked.model) {
+        Vendor::Anthropic => write_claude_fields(asked, &mut more),
         Vendor::Cohere => {
             for (key, name) in [
                 ("presence_penalty", "presence_penalty"),
@@ -125,23 +127,23 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
                 ("logit_bias", "logit_bias"),
                 ("logitBias", "logit_bias"),
             ] {
-                asked.hand(key, &mut more, name);
+                asked.move_param(key, &mut more, name);
             }
         }
         Vendor::Ai21 => {
             for (key, name) in [("presence_penalty", "presencePenalty"), ("frequency_penalty", "frequencyPenalty")] {
-                if let Some(scale) = asked.take(key) {
+                if let Some(scale) = asked.take_param(key) {
                     more.insert(name.into(), json!({"scale": scale}));
                 }
             }
-            asked.hand("countPenalty", &mut more, "countPenalty");
+            asked.move_param("countPenalty", &mut more, "countPenalty");
         }
         // Nobody but Claude is told so how much to think.
-        Vendor::Other if names_nobody(&asked.model) => asked.hand("thinking", &mut more, "thinking"),
+        Vendor::Other if is_opaque_arn(&asked.model) => asked.move_param("thinking", &mut more, "thinking"),
         Vendor::Other => {
-            let known = OPENAI_LIKE.iter().find(|(maker, _)| asked.model.contains(maker));
+            let known = OPENAI_STYLE_PARAMS.iter().find(|(maker, _)| asked.model.contains(maker));
             for key in known.map(|(_, keys)| *keys).unwrap_or_default() {
-                asked.hand(key, &mut more, key);
+                asked.move_param(key, &mut more, key);
             }
         }
     }
@@ -154,28 +156,29 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
 }
 
 /// Whether a model is asked by an ARN that does not say whose it is: a profile of one's own, or throughput that was bought.
-fn names_nobody(model: &str) -> bool {
+fn is_opaque_arn(model: &str) -> bool {
     model.starts_with("arn:") && model.split_once('/').is_some_and(|(_, name)| !name.contains('.'))
 }
 
 /// Whether Claude is asked, or may be for all that the name says.
 pub fn may_be_claude(model: &str) -> bool {
-    Vendor::of(model) == Vendor::Anthropic || names_nobody(model)
+    Vendor::from_model(model) == Vendor::Anthropic || is_opaque_arn(model)
 }
 
-fn claude(asked: &mut Asked, more: &mut Fields) {
+fn write_claude_fields(asked: &mut ChatRequest, more: &mut Fields) {
     for key in ["thinking", "anthropic_version"] {
-        asked.hand(key, more, key);
+        asked.move_param(key, more, key);
     }
     // Beside what the caller said there itself.
-    for (key, value) in asked.take("output_config").and_then(|config| config.as_object().cloned()).into_iter().flatten()
+    for (key, value) in
+        asked.take_param("output_config").and_then(|config| config.as_object().cloned()).into_iter().flatten()
     {
         thinking::configure(more, &key, value);
     }
-    if let Some(user) = asked.take("user") {
+    if let Some(user) = asked.take_param("user") {
         more.insert("metadata".into(), json!({"user_id": user}));
     }
-    match asked.take("anthropic_beta") {
+    match asked.take_param("anthropic_beta") {
         Some(Value::String(betas)) => {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
             more.insert("anthropic_beta".into(), betas.into());

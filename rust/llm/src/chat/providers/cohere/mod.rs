@@ -12,17 +12,17 @@ use crate::chat::providers::{
 };
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Choice, Fields, Refusal, Source, Tool, answer_schema},
+        event::EventSink,
+        request::{ChatRequest, Fields, RequestError, Source, Tool, ToolChoice, response_schema},
     },
-    embeddings::request::{Item, Texts, Vectors},
-    model_list::{self, Listed},
+    embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse},
+    model_list::{self, ListedModel},
 };
 
-pub struct Cohere;
+pub struct CohereFormat;
 
 /// Its own names; what has none here cannot be said.
-const NAMES: &[(&str, &str)] = &[
+const FIELD_NAMES: &[(&str, &str)] = &[
     ("model", "model"),
     ("messages", "messages"),
     ("tools", "tools"),
@@ -40,7 +40,7 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// What only Cohere knows.
-const OWN: &[(&str, &str)] = &[
+const COHERE_PARAMS: &[(&str, &str)] = &[
     ("top_k", "k"),
     ("k", "k"),
     ("documents", "documents"),
@@ -49,100 +49,100 @@ const OWN: &[(&str, &str)] = &[
     ("strict_tools", "strict_tools"),
 ];
 
-impl Wire for Cohere {
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        asked.refuse_several()?;
+impl Wire for CohereFormat {
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        asked.reject_several_choices()?;
         for key in ["frequency_penalty", "presence_penalty"] {
-            asked.bound(key, &(0..=1));
+            asked.clamp_param(key, &(0..=1));
         }
         for key in ["top_k", "k"] {
-            asked.bound(key, &(0..=500));
+            asked.clamp_param(key, &(0..=500));
         }
-        let choice = asked.choice.take();
-        let is_strict = strict(asked);
-        effort(asked)?;
-        let chat = request::write(asked, "max_tokens", openai_chat::Thoughts::Stay)?;
+        let choice = asked.tool_choice.take();
+        let is_strict = take_strict_flags(asked);
+        convert_reasoning_effort(asked)?;
+        let chat = request::build_body(asked, "max_tokens", openai_chat::ReasoningReplay::Dropped)?;
         let mut out = Fields::new();
         for (key, value) in chat {
-            match NAMES.iter().find(|(name, _)| *name == key) {
+            match FIELD_NAMES.iter().find(|(name, _)| *name == key) {
                 Some((_, own)) => drop(out.insert((*own).to_owned(), value)),
                 None if key == "stream_options" || value == Value::Bool(false) && key != "parallel_tool_calls" => (),
-                None => asked.lose(&key),
+                None => asked.record_dropped(&key),
             }
         }
-        for (key, own) in OWN {
-            asked.hand(key, &mut out, own);
+        for (key, own) in COHERE_PARAMS {
+            asked.move_param(key, &mut out, own);
         }
         if is_strict && out.contains_key("tools") {
             out.entry("strict_tools").or_insert(true.into());
         }
-        if let Some(thinking) = asked.take("thinking") {
-            out.insert("thinking".into(), think(&thinking));
+        if let Some(thinking) = asked.take_param("thinking") {
+            out.insert("thinking".into(), build_thinking(&thinking));
         }
-        choose(choice.as_ref(), &mut out)?;
-        format(&mut out);
+        write_tool_choice(choice.as_ref(), &mut out)?;
+        rewrite_response_format(&mut out);
         if let Some(stop @ Value::String(_)) = out.get_mut("stop_sequences") {
             *stop = json!([stop.take()]);
         }
         Ok(Value::Object(out).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
-        response::read(answer, taker)
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+        response::decode_response(answer, taker)
     }
 
     fn listener(&self) -> Box<dyn Listener> {
-        Box::new(response::Hearing::default())
+        Box::new(response::CohereDecoder::default())
     }
 
     fn sees(&self, _model: &str) -> bool {
         true
     }
 
-    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let model = std::mem::take(&mut texts.model);
         let mut out = json!({"model": model});
-        if let (Some(out), Value::Object(rest)) = (out.as_object_mut(), embed(texts)?) {
+        if let (Some(out), Value::Object(rest)) = (out.as_object_mut(), build_embed_body(texts)?) {
             out.extend(rest);
         }
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
         let vectors = answer.pointer("/embeddings/float")?.as_array()?.clone();
         let tokens =
             answer.pointer("/meta/tokens/input_tokens").or_else(|| answer.pointer("/meta/billed_units/input_tokens"));
         // As a batch tells them they have a point.
         #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
         let tokens = tokens.and_then(Value::as_f64).map(|tokens| tokens as u64);
-        Some(Vectors { vectors, tokens, ..Vectors::default() })
+        Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
-        model_list::found(answer, "/models", "name", "")
+    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+        model_list::parse_models_at(answer, "/models", "name", "")
     }
 
     /// `{message}`, and nothing else.
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 }
 
 /// What is embedded, but for the model: somebody else's host has that in the path.
-pub(crate) fn embed(texts: &mut Texts) -> Result<Value, Refusal> {
-    let items = std::mem::take(&mut texts.items);
+pub(crate) fn build_embed_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+    let items = std::mem::take(&mut texts.multimodal_inputs);
     let has_text = items.iter().any(|item| item.text.is_some());
     let mut items = items.into_iter().enumerate().peekable();
     let mut out = if items.peek().is_none() {
-        json!({"texts": std::mem::take(&mut texts.inputs)})
+        json!({"texts": std::mem::take(&mut texts.texts)})
     } else if has_text {
         // Texts and pictures together are what its newer models alone take.
-        json!({"inputs": items.map(content).collect::<Result<Value, Refusal>>()?})
+        json!({"inputs": items.map(build_embed_input).collect::<Result<Value, RequestError>>()?})
     } else {
-        json!({"images": items.filter_map(picture).collect::<Result<Value, Refusal>>()?})
+        json!({"images": items.filter_map(image_data_url).collect::<Result<Value, RequestError>>()?})
     };
     // It must be said; who does not say it keeps what it embeds.
-    let kind = texts.fields.shift_remove("input_type").or_else(|| texts.purpose());
+    let kind = texts.fields.shift_remove("input_type").or_else(|| texts.take_task_type());
     let usual = if out.get("images").is_some() { "image" } else { "search_document" };
     out["input_type"] = kind.unwrap_or_else(|| usual.into());
     out["embedding_types"] = json!(["float"]);
@@ -155,23 +155,23 @@ pub(crate) fn embed(texts: &mut Texts) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-fn content((at, item): (usize, Item)) -> Result<Value, Refusal> {
+fn build_embed_input((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> {
     let mut parts: Vec<_> = item.text.iter().map(|text| json!({"type": "text", "text": text})).collect();
-    if let Some(url) = picture((at, item)).transpose()? {
+    if let Some(url) = image_data_url((at, item)).transpose()? {
         parts.push(json!({"type": "image_url", "image_url": {"url": url}}));
     }
     Ok(json!({"content": parts}))
 }
 
-fn picture((at, item): (usize, Item)) -> Option<Result<Value, Refusal>> {
+fn image_data_url((at, item): (usize, EmbeddingInput)) -> Option<Result<Value, RequestError>> {
     item.image.map(|image| match image {
         Source::Data { mime, data } => Ok(format!("data:{mime};base64,{data}").into()),
-        _ => Err(Refusal::new(format!("input[{at}].image"), "must be sent as bytes")),
+        _ => Err(RequestError::new(format!("input[{at}].image"), "must be sent as bytes")),
     })
 }
 
 /// Whether tools are to be called as they are described: all are, or none.
-fn strict(asked: &mut Asked) -> bool {
+fn take_strict_flags(asked: &mut ChatRequest) -> bool {
     let mut is_strict =
         asked.fields.get("response_format").is_some_and(|format| format["json_schema"]["strict"] == true);
     for tool in &mut asked.tools {
@@ -183,7 +183,7 @@ fn strict(asked: &mut Asked) -> bool {
 }
 
 /// Says to models that think by how many tokens they may, where the caller has one word for it.
-fn effort(asked: &mut Asked) -> Result<(), Refusal> {
+fn convert_reasoning_effort(asked: &mut ChatRequest) -> Result<(), RequestError> {
     if !asked.model.contains("reasoning") || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
         return Ok(());
     }
@@ -195,7 +195,7 @@ fn effort(asked: &mut Asked) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn think(thinking: &Value) -> Value {
+fn build_thinking(thinking: &Value) -> Value {
     // It has these two words for it.
     let kind = if thinking["type"] == "disabled" { "disabled" } else { "enabled" };
     let mut told = json!({"type": kind});
@@ -205,14 +205,14 @@ fn think(thinking: &Value) -> Value {
     told
 }
 
-fn choose(choice: Option<&Choice>, out: &mut Fields) -> Result<(), Refusal> {
+fn write_tool_choice(choice: Option<&ToolChoice>, out: &mut Fields) -> Result<(), RequestError> {
     let word = match choice {
-        None | Some(Choice::Auto) => return Ok(()),
-        Some(Choice::None) => "NONE",
-        Some(Choice::Any) => "REQUIRED",
+        None | Some(ToolChoice::Auto) => return Ok(()),
+        Some(ToolChoice::None) => "NONE",
+        Some(ToolChoice::Any) => "REQUIRED",
         // It is not told which, so it is told of no other.
-        Some(Choice::Tool(name)) => {
-            leave(name, out)?;
+        Some(ToolChoice::Tool(name)) => {
+            retain_tool(name, out)?;
             "REQUIRED"
         }
     };
@@ -221,7 +221,7 @@ fn choose(choice: Option<&Choice>, out: &mut Fields) -> Result<(), Refusal> {
 }
 
 /// Leaves one of the tools.
-fn leave(name: &str, out: &mut Fields) -> Result<(), Refusal> {
+fn retain_tool(name: &str, out: &mut Fields) -> Result<(), RequestError> {
     let tools = out.get_mut("tools").and_then(Value::as_array_mut);
     let left = tools.map(|tools| {
         tools.retain(|tool| tool["function"]["name"] == name);
@@ -230,13 +230,13 @@ fn leave(name: &str, out: &mut Fields) -> Result<(), Refusal> {
     if left.unwrap_or_default() > 0 {
         return Ok(());
     }
-    Err(Refusal::new("tool_choice", format!("`{name}` is none of the tools")))
+    Err(RequestError::new("tool_choice", format!("`{name}` is none of the tools")))
 }
 
 /// A schema stands beside the type here.
-fn format(out: &mut Fields) {
+fn rewrite_response_format(out: &mut Fields) {
     let Some(format) = out.get_mut("response_format") else { return };
-    if let Some(schema) = answer_schema(format) {
+    if let Some(schema) = response_schema(format) {
         *format = json!({"type": "json_object", "json_schema": schema});
     }
 }

@@ -6,30 +6,32 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    chat::event::{Piece, Place, Taker},
-    citations::{Cited, Cites, MOST_CITED, MOST_TOLD, Spoken, page, result},
+    chat::event::{EventSink, FieldScope, ResponseEvent},
+    citations::{
+        Citation, CitationSet, MAX_CITATIONS, MAX_SOURCE_BYTES, TextIndex, search_result_source, web_page_source,
+    },
 };
 
-const GROUNDING: &str = "groundingMetadata";
-const RECITED: &str = "citationMetadata";
+const GROUNDING_METADATA: &str = "groundingMetadata";
+const CITATION_METADATA: &str = "citationMetadata";
 
 /// Finds the stretches that are cited.
 #[derive(Default)]
-pub struct Grounding {
-    said: Spoken,
+pub struct GroundingTracker {
+    text_index: TextIndex,
     /// Where each part begins that an answer has, in bytes: of a stream they are counted anew with each event.
-    parts: Vec<usize>,
+    part_offsets: Vec<usize>,
     /// What it found, which may come before it says what that is for.
-    found: Vec<Value>,
+    grounding_chunks: Vec<Value>,
     /// Streams say things again.
-    told: Vec<Cited>,
+    emitted: Vec<Citation>,
     /// How many bytes were said of where things are from.
-    weight: usize,
+    emitted_source_bytes: usize,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
-struct Support {
+struct GroundingSupport {
     #[serde(default)]
     segment: Segment,
     #[serde(default)]
@@ -52,79 +54,88 @@ struct Segment {
     text: Option<String>,
 }
 
-impl Grounding {
+impl GroundingTracker {
     /// An answer, or the next words of one, begins.
-    pub fn begin(&mut self) {
-        self.parts.clear();
+    pub fn start_event(&mut self) {
+        self.part_offsets.clear();
     }
 
     /// A part of it, which says this.
-    pub fn hear(&mut self, text: &str) {
-        self.parts.push(self.said.len());
-        self.said.push(text);
+    pub fn add_part(&mut self, text: &str) {
+        self.part_offsets.push(self.text_index.len());
+        self.text_index.push_str(text);
     }
 
     /// Tells what stands under one of the names; whether it is one that says where something is from.
-    pub fn tell(&mut self, name: &str, json: &str, taker: &mut dyn Taker) -> bool {
+    pub fn emit_citations(&mut self, name: &str, json: &str, taker: &mut dyn EventSink) -> bool {
         let Ok(metadata) = serde_json::from_str::<Value>(json) else { return false };
         let found = match name {
-            GROUNDING => self.grounded(&metadata),
-            RECITED => self.recited(&metadata),
+            GROUNDING_METADATA => self.parse_grounding(&metadata),
+            CITATION_METADATA => self.parse_recitations(&metadata),
             _ => None,
         };
         let Some((mut cited, mut rest)) = found else { return false };
-        cited.retain(|one| !self.told.contains(one));
-        let room = MOST_CITED.saturating_sub(self.told.len());
+        cited.retain(|one| !self.emitted.contains(one));
+        let room = MAX_CITATIONS.saturating_sub(self.emitted.len());
         if cited.len() > room {
             cited.truncate(room);
             rest.push(name.to_owned());
         }
-        self.told.extend_from_slice(&cited);
-        taker.take(Piece::Cites(Cites { place: Place::Choice, name, json, cited: &cited, rest: &rest }));
+        self.emitted.extend_from_slice(&cited);
+        taker.push_event(ResponseEvent::Citations(CitationSet {
+            scope: FieldScope::Choice,
+            name,
+            json,
+            citations: &cited,
+            untranslated_fields: &rest,
+        }));
         true
     }
 
-    fn grounded(&mut self, metadata: &Value) -> Option<(Vec<Cited>, Vec<String>)> {
+    fn parse_grounding(&mut self, metadata: &Value) -> Option<(Vec<Citation>, Vec<String>)> {
         if let Some(found) = metadata["groundingChunks"].as_array().filter(|found| !found.is_empty()) {
-            self.found.clone_from(found);
+            self.grounding_chunks.clone_from(found);
         }
         let supports = metadata["groundingSupports"].as_array().filter(|supports| !supports.is_empty())?;
-        let (mut cited, mut is_cited) = (Vec::new(), vec![false; self.found.len()]);
+        let (mut cited, mut is_cited) = (Vec::new(), vec![false; self.grounding_chunks.len()]);
         let (mut is_all, mut has_scores) = (true, false);
-        for support in supports.iter().take(MOST_CITED) {
-            let support = Support::deserialize(support).unwrap_or_default();
+        for support in supports.iter().take(MAX_CITATIONS) {
+            let support = GroundingSupport::deserialize(support).unwrap_or_default();
             has_scores |= !support.confidence_scores.is_empty();
-            let claim = self.find(&support.segment);
+            let claim = self.locate_segment(&support.segment);
             is_all &= claim.is_some();
             for at in support.grounding_chunk_indices {
-                let source = self.found.get(at).and_then(|found| source(found, at));
+                let source = self.grounding_chunks.get(at).and_then(|found| build_source(found, at));
                 let (Some(claim), Some(source)) = (&claim, source) else { continue };
-                let one = Cited::of(claim.clone(), source);
-                let is_new = !self.told.contains(&one) && !cited.contains(&one);
-                if is_new && (self.told.len() + cited.len() >= MOST_CITED || self.weight > MOST_TOLD) {
+                let one = Citation::without_marker(claim.clone(), source);
+                let is_new = !self.emitted.contains(&one) && !cited.contains(&one);
+                if is_new
+                    && (self.emitted.len() + cited.len() >= MAX_CITATIONS
+                        || self.emitted_source_bytes > MAX_SOURCE_BYTES)
+                {
                     is_all = false;
                     break;
                 }
                 is_cited[at] = true;
                 if is_new {
-                    self.weight += one.weight();
+                    self.emitted_source_bytes += one.source_bytes();
                     cited.push(one);
                 }
             }
         }
         let is_other = |key: &String| !matches!(key.as_str(), "groundingChunks" | "groundingSupports");
-        let keys = metadata.as_object().into_iter().flatten().filter(|(_, value)| says_something(value));
+        let keys = metadata.as_object().into_iter().flatten().filter(|(_, value)| is_nonempty(value));
         let mut rest: Vec<_> = keys.map(|(key, _)| key.clone()).filter(is_other).collect();
         let left = [
-            (!is_all || supports.len() > MOST_CITED, "groundingSupports"),
+            (!is_all || supports.len() > MAX_CITATIONS, "groundingSupports"),
             (has_scores, "groundingSupports[].confidenceScores"),
             (is_cited.contains(&false), "groundingChunks"),
         ];
         rest.extend(left.iter().filter(|(is_left, _)| *is_left).map(|(_, name)| (*name).to_owned()));
-        Some((cited, rest.iter().map(|key| format!("{GROUNDING}.{key}")).collect()))
+        Some((cited, rest.iter().map(|key| format!("{GROUNDING_METADATA}.{key}")).collect()))
     }
 
-    fn recited(&self, metadata: &Value) -> Option<(Vec<Cited>, Vec<String>)> {
+    fn parse_recitations(&self, metadata: &Value) -> Option<(Vec<Citation>, Vec<String>)> {
         // Under either name, as Google has it and as Vertex AI does.
         let all = metadata["citationSources"].as_array().or_else(|| metadata["citations"].as_array())?;
         let at = |one: &Value, key: &str| one[key].as_u64().and_then(|at| usize::try_from(at).ok()).unwrap_or_default();
@@ -135,16 +146,16 @@ impl Grounding {
             }
         };
         let mut cited = Vec::new();
-        for one in all.iter().take(MOST_CITED) {
-            let claim = self.said.of_bytes(at(one, "startIndex")..at(one, "endIndex"), None);
+        for one in all.iter().take(MAX_CITATIONS) {
+            let claim = self.text_index.locate_bytes(at(one, "startIndex")..at(one, "endIndex"), None);
             let (Some(claim), Some(url)) = (claim, one["uri"].as_str().filter(|url| !url.is_empty())) else {
-                lose(RECITED.to_owned());
+                lose(CITATION_METADATA.to_owned());
                 continue;
             };
-            cited.push(Cited::of(claim, page(url, &one["title"], "")));
+            cited.push(Citation::without_marker(claim, web_page_source(url, &one["title"], "")));
             for key in ["license", "publicationDate"] {
-                if says_something(&one[key]) {
-                    lose(format!("{RECITED}.{key}"));
+                if is_nonempty(&one[key]) {
+                    lose(format!("{CITATION_METADATA}.{key}"));
                 }
             }
         }
@@ -152,19 +163,19 @@ impl Grounding {
     }
 
     /// Places are counted from the beginning of a part; in streams some count from the beginning of everything.
-    fn find(&self, segment: &Segment) -> Option<Range<usize>> {
+    fn locate_segment(&self, segment: &Segment) -> Option<Range<usize>> {
         let Segment { part_index, start_index, end_index, text } = segment;
-        let begins = self.parts.get(*part_index).copied().unwrap_or_default();
+        let begins = self.part_offsets.get(*part_index).copied().unwrap_or_default();
         let within = begins.checked_add(*start_index)?..begins.checked_add(*end_index)?;
         let (said, of_all) = (text.as_deref().filter(|text| !text.is_empty()), *start_index..*end_index);
-        let is_there = |at: &Range<usize>| self.said.says(at, said);
+        let is_there = |at: &Range<usize>| self.text_index.matches_at(at, said);
         let at = [of_all, within.clone()].into_iter().find(is_there).unwrap_or(within);
-        self.said.of_bytes(at, said)
+        self.text_index.locate_bytes(at, said)
     }
 }
 
 /// Something that it found: a page of the web or of a map, or a document of the caller's own.
-fn source(found: &Value, at: usize) -> Option<Value> {
+fn build_source(found: &Value, at: usize) -> Option<Value> {
     let (own, is_given) = match (&found["web"], &found["maps"], &found["retrievedContext"]) {
         (web @ Value::Object(_), ..) => (web, false),
         (_, maps @ Value::Object(_), _) => (maps, false),
@@ -175,12 +186,12 @@ fn source(found: &Value, at: usize) -> Option<Value> {
     let uri = own["uri"].as_str().filter(|uri| !uri.is_empty());
     if is_given {
         let name = own["documentName"].as_str().unwrap_or_default();
-        return Some(result(uri.unwrap_or(name), &own["title"], text, at));
+        return Some(search_result_source(uri.unwrap_or(name), &own["title"], text, at));
     }
-    Some(page(uri?, &own["title"], text))
+    Some(web_page_source(uri?, &own["title"], text))
 }
 
-fn says_something(value: &Value) -> bool {
+fn is_nonempty(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),
@@ -197,17 +208,20 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Notes(Vec<(Vec<Range<usize>>, Vec<String>)>);
+    struct CitationSink(Vec<(Vec<Range<usize>>, Vec<String>)>);
 
-    impl Taker for Notes {
-        fn take(&mut self, piece: Piece<'_>) {
-            if let Piece::Cites(cites) = piece {
-                self.0.push((cites.cited.iter().map(|one| one.claim.clone()).collect(), cites.rest.to_vec()));
+    impl EventSink for CitationSink {
+        fn push_event(&mut self, piece: ResponseEvent<'_>) {
+            if let ResponseEvent::Citations(cites) = piece {
+                self.0.push((
+                    cites.citations.iter().map(|one| one.claim_range.clone()).collect(),
+                    cites.untranslated_fields.to_vec(),
+                ));
             }
         }
     }
 
-    fn metadata(segments: &[Value]) -> String {
+    fn sample_metadata(segments: &[Value]) -> String {
         let supports = segments.iter().map(|segment| json!({"segment": segment, "groundingChunkIndices": [0]}));
         json!({"groundingChunks": [{"web": {"uri": "https://a.example", "title": "A"}}],
             "groundingSupports": supports.collect::<Vec<_>>()})
@@ -215,23 +229,23 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_part_are_characters_of_all_of_it_and_nothing_is_told_twice() {
-        let (mut grounding, mut notes) = (Grounding::default(), Notes::default());
-        grounding.begin();
-        grounding.hear("");
-        grounding.hear("Ål ");
-        grounding.hear("é: øl.");
-        let in_part = metadata(&[json!({"partIndex": 2, "startIndex": 4, "endIndex": 7, "text": "øl"})]);
-        assert!(grounding.tell(GROUNDING, &in_part, &mut notes));
-        let of_all = metadata(&[json!({"partIndex": 1, "startIndex": 0, "endIndex": 3, "text": "Ål"})]);
-        grounding.tell(GROUNDING, &of_all, &mut notes);
-        grounding.tell(GROUNDING, &of_all, &mut notes);
-        let nowhere = metadata(&[json!({"startIndex": 1, "endIndex": 99})]);
-        grounding.tell(GROUNDING, &nowhere, &mut notes);
+    fn maps_part_bytes_to_text_characters_and_emits_no_citation_twice() {
+        let (mut grounding, mut notes) = (GroundingTracker::default(), CitationSink::default());
+        grounding.start_event();
+        grounding.add_part("");
+        grounding.add_part("Ål ");
+        grounding.add_part("é: øl.");
+        let in_part = sample_metadata(&[json!({"partIndex": 2, "startIndex": 4, "endIndex": 7, "text": "øl"})]);
+        assert!(grounding.emit_citations(GROUNDING_METADATA, &in_part, &mut notes));
+        let of_all = sample_metadata(&[json!({"partIndex": 1, "startIndex": 0, "endIndex": 3, "text": "Ål"})]);
+        grounding.emit_citations(GROUNDING_METADATA, &of_all, &mut notes);
+        grounding.emit_citations(GROUNDING_METADATA, &of_all, &mut notes);
+        let nowhere = sample_metadata(&[json!({"startIndex": 1, "endIndex": 99})]);
+        grounding.emit_citations(GROUNDING_METADATA, &nowhere, &mut notes);
         // However often a page is named for the same words.
         let mut again: Value = serde_json::from_str(&in_part).unwrap();
         again["groundingSupports"][0]["groundingChunkIndices"] = vec![0; 5000].into();
-        grounding.tell(GROUNDING, &again.to_string(), &mut notes);
+        grounding.emit_citations(GROUNDING_METADATA, &again.to_string(), &mut notes);
         assert!(notes.0.pop().unwrap().0.is_empty());
         assert_eq!(notes.0[0].0, vec![6..8; 1]);
         assert_eq!(notes.0[1].0, vec![0..2; 1]);

@@ -4,46 +4,46 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Longer than any token, in bytes: of what is longer they are not told one by one, which takes hundreds of times their room.
-const LONGEST: usize = 1024;
+const MAX_TOKEN_BYTES: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Result {
+struct LogprobsResult {
     #[serde(default)]
-    top_candidates: Vec<Top>,
+    top_candidates: Vec<TopCandidates>,
     #[serde(default)]
-    chosen_candidates: Vec<Token>,
+    chosen_candidates: Vec<TokenLogprob>,
 }
 
 #[derive(Deserialize)]
-struct Top {
+struct TopCandidates {
     #[serde(default)]
-    candidates: Vec<Token>,
+    candidates: Vec<TokenLogprob>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Token {
+struct TokenLogprob {
     #[serde(default)]
     token: String,
     #[serde(default)]
     log_probability: f64,
 }
 
-impl Token {
-    fn told(&self) -> Value {
-        let bytes = (self.token.len() <= LONGEST).then_some(self.token.as_bytes());
+impl TokenLogprob {
+    fn to_json(&self) -> Value {
+        let bytes = (self.token.len() <= MAX_TOKEN_BYTES).then_some(self.token.as_bytes());
         json!({"token": self.token, "logprob": self.log_probability, "bytes": bytes})
     }
 }
 
 /// `None` where it is nothing of the kind.
-pub fn told(json: &str) -> Option<String> {
-    let Result { top_candidates, chosen_candidates } = serde_json::from_str(json).ok()?;
+pub fn convert_logprobs(json: &str) -> Option<String> {
+    let LogprobsResult { top_candidates, chosen_candidates } = serde_json::from_str(json).ok()?;
     let mut tops = top_candidates.iter();
     let content = chosen_candidates.iter().map(|chosen| {
-        let top = tops.next().map(|top| top.candidates.iter().map(Token::told).collect::<Vec<_>>());
-        let mut told = chosen.told();
+        let top = tops.next().map(|top| top.candidates.iter().map(TokenLogprob::to_json).collect::<Vec<_>>());
+        let mut told = chosen.to_json();
         told["top_logprobs"] = top.unwrap_or_default().into();
         told
     });

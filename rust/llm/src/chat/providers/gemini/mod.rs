@@ -13,28 +13,28 @@ use super::{Broken, Found, Listener, Wire};
 use crate::chat::providers::openai_chat;
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Refusal},
+        event::EventSink,
+        request::{ChatRequest, RequestError},
     },
-    embeddings::request::{Texts, Vectors},
-    model_list::{self, Listed},
+    embeddings::request::{EmbeddingRequest, EmbeddingResponse},
+    model_list::{self, ListedModel},
 };
 
-pub struct Gemini {
+pub struct GeminiFormat {
     /// As it is taken there, where some of it is otherwise: calls have no ids.
-    at_vertex: bool,
+    is_vertex: bool,
 }
 
-pub static STUDIO: Gemini = Gemini { at_vertex: false };
-pub static VERTEX: Gemini = Gemini { at_vertex: true };
+pub static AI_STUDIO: GeminiFormat = GeminiFormat { is_vertex: false };
+pub static VERTEX_AI: GeminiFormat = GeminiFormat { is_vertex: true };
 
-impl Wire for Gemini {
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Ok(serde_json::Value::Object(request::write(asked, !self.at_vertex)?).to_string().into_bytes())
+impl Wire for GeminiFormat {
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        Ok(serde_json::Value::Object(request::write(asked, !self.is_vertex)?).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
-        response::read(answer, taker)
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+        response::decode_response(answer, taker)
     }
 
     fn signs(&self, model: &str) -> bool {
@@ -42,10 +42,10 @@ impl Wire for Gemini {
     }
 
     fn listener(&self) -> Box<dyn Listener> {
-        Box::new(response::Hearing::default())
+        Box::new(response::GeminiDecoder::default())
     }
 
-    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let model = format!("models/{}", texts.model.trim_start_matches("models/"));
         let task = texts.fields.shift_remove("task_type");
         let request = |text: &String| {
@@ -57,20 +57,20 @@ impl Wire for Gemini {
             }
             request
         };
-        let requests: Vec<_> = texts.inputs.iter().map(request).collect();
+        let requests: Vec<_> = texts.texts.iter().map(request).collect();
         Ok(json!({"requests": requests}).to_string().into_bytes())
     }
 
     /// Nothing is said of tokens.
-    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
         let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
-        Some(Vectors { vectors, ..Vectors::default() })
+        Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
 
-    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         let model = format!("models/{}", asked.model.trim_start_matches("models/"));
-        let mut said = request::write(asked, !self.at_vertex)?;
-        let body = if self.at_vertex {
+        let mut said = request::write(asked, !self.is_vertex)?;
+        let body = if self.is_vertex {
             said.retain(|key, _| matches!(key.as_str(), "contents" | "systemInstruction" | "tools"));
             Value::Object(said)
         } else {
@@ -84,15 +84,15 @@ impl Wire for Gemini {
         answer["totalTokens"].as_u64()
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
-        if self.at_vertex {
-            return model_list::found(answer, "/publisherModels", "name", "publishers/google/models/");
+    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+        if self.is_vertex {
+            return model_list::parse_models_at(answer, "/publisherModels", "name", "publishers/google/models/");
         }
-        model_list::found(answer, "/models", "name", "models/")
+        model_list::parse_models_at(answer, "/models", "name", "models/")
     }
 
     /// `{error: {code, message, status}}`: the fields have the names that others use.
     fn error(&self, answer: &[u8]) -> Found {
-        openai_chat::error(answer)
+        openai_chat::parse_error(answer)
     }
 }

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use super::{schema, thinking};
 use crate::chat::{
     request::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
+        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
+        into_object, join_text, response_schema,
     },
-    signatures::Kept,
+    signatures::ScopedSignatures,
 };
 
 /// Names of functions that mean a tool of Google's own.
@@ -46,8 +47,8 @@ const GENERATION: &[(&str, &str)] = &[
 const SCALES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
 
 /// `names_calls`: whether calls have ids there, where the model knows them.
-pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
-    asked.refuse_several()?;
+pub fn write(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
+    asked.reject_several_choices()?;
     let mut out = Fields::new();
     let called = names(&asked.messages);
     let were = asked.messages.len();
@@ -65,11 +66,11 @@ pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
         out.insert("systemInstruction".into(), json!({"role": "system", "parts": system}));
     }
     turns.retain(|(_, parts)| !parts.is_empty());
-    Asked::refuse_silence(were, turns.len())?;
+    ChatRequest::reject_empty_messages(were, turns.len())?;
     in_order(&mut turns);
     let is_of_today = thinking::wants_signatures(&asked.model);
     if is_of_today && fill_signatures(&mut turns, asked.signatures.as_ref()) {
-        asked.lost.add("thought_signature");
+        asked.dropped_params.add("thought_signature");
     }
     if !(names_calls && is_of_today) {
         drop_ids(&mut turns);
@@ -81,7 +82,7 @@ pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
     for (key, name) in
         [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
     {
-        asked.hand(key, &mut out, name);
+        asked.move_param(key, &mut out, name);
     }
     // In the path, both.
     asked.model.clear();
@@ -130,7 +131,7 @@ fn drop_ids(turns: &mut [(Role, Vec<Value>)]) {
 
 /// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
 /// that another model made, or whose signatures nobody kept. Whether there was one without.
-fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&Kept>) -> bool {
+fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&ScopedSignatures>) -> bool {
     let gives_back = |part: &Value| part.get("functionResponse").is_some();
     let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
     let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
@@ -138,7 +139,7 @@ fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&Kept>) 
     for (_, parts) in turns[begun..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
         let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
         if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
-            let kept = first["functionCall"]["id"].as_str().and_then(|id| signatures?.find(id));
+            let kept = first["functionCall"]["id"].as_str().and_then(|id| signatures?.get(id));
             is_filled |= kept.is_none();
             first["thoughtSignature"] = kept.as_deref().unwrap_or(NO_SIGNATURE).into();
         }
@@ -147,12 +148,12 @@ fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&Kept>) 
 }
 
 /// What comes back beside text must be something that a caller can be told.
-fn modalities(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
-    let Some(kinds) = asked.take("modalities") else { return Ok(()) };
-    let kinds = array(Some(kinds), "modalities")?;
+fn modalities(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+    let Some(kinds) = asked.take_param("modalities") else { return Ok(()) };
+    let kinds = into_array(Some(kinds), "modalities")?;
     let said = kinds.iter().map(|kind| match kind.as_str() {
         Some(kind @ ("text" | "image")) => Ok(kind.to_ascii_uppercase()),
-        _ => Err(Refusal::new("modalities", "nothing but text and images can be answered here")),
+        _ => Err(RequestError::new("modalities", "nothing but text and images can be answered here")),
     });
     let said = said.collect::<Result<Vec<_>, _>>()?;
     if said != ["TEXT"] {
@@ -162,9 +163,9 @@ fn modalities(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
 }
 
 /// How images are to be made.
-fn image_config(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
-    let Some(wanted) = asked.take("image_config") else { return Ok(()) };
-    let mut wanted = object(wanted, "image_config")?;
+fn image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+    let Some(wanted) = asked.take_param("image_config") else { return Ok(()) };
+    let mut wanted = into_object(wanted, "image_config")?;
     let mut told = Fields::new();
     for (key, name) in [
         ("aspect_ratio", "aspectRatio"),
@@ -176,7 +177,7 @@ fn image_config(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
             told.insert(name.into(), value);
         }
     }
-    wanted.keys().for_each(|key| asked.lose(&format!("image_config.{key}")));
+    wanted.keys().for_each(|key| asked.record_dropped(&format!("image_config.{key}")));
     config.insert("imageConfig".into(), told.into());
     Ok(())
 }
@@ -184,7 +185,7 @@ fn image_config(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
 /// The names behind the ids of calls: a result is told by name here.
 fn names(messages: &[Message]) -> Vec<(String, String)> {
     let calls = messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
-        Part::Call(call) => Some((call.id.clone(), call.name.clone())),
+        Part::ToolCall(call) => Some((call.id.clone(), call.name.clone())),
         _ => None,
     });
     calls.collect()
@@ -194,54 +195,54 @@ fn write_part(
     part: Part,
     path: &str,
     called: &[(String, String)],
-    asked: &mut Asked,
+    asked: &mut ChatRequest,
     out: &mut Vec<Value>,
-) -> Result<(), Refusal> {
+) -> Result<(), RequestError> {
     out.push(match part {
         Part::Text { text, .. } if text.is_empty() => return Ok(()),
         Part::Text { text, cache, citations } => {
             hint(cache.as_ref(), asked);
-            asked.lose_some("citations", citations.as_ref());
+            asked.record_dropped_if_set("citations", citations.as_ref());
             json!({"text": text})
         }
         Part::Image { source, detail, cache } => {
             hint(cache.as_ref(), asked);
-            asked.lose_some("image_url.detail", detail.as_ref());
+            asked.record_dropped_if_set("image_url.detail", detail.as_ref());
             place(source, "image/jpeg", path)?
         }
-        Part::Document { source, name, cache, more } => {
+        Part::Document { source, name, cache, extra: more } => {
             hint(cache.as_ref(), asked);
-            asked.lose_rest("document", &more);
-            asked.lose_some("filename", name.as_ref());
+            asked.record_dropped_fields("document", &more);
+            asked.record_dropped_if_set("filename", name.as_ref());
             place(source, "application/pdf", path)?
         }
         Part::Audio { data, format } => json!({"inlineData": {"mimeType": format!("audio/{format}"), "data": data}}),
         // Only what Google itself signed may come back, and that is on the calls.
-        Part::Thinking { .. } | Part::Redacted { .. } => {
-            asked.lose("thinking");
+        Part::Thinking { .. } | Part::RedactedThinking { .. } => {
+            asked.record_dropped("thinking");
             return Ok(());
         }
-        Part::Seal(signature) => {
+        Part::Signature(signature) => {
             seal(signature, out);
             return Ok(());
         }
-        Part::Native { kind, mut fields } => match fields.shift_remove(&kind) {
+        Part::ProviderBlock { kind, mut fields } => match fields.shift_remove(&kind) {
             Some(value) if OWN_PARTS.contains(&kind.as_str()) => json!({kind: value}),
             _ => {
-                asked.lose(&kind);
+                asked.record_dropped(&kind);
                 return Ok(());
             }
         },
-        Part::Call(call) => function_call(call, path)?,
-        Part::Result { id, parts, is_error, cache } => {
+        Part::ToolCall(call) => function_call(call, path)?,
+        Part::ToolResult { id, parts, is_error, cache } => {
             hint(cache.as_ref(), asked);
             let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
-            asked.lose_some("tool_call_id", name.is_none().then_some(&id));
+            asked.record_dropped_if_set("tool_call_id", name.is_none().then_some(&id));
             let is_known = name.is_some();
             let name = name.unwrap_or(FILLER);
             let key = if is_error { "error" } else { "output" };
             let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
-            let mut told = json!({"name": name, "response": {key: joined(texts)}});
+            let mut told = json!({"name": name, "response": {key: join_text(texts)}});
             if is_known && !id.is_empty() {
                 told["id"] = id.into();
             }
@@ -261,9 +262,9 @@ fn seal(signature: String, out: &mut Vec<Value>) {
     }
 }
 
-fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
-    let args = call.input();
-    let args = args.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
+fn function_call(call: ToolCall, path: &str) -> Result<Value, RequestError> {
+    let args = call.parse_arguments();
+    let args = args.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
     let mut part = json!({"functionCall": {"name": call.name, "args": args}});
     if !call.id.is_empty() {
         part["functionCall"]["id"] = call.id.into();
@@ -274,7 +275,7 @@ fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
     Ok(part)
 }
 
-fn place(source: Source, default: &str, path: &str) -> Result<Value, Refusal> {
+fn place(source: Source, default: &str, path: &str) -> Result<Value, RequestError> {
     Ok(match source {
         Source::Data { mime, data } => json!({"inlineData": {"mimeType": mime, "data": data}}),
         // What names no place holds the bytes themselves.
@@ -286,7 +287,9 @@ fn place(source: Source, default: &str, path: &str) -> Result<Value, Refusal> {
             json!({"fileData": {"mimeType": mime, "fileUri": url}})
         }
         Source::Text(text) => json!({"text": text}),
-        Source::File(_) => return Err(Refusal::new(path, "this provider takes files by URL or as data, not by id")),
+        Source::File(_) => {
+            return Err(RequestError::new(path, "this provider takes files by URL or as data, not by id"));
+        }
     })
 }
 
@@ -308,13 +311,13 @@ fn of_extension(url: &str) -> Option<&'static str> {
 }
 
 /// These caches are made beforehand, not by a hint.
-fn hint(cache: Option<&Value>, asked: &mut Asked) {
+fn hint(cache: Option<&Value>, asked: &mut ChatRequest) {
     if cache.is_some() {
-        asked.lose("cache_control");
+        asked.record_dropped("cache_control");
     }
 }
 
-fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+fn tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut functions = Vec::new();
     let mut native = Vec::new();
     let mut retrieval = None;
@@ -325,21 +328,21 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
                 let inner = Value::Object(schema.as_object().cloned().unwrap_or_default());
                 native.push(json!({own: placed(own, inner, &mut retrieval)}));
             }
-            Tool::Function { name, description, schema, strict, cache, more } => {
+            Tool::Function { name, description, schema, strict, cache, extra: more } => {
                 hint(cache.as_ref(), asked);
-                asked.lose_rest("tools", &more);
+                asked.record_dropped_fields("tools", &more);
                 if strict == Some(Value::Bool(true)) {
-                    asked.lose("strict");
+                    asked.record_dropped("strict");
                 }
                 functions.push(declaration(&name, description, &schema, asked));
             }
-            Tool::Native { kind, .. } if is_dated(&kind) => {
-                return Err(Refusal::new(
+            Tool::BuiltIn { kind, .. } if is_dated(&kind) => {
+                return Err(RequestError::new(
                     format!("tools[{at}].type"),
                     format!("this provider has nothing like `{kind}`"),
                 ));
             }
-            Tool::Native { kind, mut fields } => {
+            Tool::BuiltIn { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
                 let own = native_name(&kind).unwrap_or(&kind);
                 native.push(json!({own: placed(own, inner, &mut retrieval)}));
@@ -352,14 +355,14 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     if !native.is_empty() {
         out.insert("tools".into(), native.into());
     }
-    if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
-        asked.lose("parallel_tool_calls");
+    if asked.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
+        asked.record_dropped("parallel_tool_calls");
     }
-    let calling = asked.choice.take().map(|choice| match choice {
-        Choice::Auto => json!({"mode": "AUTO"}),
-        Choice::None => json!({"mode": "NONE"}),
-        Choice::Any => json!({"mode": "ANY"}),
-        Choice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+    let calling = asked.tool_choice.take().map(|choice| match choice {
+        ToolChoice::Auto => json!({"mode": "AUTO"}),
+        ToolChoice::None => json!({"mode": "NONE"}),
+        ToolChoice::Any => json!({"mode": "ANY"}),
+        ToolChoice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
     });
     let told = [("functionCallingConfig", calling), ("retrievalConfig", retrieval)];
     let config: Fields = told.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
@@ -390,31 +393,31 @@ fn native_name(name: &str) -> Option<&'static str> {
     NATIVE.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
 }
 
-fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut Asked) -> Value {
+fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut ChatRequest) -> Value {
     let mut function = json!({"name": name});
     if let Some(description) = description {
         function["description"] = description.into();
     }
     // An object without properties is refused; no parameters at all are not.
-    let parameters = schema::clean(schema, &mut asked.lost);
+    let parameters = schema::clean(schema, &mut asked.dropped_params);
     if !schema::is_empty(&parameters) {
         function["parameters"] = parameters;
     }
     if schema::has_free_names(schema) {
-        asked.lose("additionalProperties");
+        asked.record_dropped("additionalProperties");
     }
     function
 }
 
-fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+fn generation(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut config = Fields::new();
     for (key, scale) in SCALES {
-        asked.bound(key, scale);
+        asked.clamp_param(key, scale);
     }
     for (key, name) in GENERATION {
-        asked.hand(key, &mut config, name);
+        asked.move_param(key, &mut config, name);
     }
-    match asked.take("stop") {
+    match asked.take_param("stop") {
         Some(Value::String(stop)) => drop(config.insert("stopSequences".into(), json!([stop]))),
         Some(stop) => drop(config.insert("stopSequences".into(), stop)),
         None => (),
@@ -422,10 +425,10 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     format(asked, &mut config);
     modalities(asked, &mut config)?;
     image_config(asked, &mut config)?;
-    if asked.take("logprobs") == Some(Value::Bool(true)) {
+    if asked.take_param("logprobs") == Some(Value::Bool(true)) {
         config.insert("responseLogprobs".into(), true.into());
         // As many of the most likely besides.
-        asked.hand("top_logprobs", &mut config, "logprobs");
+        asked.move_param("top_logprobs", &mut config, "logprobs");
     }
     thinking::write(asked, &mut config)?;
     if !config.is_empty() {
@@ -434,15 +437,15 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn format(asked: &mut Asked, config: &mut Fields) {
-    let Some(format) = asked.take("response_format") else { return };
+fn format(asked: &mut ChatRequest, config: &mut Fields) {
+    let Some(format) = asked.take_param("response_format") else { return };
     if matches!(format["type"].as_str(), Some("json_object" | "json_schema")) {
         config.insert("responseMimeType".into(), "application/json".into());
     }
-    if let Some(wanted) = answer_schema(&format) {
-        config.insert("responseSchema".into(), schema::clean(&wanted, &mut asked.lost));
+    if let Some(wanted) = response_schema(&format) {
+        config.insert("responseSchema".into(), schema::clean(&wanted, &mut asked.dropped_params));
         if schema::has_free_names(&wanted) {
-            asked.lose("additionalProperties");
+            asked.record_dropped("additionalProperties");
         }
     }
 }

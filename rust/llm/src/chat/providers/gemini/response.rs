@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{grounding::Grounding, logprobs, request::OWN_PARTS};
+use super::{grounding::GroundingTracker, logprobs, request::OWN_PARTS};
 use crate::{
     api_format::ApiFormat,
     chat::{
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,
         providers::{Broken, Found, Listener, anthropic_messages::compact, openai_chat},
     },
@@ -18,7 +18,7 @@ use crate::{
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer<'a> {
+struct GenerateContentResponse<'a> {
     #[serde(default, borrow)]
     candidates: Vec<Candidate<'a>>,
     #[serde(default, borrow)]
@@ -28,7 +28,7 @@ struct Answer<'a> {
     #[serde(default, borrow)]
     response_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
-    prompt_feedback: Option<Feedback<'a>>,
+    prompt_feedback: Option<PromptFeedback<'a>>,
     #[serde(default, borrow)]
     error: Option<&'a RawValue>,
 }
@@ -54,7 +54,7 @@ struct Candidate<'a> {
 
 impl<'a> Candidate<'a> {
     /// What stands beside the words, under the names that it has there.
-    fn beside(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
+    fn metadata_fields(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
         let all = [
             ("groundingMetadata", self.grounding_metadata),
             ("urlContextMetadata", self.url_context_metadata),
@@ -81,7 +81,7 @@ struct Part<'a> {
     #[serde(default, borrow)]
     thought_signature: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
-    function_call: Option<Call<'a>>,
+    function_call: Option<FunctionCall<'a>>,
     #[serde(default, borrow)]
     inline_data: Option<Blob<'a>>,
     #[serde(default, borrow)]
@@ -100,7 +100,7 @@ struct Blob<'a> {
 }
 
 #[derive(Deserialize)]
-struct Call<'a> {
+struct FunctionCall<'a> {
     #[serde(default, borrow)]
     id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -112,137 +112,150 @@ struct Call<'a> {
 /// Why a prompt was refused.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Feedback<'a> {
+struct PromptFeedback<'a> {
     #[serde(default, borrow)]
     block_reason: Option<Cow<'a, str>>,
 }
 
-pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
-    let answer: Answer<'_> = serde_json::from_slice(answer)?;
+pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+    let answer: GenerateContentResponse<'_> = serde_json::from_slice(answer)?;
     if answer.candidates.is_empty() && answer.prompt_feedback.is_none() {
         return Err(Broken("it has no candidates".into()));
     }
-    let mut hearing = Hearing::default();
-    hearing.take(&answer, taker);
-    hearing.finish.get_or_insert_default();
+    let mut hearing = GeminiDecoder::default();
+    hearing.process_chunk(&answer, taker);
+    hearing.finish_reason.get_or_insert_default();
     hearing.over(taker);
     Ok(())
 }
 
 /// Hears streamed content.
 #[derive(Default)]
-pub struct Hearing {
-    is_begun: bool,
-    calls: usize,
-    id: String,
-    counts: Counts,
-    finish: Option<String>,
-    grounding: Grounding,
+pub struct GeminiDecoder {
+    is_started: bool,
+    call_count: usize,
+    response_id: String,
+    usage_counts: Counts,
+    finish_reason: Option<String>,
+    grounding: GroundingTracker,
 }
 
-impl Listener for Hearing {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+impl Listener for GeminiDecoder {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         // What is no chunk says nothing.
-        let Ok(answer) = serde_json::from_slice::<Answer<'_>>(data) else { return };
+        let Ok(answer) = serde_json::from_slice::<GenerateContentResponse<'_>>(data) else { return };
         if answer.error.is_some() {
-            self.finish = None;
-            let Found { message, kind, code, .. } = openai_chat::error(data);
+            self.finish_reason = None;
+            let Found { message, kind, code, .. } = openai_chat::parse_error(data);
             let message = message.as_deref().unwrap_or("the provider failed");
-            return taker.take(Piece::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
+            return taker.push_event(ResponseEvent::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
         }
-        self.take(&answer, taker);
+        self.process_chunk(&answer, taker);
     }
 
     /// Nothing says the end but the end; without a reason it was cut.
-    fn over(&mut self, taker: &mut dyn Taker) {
-        let Some(reason) = self.finish.take() else { return };
-        if let Some(usage) = self.counts.settle(ApiFormat::Gemini) {
-            taker.take(Piece::Usage(usage));
+    fn over(&mut self, taker: &mut dyn EventSink) {
+        let Some(reason) = self.finish_reason.take() else { return };
+        if let Some(usage) = self.usage_counts.settle(ApiFormat::Gemini) {
+            taker.push_event(ResponseEvent::Usage(usage));
         }
         // A call of a function ends with the same word as everything else.
-        let is_call = self.calls > 0 && matches!(reason.as_str(), "STOP" | "FUNCTION_CALL");
-        taker.take(Piece::Finish { reason: if is_call { "tool_calls" } else { &reason }, stop_sequence: None });
-        taker.take(Piece::End);
+        let is_call = self.call_count > 0 && matches!(reason.as_str(), "STOP" | "FUNCTION_CALL");
+        taker.push_event(ResponseEvent::Finish {
+            reason: if is_call { "tool_calls" } else { &reason },
+            stop_sequence: None,
+        });
+        taker.push_event(ResponseEvent::End);
     }
 }
 
-impl Hearing {
-    fn take(&mut self, answer: &Answer<'_>, taker: &mut dyn Taker) {
-        if !std::mem::replace(&mut self.is_begun, true) {
+impl GeminiDecoder {
+    fn process_chunk(&mut self, answer: &GenerateContentResponse<'_>, taker: &mut dyn EventSink) {
+        if !std::mem::replace(&mut self.is_started, true) {
             let id = answer.response_id.as_deref().unwrap_or_default();
-            id.clone_into(&mut self.id);
+            id.clone_into(&mut self.response_id);
             let model = answer.model_version.as_deref().unwrap_or_default();
-            self.counts.answers_as(model.as_bytes());
-            taker.take(Piece::Start { id, model });
+            self.usage_counts.answers_as(model.as_bytes());
+            taker.push_event(ResponseEvent::Start { id, model });
         }
         for metadata in answer.candidates.iter().filter_map(|candidate| candidate.grounding_metadata) {
-            self.counts.read_grounding(metadata.get().as_bytes());
+            self.usage_counts.read_grounding(metadata.get().as_bytes());
         }
         if let Some(candidate) = answer.candidates.first() {
-            self.grounding.begin();
+            self.grounding.start_event();
             let parts = candidate.content.iter().flat_map(|content| &content.parts);
             let mut seal = None;
             for part in parts {
                 if let Some(seal) = seal {
-                    taker.take(Piece::Seal(seal));
+                    taker.push_event(ResponseEvent::TextSignature(seal));
                 }
-                self.part(part, taker);
+                self.process_part(part, taker);
                 // That of a call is told with the call.
                 seal = part.thought_signature.as_deref().filter(|_| part.function_call.is_none());
             }
-            for (name, json) in candidate.beside() {
-                if !self.grounding.tell(name, json, taker) {
-                    taker.take(Piece::Aside { place: Place::Choice, name, json });
+            for (name, json) in candidate.metadata_fields() {
+                if !self.grounding.emit_citations(name, json, taker) {
+                    taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Choice, name, json });
                 }
             }
             // It ends the text, and what that is from is told with it.
             if let Some(seal) = seal {
-                taker.take(Piece::Seal(seal));
+                taker.push_event(ResponseEvent::TextSignature(seal));
             }
-            if let Some(json) = candidate.logprobs_result.and_then(|json| logprobs::told(json.get())) {
-                taker.take(Piece::Aside { place: Place::Choice, name: "logprobs", json: &json });
+            if let Some(json) = candidate.logprobs_result.and_then(|json| logprobs::convert_logprobs(json.get())) {
+                taker.push_event(ResponseEvent::ExtraField {
+                    scope: FieldScope::Choice,
+                    name: "logprobs",
+                    json: &json,
+                });
             }
             if let Some(reason) = &candidate.finish_reason {
-                self.finish = Some(reason.clone().into_owned());
+                self.finish_reason = Some(reason.clone().into_owned());
             }
         }
         if let Some(reason) = answer.prompt_feedback.as_ref().and_then(|feedback| feedback.block_reason.as_deref()) {
             // Whatever it is called, the prompt was refused.
             let is_known = finish_reason::to_openai(reason) == "content_filter";
-            self.finish = Some(if is_known { reason } else { "SAFETY" }.to_owned());
+            self.finish_reason = Some(if is_known { reason } else { "SAFETY" }.to_owned());
         }
         // Each says what it was so far.
         if let Some(usage) = answer.usage_metadata {
-            self.counts.read(usage.get().as_bytes());
+            self.usage_counts.read(usage.get().as_bytes());
         }
     }
 
-    fn part(&mut self, part: &Part<'_>, taker: &mut dyn Taker) {
+    fn process_part(&mut self, part: &Part<'_>, taker: &mut dyn EventSink) {
         if let Some(call) = &part.function_call {
-            self.call(call, part.thought_signature.as_deref(), taker);
+            self.emit_function_call(call, part.thought_signature.as_deref(), taker);
         }
-        self.grounding.hear(part.text.as_deref().filter(|_| !part.thought).unwrap_or_default());
+        self.grounding.add_part(part.text.as_deref().filter(|_| !part.thought).unwrap_or_default());
         match part.text.as_deref() {
             None | Some("") => (),
-            Some(text) if part.thought => taker.take(Piece::Thinking(text)),
-            Some(text) => taker.take(Piece::Text(text)),
+            Some(text) if part.thought => taker.push_event(ResponseEvent::Thinking(text)),
+            Some(text) => taker.push_event(ResponseEvent::Text(text)),
         }
         if let Some(Blob { mime_type, data }) = &part.inline_data {
-            taker.take(Piece::Image { mime: mime_type, data });
+            taker.push_event(ResponseEvent::Image { mime: mime_type, data });
         }
         for (kind, json) in OWN_PARTS.into_iter().zip([part.executable_code, part.code_execution_result]) {
             if let Some(json) = json {
-                taker.take(Piece::Native { kind, json: &format!("{{\"type\":\"{kind}\",\"{kind}\":{}}}", json.get()) });
+                taker.push_event(ResponseEvent::NativeBlock {
+                    kind,
+                    json: &format!("{{\"type\":\"{kind}\",\"{kind}\":{}}}", json.get()),
+                });
             }
         }
     }
 
-    fn call(&mut self, call: &Call<'_>, signature: Option<&str>, taker: &mut dyn Taker) {
+    fn emit_function_call(&mut self, call: &FunctionCall<'_>, signature: Option<&str>, taker: &mut dyn EventSink) {
         // Calls have no ids here as a rule; theirs must be the same however often the answer is read.
-        let own = format!("call_{}_{}", self.id, self.calls);
+        let own = format!("call_{}_{}", self.response_id, self.call_count);
         let id = call.id.as_deref().filter(|id| !id.is_empty()).unwrap_or(&own);
-        taker.take(Piece::Call { id, name: &call.name, signature });
-        taker.take(Piece::Arguments { call: self.calls, json: &compact(call.args.map_or("{}", RawValue::get)) });
-        self.calls += 1;
+        taker.push_event(ResponseEvent::ToolCall { id, name: &call.name, signature });
+        taker.push_event(ResponseEvent::ToolCallArguments {
+            call_index: self.call_count,
+            json: &compact(call.args.map_or("{}", RawValue::get)),
+        });
+        self.call_count += 1;
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use crate::{chat::request::says_nothing, translation::dropped::Lost};
+use crate::{chat::request::is_default_value, translation::dropped::DroppedParams};
 
 /// References within references are followed so deep; what is deeper may be anything.
 const DEEPEST: usize = 24;
@@ -39,10 +39,10 @@ const FORMATS: [&str; 6] = ["enum", "date-time", "float", "double", "int32", "in
 
 /// Without what Gemini refuses: definitions are written out where they are used, a null among alternatives becomes a flag. What
 /// is left out is named.
-pub fn clean(schema: &Value, lost: &mut Lost) -> Value {
+pub fn clean(schema: &Value, lost: &mut DroppedParams) -> Value {
     let cleaning = Cleaning { root: schema, left: Cell::new(MOST), lost: RefCell::default() };
     let cleaned = cleaning.cleaned(schema, 0, false);
-    lost.join(&cleaning.lost.into_inner());
+    lost.merge(&cleaning.lost.into_inner());
     cleaned
 }
 
@@ -78,7 +78,7 @@ pub fn has_free_names(schema: &Value) -> bool {
 struct Cleaning<'v> {
     root: &'v Value,
     left: Cell<usize>,
-    lost: RefCell<Lost>,
+    lost: RefCell<DroppedParams>,
 }
 
 impl Cleaning<'_> {
@@ -129,7 +129,7 @@ impl Cleaning<'_> {
     }
 
     fn lose(&self, key: &str, value: &Value) {
-        if !says_nothing(value) {
+        if !is_default_value(value) {
             self.lost.borrow_mut().add(key);
         }
     }
@@ -287,7 +287,7 @@ mod tests {
                 "t": {"type": ["string", "null"]}}, "required": ["strict"]});
         let expected = json!({"type": "object", "properties": {"strict": {"type": "string"},
             "n": {"nullable": true, "type": "integer"}, "t": {"nullable": true, "type": "string"}}, "required": ["strict"]});
-        let mut lost = Lost::default();
+        let mut lost = DroppedParams::default();
         assert_eq!(clean(&schema, &mut lost), expected);
         assert!(lost.is_empty(), "{lost:?}");
     }
@@ -297,13 +297,13 @@ mod tests {
         let names: Vec<_> = (0..30).map(|n| format!("p{n}")).collect();
         let again: Map<_, _> = names.iter().map(|name| (name.clone(), json!({"$ref": "#/$defs/a"}))).collect();
         let schema = json!({"$defs": {"a": {"type": "object", "properties": again}}, "$ref": "#/$defs/a"});
-        assert!(clean(&schema, &mut Lost::default()).to_string().len() < 1_000_000);
+        assert!(clean(&schema, &mut DroppedParams::default()).to_string().len() < 1_000_000);
     }
 
     #[test]
     fn a_schema_that_refers_to_itself_ends() {
         let schema = json!({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"});
-        assert!(clean(&schema, &mut Lost::default()).to_string().len() < 2_000);
+        assert!(clean(&schema, &mut DroppedParams::default()).to_string().len() < 2_000);
     }
 
     #[test]
@@ -338,9 +338,9 @@ mod tests {
                 "patternProperties",
             ),
         ] {
-            let mut lost = Lost::default();
+            let mut lost = DroppedParams::default();
             assert_eq!(clean(&schema, &mut lost), expected, "{schema}");
-            assert_eq!(lost.text(), named, "{schema}");
+            assert_eq!(lost.header_value(), named, "{schema}");
         }
     }
 
@@ -350,6 +350,6 @@ mod tests {
             "properties": {"x": {"$ref": "#/$defs/a", "description": "this one", "maxLength": 3}}});
         let expected = json!({"type": "object",
             "properties": {"x": {"description": "this one", "maxLength": 3, "type": "string"}}});
-        assert_eq!(clean(&schema, &mut Lost::default()), expected);
+        assert_eq!(clean(&schema, &mut DroppedParams::default()), expected);
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::chat::{
     providers::anthropic_messages::thinking::effort,
-    request::{Asked, Fields, Refusal},
+    request::{ChatRequest, Fields, RequestError},
 };
 
 /// What a model can be told.
@@ -41,10 +41,10 @@ pub fn wants_signatures(model: &str) -> bool {
 }
 
 /// Writes `thinkingConfig`; what the model cannot be told is named.
-pub fn write(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
+pub fn write(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
     let scale = scale(&asked.model);
     let effort = effort(asked)?.map(|(word, _)| word);
-    let thinking = asked.take("thinking");
+    let thinking = asked.take_param("thinking");
     let is_free = |thinking: &Value| thinking["type"] == "adaptive" && thinking.get("budget_tokens").is_none();
     if let (Some(_), Some(word)) = (thinking.as_ref().filter(|thinking| is_free(thinking)), effort)
         && !matches!(scale, Scale::None)
@@ -57,7 +57,7 @@ pub fn write(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
         return Ok(());
     }
     // What was said in so many words holds.
-    asked.lose_some("reasoning_effort", effort.filter(|_| thinking.is_some()).as_ref());
+    asked.record_dropped_if_set("reasoning_effort", effort.filter(|_| thinking.is_some()).as_ref());
     let told = match (thinking, effort) {
         (Some(thinking), _) => budgeted(&thinking, &scale, asked),
         (None, Some(word)) => worded(word, &scale, asked),
@@ -70,16 +70,16 @@ pub fn write(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
 }
 
 /// Of a caller that says whether there is to be thought, and perhaps for how many tokens.
-fn budgeted(thinking: &Value, scale: &Scale, asked: &mut Asked) -> Fields {
+fn budgeted(thinking: &Value, scale: &Scale, asked: &mut ChatRequest) -> Fields {
     let mut told = Fields::new();
     if thinking["type"] == "disabled" {
         if !rest(scale, &mut told) {
-            asked.lose("thinking");
+            asked.record_dropped("thinking");
         }
         return told;
     }
     if matches!(scale, Scale::None) {
-        asked.lose("thinking");
+        asked.record_dropped("thinking");
         return told;
     }
     told.insert("includeThoughts".into(), true.into());
@@ -88,7 +88,7 @@ fn budgeted(thinking: &Value, scale: &Scale, asked: &mut Asked) -> Fields {
         Scale::Tokens(within, _) => {
             let bound = budget.clamp(*within.start(), *within.end());
             let is_kept = bound == budget || budget == AS_IT_LIKES;
-            asked.lose_some("thinking.budget_tokens", (!is_kept).then_some(&()));
+            asked.record_dropped_if_set("thinking.budget_tokens", (!is_kept).then_some(&()));
             told.insert("thinkingBudget".into(), if is_kept { budget } else { bound }.into());
         }
         // It thinks as much as it likes unless it is told.
@@ -99,7 +99,7 @@ fn budgeted(thinking: &Value, scale: &Scale, asked: &mut Asked) -> Fields {
                 some if some <= SOME => MEDIUM,
                 _ => HIGH,
             };
-            asked.lose("thinking.budget_tokens");
+            asked.record_dropped("thinking.budget_tokens");
             told.insert("thinkingLevel".into(), nearest(word, words).into());
         }
         Scale::None => (),
@@ -108,7 +108,7 @@ fn budgeted(thinking: &Value, scale: &Scale, asked: &mut Asked) -> Fields {
 }
 
 /// Of a caller that has one word for it.
-fn worded(word: &'static str, scale: &Scale, asked: &mut Asked) -> Fields {
+fn worded(word: &'static str, scale: &Scale, asked: &mut ChatRequest) -> Fields {
     let mut told = Fields::new();
     let is_kept = match scale {
         _ if word == "none" => rest(scale, &mut told),
@@ -129,7 +129,7 @@ fn worded(word: &'static str, scale: &Scale, asked: &mut Asked) -> Fields {
             LEVELS.contains(&word)
         }
     };
-    asked.lose_some("reasoning_effort", (!is_kept).then_some(&()));
+    asked.record_dropped_if_set("reasoning_effort", (!is_kept).then_some(&()));
     told
 }
 
@@ -195,10 +195,10 @@ mod tests {
     /// What is told of it, and what is lost.
     fn told(model: &str, fields: &Value) -> (Value, String) {
         let fields = fields.as_object().unwrap().clone();
-        let mut asked = Asked { model: model.to_owned(), fields, ..Asked::default() };
+        let mut asked = ChatRequest { model: model.to_owned(), fields, ..ChatRequest::default() };
         let mut config = Fields::new();
         write(&mut asked, &mut config).unwrap();
-        (config.shift_remove("thinkingConfig").unwrap_or_default(), asked.into_lost().text())
+        (config.shift_remove("thinkingConfig").unwrap_or_default(), asked.into_dropped_params().header_value())
     }
 
     #[test]

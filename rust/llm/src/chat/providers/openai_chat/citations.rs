@@ -5,89 +5,109 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     chat::{
-        event::{Piece, Place, Taker},
-        request::says_nothing,
+        event::{EventSink, FieldScope, ResponseEvent},
+        request::is_default_value,
     },
-    citations::{ANNOTATIONS, Cites, MOST_CITED, Spoken, of_chat},
+    citations::{ANNOTATIONS_FIELD, CitationSet, MAX_CITATIONS, TextIndex, parse_chat_annotations},
 };
 
-const PAGES: &str = "citations";
-const FOUND: &str = "search_results";
+const CITATIONS_FIELD: &str = "citations";
+const SEARCH_RESULTS_FIELD: &str = "search_results";
 /// What is told of a page; the rest of what was found is not.
-const TOLD: [&str; 3] = ["url", "title", "snippet"];
+const TRANSLATED_KEYS: [&str; 3] = ["url", "title", "snippet"];
 /// So many names of what is not told are enough.
-const TOLD_NAMES: usize = 16;
+const MAX_DROPPED_KEYS: usize = 16;
 
 #[derive(Default)]
-pub struct Citing {
-    pub said: Spoken,
+pub struct CitationTracker {
+    pub text_index: TextIndex,
     /// What stands beside the answer: chunks repeat it.
-    beside: Vec<(&'static str, String)>,
-    told: usize,
+    top_level_fields: Vec<(&'static str, String)>,
+    emitted_count: usize,
     /// Where the mark ends that was told last.
-    marked: usize,
+    last_mark_end: usize,
 }
 
-impl Citing {
-    pub fn keep(&mut self, name: &'static str, json: &RawValue) {
-        self.beside.retain(|(known, _)| *known != name);
-        self.beside.push((name, json.get().to_owned()));
+impl CitationTracker {
+    pub fn store_field(&mut self, name: &'static str, json: &RawValue) {
+        self.top_level_fields.retain(|(known, _)| *known != name);
+        self.top_level_fields.push((name, json.get().to_owned()));
     }
 
     /// Annotations; what is none of the kind that everybody has stands beside the answer.
-    pub fn annotate(&mut self, json: &str, taker: &mut dyn Taker) {
+    pub fn emit_annotations(&mut self, json: &str, taker: &mut dyn EventSink) {
         let all = serde_json::from_str(json).unwrap_or_default();
-        let (mut cited, others) = of_chat(&all);
-        let room = MOST_CITED.saturating_sub(self.told);
-        let rest = if cited.len() > room { vec![ANNOTATIONS.to_owned()] } else { Vec::new() };
+        let (mut cited, others) = parse_chat_annotations(&all);
+        let room = MAX_CITATIONS.saturating_sub(self.emitted_count);
+        let rest = if cited.len() > room { vec![ANNOTATIONS_FIELD.to_owned()] } else { Vec::new() };
         cited.truncate(room);
-        self.told += cited.len();
+        self.emitted_count += cited.len();
         for one in &mut cited {
             // It shows a link, and that stands behind what is from there.
-            one.claim = self.said.claim(&one.mark, self.marked)..one.mark.end;
-            self.marked = one.mark.end;
+            one.claim_range = self.text_index.claim_start(&one.marker_range, self.last_mark_end)..one.marker_range.end;
+            self.last_mark_end = one.marker_range.end;
         }
         if !cited.is_empty() {
-            let all = Cites { place: Place::Message, name: ANNOTATIONS, json, cited: &cited, rest: &rest };
-            taker.take(Piece::Cites(all));
+            let all = CitationSet {
+                scope: FieldScope::Message,
+                name: ANNOTATIONS_FIELD,
+                json,
+                citations: &cited,
+                untranslated_fields: &rest,
+            };
+            taker.push_event(ResponseEvent::Citations(all));
         }
         if !others.is_empty() {
             let json = Value::from(others).to_string();
-            taker.take(Piece::Aside { place: Place::Message, name: ANNOTATIONS, json: &json });
+            taker.push_event(ResponseEvent::ExtraField {
+                scope: FieldScope::Message,
+                name: ANNOTATIONS_FIELD,
+                json: &json,
+            });
         }
     }
 
     /// Tells what stands beside the answer: by the numbers in the text, if there are some.
-    pub fn tell(&self, taker: &mut dyn Taker) {
+    pub fn emit_citations(&self, taker: &mut dyn EventSink) {
         let read = |name: &str| {
-            let json = self.beside.iter().find(|(known, _)| *known == name).map(|(_, json)| json);
+            let json = self.top_level_fields.iter().find(|(known, _)| *known == name).map(|(_, json)| json);
             json.and_then(|json| serde_json::from_str::<Vec<Value>>(json).ok()).unwrap_or_default()
         };
-        let (pages, found) = (read(PAGES), read(FOUND));
-        let listed = listed(&pages, &found);
-        let (cited, is_all) = self.said.marked(&listed);
+        let (pages, found) = (read(CITATIONS_FIELD), read(SEARCH_RESULTS_FIELD));
+        let listed = list_pages(&pages, &found);
+        let (cited, is_all) = self.text_index.find_marked_citations(&listed);
         let is_all = is_all && pages.len().max(found.len()) == listed.len();
         let mut told = cited.as_slice();
-        for (name, json) in &self.beside {
+        for (name, json) in &self.top_level_fields {
             if cited.is_empty() {
-                taker.take(Piece::Aside { place: Place::Answer, name, json });
+                taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Response, name, json });
                 continue;
             }
-            let rest = if *name == FOUND { left(&found, is_all) } else { unmarked(is_all, PAGES) };
+            let rest = if *name == SEARCH_RESULTS_FIELD {
+                dropped_result_keys(&found, is_all)
+            } else {
+                dropped_unless_complete(is_all, CITATIONS_FIELD)
+            };
             // With the first of the two, and once.
             let cited = std::mem::take(&mut told);
-            taker.take(Piece::Cites(Cites { place: Place::Answer, name, json, cited, rest: &rest }));
+            taker.push_event(ResponseEvent::Citations(CitationSet {
+                scope: FieldScope::Response,
+                name,
+                json,
+                citations: cited,
+                untranslated_fields: &rest,
+            }));
         }
     }
 }
 
 /// The pages in the order of their numbers: addresses, titles and what they say.
-fn listed(pages: &[Value], found: &[Value]) -> Vec<(String, Value, String)> {
+fn list_pages(pages: &[Value], found: &[Value]) -> Vec<(String, Value, String)> {
     let told = |url: &str, of: &Value| {
         let text = of["snippet"].as_str().unwrap_or_default();
         (url.to_owned(), of["title"].clone(), text.to_owned())
     };
-    let found = &found[..found.len().min(MOST_CITED)];
+    let found = &found[..found.len().min(MAX_CITATIONS)];
     if pages.is_empty() {
         return found.iter().map(|one| told(one["url"].as_str().unwrap_or_default(), one)).collect();
     }
@@ -95,20 +115,20 @@ fn listed(pages: &[Value], found: &[Value]) -> Vec<(String, Value, String)> {
         let url = page.as_str().or_else(|| page["url"].as_str()).unwrap_or_default();
         told(url, found.iter().find(|one| one["url"] == url).unwrap_or(page))
     };
-    pages.iter().take(MOST_CITED).map(page).collect()
+    pages.iter().take(MAX_CITATIONS).map(page).collect()
 }
 
-fn unmarked(is_all: bool, name: &str) -> Vec<String> {
+fn dropped_unless_complete(is_all: bool, name: &str) -> Vec<String> {
     if is_all { Vec::new() } else { vec![name.to_owned()] }
 }
 
 /// What of the results is not told with what they are cited for.
-fn left(found: &[Value], is_all: bool) -> Vec<String> {
-    let mut left = unmarked(is_all, FOUND);
-    let keys = found.iter().filter_map(Value::as_object).flatten().filter(|(_, value)| !says_nothing(value));
-    for (key, _) in keys.filter(|(key, _)| !TOLD.contains(&key.as_str())) {
-        let name = format!("{FOUND}.{key}");
-        if !left.contains(&name) && left.len() < TOLD_NAMES {
+fn dropped_result_keys(found: &[Value], is_all: bool) -> Vec<String> {
+    let mut left = dropped_unless_complete(is_all, SEARCH_RESULTS_FIELD);
+    let keys = found.iter().filter_map(Value::as_object).flatten().filter(|(_, value)| !is_default_value(value));
+    for (key, _) in keys.filter(|(key, _)| !TRANSLATED_KEYS.contains(&key.as_str())) {
+        let name = format!("{SEARCH_RESULTS_FIELD}.{key}");
+        if !left.contains(&name) && left.len() < MAX_DROPPED_KEYS {
             left.push(name);
         }
     }

@@ -5,67 +5,68 @@ pub(crate) mod reasoning_details;
 pub(crate) mod request;
 pub(crate) mod response;
 
-pub use crate::chat::providers::openai_chat::response::error;
+pub use crate::chat::providers::openai_chat::response::parse_error;
 
 use serde_json::{Value, json};
 
 use super::{Broken, Found, Listener, Wire};
 use crate::{
     chat::{
-        event::Taker,
-        request::{Asked, Refusal},
+        event::EventSink,
+        request::{ChatRequest, RequestError},
     },
-    embeddings::request::{Texts, Vectors},
-    model_list::{self, Listed},
+    embeddings::request::{EmbeddingRequest, EmbeddingResponse},
+    model_list::{self, ListedModel},
 };
 
-pub struct Chat {
+pub struct ChatFormat {
     /// What limits an answer's length is called so.
-    limit: &'static str,
+    max_tokens_field: &'static str,
     /// What the model is called in the body, where its name says more.
-    name: fn(&str) -> String,
+    map_model_name: fn(&str) -> String,
     /// Where the scale of temperatures ends.
-    hottest: i32,
+    max_temperature: i32,
     /// Usage is part of a stream where it was asked for.
-    asks_usage: bool,
-    thoughts: Thoughts,
+    should_request_usage: bool,
+    reasoning_replay: ReasoningReplay,
     /// What it may be told that others may not.
-    more: &'static [&'static str],
+    extra_params: &'static [&'static str],
 }
 
 /// What goes back to a model of what it thought, with what it said then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thoughts {
-    Stay,
-    Words,
+pub enum ReasoningReplay {
+    Dropped,
+    Text,
     /// In words of `OpenRouter`'s.
     Details,
 }
 
 /// As `OpenAI` has it today.
-pub static OPENAI: Chat = Chat {
-    limit: "max_completion_tokens",
-    name: str::to_owned,
-    hottest: 2,
-    asks_usage: true,
-    thoughts: Thoughts::Stay,
-    more: &[],
+pub static OPENAI: ChatFormat = ChatFormat {
+    max_tokens_field: "max_completion_tokens",
+    map_model_name: str::to_owned,
+    max_temperature: 2,
+    should_request_usage: true,
+    reasoning_replay: ReasoningReplay::Dropped,
+    extra_params: &[],
 };
 /// As it was when others became compatible with it.
-pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", ..OPENAI };
+pub static COMPATIBLE: ChatFormat = ChatFormat { max_tokens_field: "max_tokens", ..OPENAI };
 /// Likewise, of those whose streams say what they cost in any case.
-pub static UNASKED: Chat = Chat { asks_usage: false, ..COMPATIBLE };
+pub static USAGE_ALWAYS_STREAMED: ChatFormat = ChatFormat { should_request_usage: false, ..COMPATIBLE };
 /// Likewise, of those who refuse a turn with tools that comes back without its thoughts.
-pub static THOUGHTFUL: Chat = Chat { thoughts: Thoughts::Words, ..COMPATIBLE };
+pub static REPLAYS_REASONING: ChatFormat = ChatFormat { reasoning_replay: ReasoningReplay::Text, ..COMPATIBLE };
 /// Likewise, of who has signatures and sealed thoughts of all makers.
-pub static DETAILED: Chat = Chat { thoughts: Thoughts::Details, ..COMPATIBLE };
+pub static OPENROUTER: ChatFormat = ChatFormat { reasoning_replay: ReasoningReplay::Details, ..COMPATIBLE };
 /// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
-pub static VERTEX: Chat = Chat { name: of_publisher, ..COMPATIBLE };
+pub static VERTEX_PARTNER_MODELS: ChatFormat = ChatFormat { map_model_name: publisher_model_name, ..COMPATIBLE };
 /// A deployment and an adapter on top of it: the body names the adapter.
-pub static ADAPTED: Chat = Chat { name: of_adapter, hottest: 1, more: &["top_k", "best_of"], ..COMPATIBLE };
+pub static LORA_ADAPTER: ChatFormat =
+    ChatFormat { map_model_name: adapter_name, max_temperature: 1, extra_params: &["top_k", "best_of"], ..COMPATIBLE };
 
 /// Of those who host models of many makers: `OpenAI`'s newest refuse the old name of the limit, and others know no other.
-pub fn of_many(model: &str) -> &'static Chat {
+pub fn format_for_model(model: &str) -> &'static ChatFormat {
     let name = model.rsplit('/').next().unwrap_or_default();
     let number =
         |rest: &str| rest.split(|one: char| !one.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
@@ -77,7 +78,7 @@ pub fn of_many(model: &str) -> &'static Chat {
     if is_newest { &OPENAI } else { &COMPATIBLE }
 }
 
-fn of_publisher(model: &str) -> String {
+fn publisher_model_name(model: &str) -> String {
     match model.split_once('.') {
         Some(("meta", name)) => format!("meta/{name}"),
         Some(("mistralai" | "endpoints", name)) => name.to_owned(),
@@ -85,58 +86,58 @@ fn of_publisher(model: &str) -> String {
     }
 }
 
-fn of_adapter(model: &str) -> String {
+fn adapter_name(model: &str) -> String {
     model.split_once(':').map_or_else(String::new, |(_, adapter)| adapter.to_owned())
 }
 
-impl Wire for Chat {
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        asked.model = (self.name)(&asked.model);
-        asked.bound("temperature", &(0..=self.hottest));
-        let mut written = request::write(asked, self.limit, self.thoughts)?;
-        for key in self.more {
-            asked.hand(key, &mut written, key);
+impl Wire for ChatFormat {
+    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        asked.model = (self.map_model_name)(&asked.model);
+        asked.clamp_param("temperature", &(0..=self.max_temperature));
+        let mut written = request::build_body(asked, self.max_tokens_field, self.reasoning_replay)?;
+        for key in self.extra_params {
+            asked.move_param(key, &mut written, key);
         }
-        if self.asks_usage && written.contains_key("stream") {
+        if self.should_request_usage && written.contains_key("stream") {
             written.insert("stream_options".into(), json!({"include_usage": true}));
         }
         Ok(Value::Object(written).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
-        response::read(answer, self.thoughts, taker)
+    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+        response::decode_response(answer, self.reasoning_replay, taker)
     }
 
     fn listener(&self) -> Box<dyn Listener> {
-        Box::new(response::Hearing::new(self.thoughts))
+        Box::new(response::ChatDecoder::new(self.reasoning_replay))
     }
 
-    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
-        let inputs = std::mem::take(&mut texts.inputs);
-        let mut out = json!({"model": (self.name)(&texts.model), "input": inputs});
+    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
+        let inputs = std::mem::take(&mut texts.texts);
+        let mut out = json!({"model": (self.map_model_name)(&texts.model), "input": inputs});
         if let Some(dimensions) = texts.dimensions.take() {
             out["dimensions"] = dimensions;
         }
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
         let mut data: Vec<_> = answer["data"].as_array()?.iter().collect();
         data.sort_by_key(|one| one["index"].as_u64());
         let vectors = data.into_iter().map(|one| one["embedding"].clone()).collect();
         // Some say what it is in all, and nothing else.
         let usage = &answer["usage"];
         let tokens = usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64());
-        Some(Vectors { vectors, tokens, ..Vectors::default() })
+        Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
 
     /// Of those whose lists are not `OpenAI`'s.
-    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
-        model_list::bare(answer).or_else(|| model_list::found(answer, "/result", "name", ""))
+    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+        model_list::parse_models(answer).or_else(|| model_list::parse_models_at(answer, "/result", "name", ""))
     }
 
     fn error(&self, answer: &[u8]) -> Found {
-        response::error(answer)
+        response::parse_error(answer)
     }
 }
 
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_has_the_name_that_a_model_knows() {
+    fn max_tokens_field_matches_the_model() {
         for (model, limit) in [
             ("gpt-5", "max_completion_tokens"),
             ("openai/gpt-5.1-mini", "max_completion_tokens"),
@@ -157,7 +158,7 @@ mod tests {
             ("meta/Llama-3.3-70B-Instruct", "max_tokens"),
             ("", "max_tokens"),
         ] {
-            assert_eq!(of_many(model).limit, limit, "{model}");
+            assert_eq!(format_for_model(model).max_tokens_field, limit, "{model}");
         }
     }
 }

@@ -5,22 +5,22 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{Thoughts, citations::Citing};
-use crate::chat::providers::openai_chat::reasoning_details::Details;
+use super::{ReasoningReplay, citations::CitationTracker};
+use crate::chat::providers::openai_chat::reasoning_details::ReasoningDetails;
 use crate::{
     api_format::ApiFormat,
     chat::{
         call_ids,
-        event::{Piece, Place, Taker},
+        event::{EventSink, FieldScope, ResponseEvent},
         providers::{Broken, Found, Listener},
         request::Source,
     },
-    citations::Spoken,
+    citations::TextIndex,
     usage::Counts,
 };
 
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct ChatCompletion<'a> {
     #[serde(default, borrow)]
     id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -32,7 +32,7 @@ struct Answer<'a> {
     #[serde(default, borrow)]
     service_tier: Option<&'a RawValue>,
     #[serde(default, borrow)]
-    x_groq: Option<Groq<'a>>,
+    x_groq: Option<GroqExtension<'a>>,
     #[serde(default, borrow)]
     error: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -43,7 +43,7 @@ struct Answer<'a> {
 
 /// Where Groq puts what a stream cost.
 #[derive(Deserialize)]
-struct Groq<'a> {
+struct GroqExtension<'a> {
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
 }
@@ -53,10 +53,10 @@ struct Choice<'a> {
     #[serde(default)]
     index: u64,
     #[serde(default, borrow)]
-    delta: Option<Said<'a>>,
+    delta: Option<ChoiceMessage<'a>>,
     /// Of a whole answer. Who sends both in a stream repeats itself here.
     #[serde(default, borrow)]
-    message: Option<Said<'a>>,
+    message: Option<ChoiceMessage<'a>>,
     #[serde(default, borrow)]
     finish_reason: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -64,7 +64,7 @@ struct Choice<'a> {
 }
 
 #[derive(Deserialize, Default)]
-struct Said<'a> {
+struct ChoiceMessage<'a> {
     #[serde(default, borrow)]
     content: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -76,7 +76,7 @@ struct Said<'a> {
     #[serde(default, borrow)]
     reasoning_details: Option<&'a RawValue>,
     #[serde(default, borrow)]
-    tool_calls: Option<Vec<Call<'a>>>,
+    tool_calls: Option<Vec<ToolCall<'a>>>,
     #[serde(default, borrow)]
     annotations: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -88,7 +88,7 @@ struct Said<'a> {
 }
 
 #[derive(Deserialize)]
-struct Call<'a> {
+struct ToolCall<'a> {
     #[serde(default)]
     index: Option<u64>,
     #[serde(default, borrow)]
@@ -107,21 +107,21 @@ struct Function<'a> {
     arguments: Option<Cow<'a, str>>,
 }
 
-impl Call<'_> {
+impl ToolCall<'_> {
     /// Its id and its name, where they are said.
-    fn named(&self) -> (&str, &str) {
+    fn id_and_name(&self) -> (&str, &str) {
         let name = self.function.as_ref().and_then(|function| function.name.as_deref());
         (self.id.as_deref().unwrap_or_default(), name.unwrap_or_default())
     }
 }
 
-pub fn read(answer: &[u8], thoughts: Thoughts, taker: &mut dyn Taker) -> Result<(), Broken> {
-    let answer: Answer<'_> = serde_json::from_slice(answer)?;
+pub fn decode_response(answer: &[u8], thoughts: ReasoningReplay, taker: &mut dyn EventSink) -> Result<(), Broken> {
+    let answer: ChatCompletion<'_> = serde_json::from_slice(answer)?;
     if answer.choices.is_empty() {
         return Err(Broken("it has no choices".into()));
     }
-    let mut hearing = Hearing { is_whole: true, ..Hearing::new(thoughts) };
-    hearing.take(&answer, taker);
+    let mut hearing = ChatDecoder { is_complete_response: true, ..ChatDecoder::new(thoughts) };
+    hearing.process_chunk(&answer, taker);
     hearing.over(taker);
     Ok(())
 }
@@ -129,208 +129,221 @@ pub fn read(answer: &[u8], thoughts: Thoughts, taker: &mut dyn Taker) -> Result<
 /// Hears a streamed chat completion; a whole one is the same in one chunk.
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
-pub struct Hearing {
+pub struct ChatDecoder {
     /// All of it is in one chunk.
-    is_whole: bool,
-    is_begun: bool,
-    is_finished: bool,
-    is_over: bool,
-    id: String,
-    counts: Counts,
-    calls: Vec<Known>,
-    citing: Citing,
+    is_complete_response: bool,
+    is_started: bool,
+    has_finish_reason: bool,
+    is_ended: bool,
+    response_id: String,
+    usage_counts: Counts,
+    tool_calls: Vec<StartedToolCall>,
+    citations: CitationTracker,
     /// What is to come back of its thoughts, where they are said in more than words.
-    details: Option<Details>,
+    reasoning_details: Option<ReasoningDetails>,
 }
 
 /// A call that was begun, as its provider tells it from others.
-struct Known {
+struct StartedToolCall {
     index: Option<u64>,
     id: String,
     name: String,
 }
 
-impl Listener for Hearing {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+impl Listener for ChatDecoder {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         if data.trim_ascii() == b"[DONE]" {
-            return self.end(taker);
+            return self.emit_end(taker);
         }
         // What is no chunk says nothing.
-        let Ok(answer) = serde_json::from_slice::<Answer<'_>>(data) else { return };
+        let Ok(answer) = serde_json::from_slice::<ChatCompletion<'_>>(data) else { return };
         match answer.error {
-            Some(error) if error.get() != "null" => self.fail(error.get().as_bytes(), taker),
-            _ => self.take(&answer, taker),
+            Some(error) if error.get() != "null" => self.emit_failure(error.get().as_bytes(), taker),
+            _ => self.process_chunk(&answer, taker),
         }
     }
 
     /// Some close where `OpenAI` says that it is done.
-    fn over(&mut self, taker: &mut dyn Taker) {
-        if self.is_finished {
-            self.end(taker);
+    fn over(&mut self, taker: &mut dyn EventSink) {
+        if self.has_finish_reason {
+            self.emit_end(taker);
         }
     }
 }
 
-impl Hearing {
-    pub fn new(thoughts: Thoughts) -> Self {
-        Self { details: (thoughts == Thoughts::Details).then(Details::default), ..Self::default() }
+impl ChatDecoder {
+    pub fn new(thoughts: ReasoningReplay) -> Self {
+        Self {
+            reasoning_details: (thoughts == ReasoningReplay::Details).then(ReasoningDetails::default),
+            ..Self::default()
+        }
     }
 
-    fn take(&mut self, answer: &Answer<'_>, taker: &mut dyn Taker) {
+    fn process_chunk(&mut self, answer: &ChatCompletion<'_>, taker: &mut dyn EventSink) {
         let id = answer.id.as_deref().unwrap_or_default();
         let says_nothing = id.is_empty() && answer.choices.is_empty();
-        if !self.is_begun && !says_nothing {
-            self.is_begun = true;
-            id.clone_into(&mut self.id);
-            taker.take(Piece::Start { id, model: answer.model.as_deref().unwrap_or_default() });
+        if !self.is_started && !says_nothing {
+            self.is_started = true;
+            id.clone_into(&mut self.response_id);
+            taker.push_event(ResponseEvent::Start { id, model: answer.model.as_deref().unwrap_or_default() });
         }
         if let Some(choice) = answer.choices.iter().find(|choice| choice.index == 0) {
             if let Some(said) = choice.delta.as_ref().or(choice.message.as_ref()) {
-                self.said(said, taker);
+                self.process_message(said, taker);
             }
-            if let Some(json) = choice.logprobs.filter(|json| says_something(json)) {
-                taker.take(Piece::Aside { place: Place::Choice, name: "logprobs", json: json.get() });
+            if let Some(json) = choice.logprobs.filter(|json| is_nonempty(json)) {
+                taker.push_event(ResponseEvent::ExtraField {
+                    scope: FieldScope::Choice,
+                    name: "logprobs",
+                    json: json.get(),
+                });
             }
             if let Some(reason) = &choice.finish_reason {
-                self.is_finished = true;
-                taker.take(Piece::Finish { reason, stop_sequence: None });
+                self.has_finish_reason = true;
+                taker.push_event(ResponseEvent::Finish { reason, stop_sequence: None });
             }
         }
         let beside = answer.x_groq.as_ref().and_then(|groq| groq.usage);
         if let Some(usage) = answer.usage.or(beside) {
-            self.counts.read(usage.get().as_bytes());
+            self.usage_counts.read(usage.get().as_bytes());
         }
         if let Some(tier) = answer.service_tier {
-            self.counts.serve(b"service_tier", tier.get().as_bytes());
+            self.usage_counts.serve(b"service_tier", tier.get().as_bytes());
         }
         for (name, json) in [("citations", answer.citations), ("search_results", answer.search_results)] {
-            let Some(json) = json.filter(|json| says_something(json)) else { continue };
-            self.citing.keep(name, json);
+            let Some(json) = json.filter(|json| is_nonempty(json)) else { continue };
+            self.citations.store_field(name, json);
         }
     }
 
-    fn said(&mut self, said: &Said<'_>, taker: &mut dyn Taker) {
-        let more = self.details.as_mut().zip(said.reasoning_details);
-        let words = more.map(|(details, more)| details.add(more, self.is_whole)).filter(|words| !words.is_empty());
-        let thought = said.reasoning_content.or(said.reasoning).and_then(text);
+    fn process_message(&mut self, said: &ChoiceMessage<'_>, taker: &mut dyn EventSink) {
+        let more = self.reasoning_details.as_mut().zip(said.reasoning_details);
+        let words = more
+            .map(|(details, more)| details.append(more, self.is_complete_response))
+            .filter(|words| !words.is_empty());
+        let thought = said.reasoning_content.or(said.reasoning).and_then(extract_text);
         if let Some(thought) = thought.or(words.map(Cow::Owned)) {
-            taker.take(Piece::Thinking(&thought));
+            taker.push_event(ResponseEvent::Thinking(&thought));
         }
-        self.seal(said, taker);
+        self.flush_reasoning_details(said, taker);
         if let Some(content) = said.content {
-            speak(content, &mut self.citing.said, taker);
+            emit_content(content, &mut self.citations.text_index, taker);
         }
         if let Some(refusal) = said.refusal.as_deref().filter(|text| !text.is_empty()) {
-            taker.take(Piece::Refusal(refusal));
+            taker.push_event(ResponseEvent::Refusal(refusal));
         }
         for call in said.tool_calls.iter().flatten() {
-            self.call(call, taker);
+            self.process_tool_call(call, taker);
         }
-        if let Some(json) = said.annotations.filter(|json| says_something(json)) {
-            self.citing.annotate(json.get(), taker);
+        if let Some(json) = said.annotations.filter(|json| is_nonempty(json)) {
+            self.citations.emit_annotations(json.get(), taker);
         }
-        if let Some(json) = said.audio.filter(|json| says_something(json)) {
-            taker.take(Piece::Aside { place: Place::Message, name: "audio", json: json.get() });
+        if let Some(json) = said.audio.filter(|json| is_nonempty(json)) {
+            taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Message, name: "audio", json: json.get() });
         }
         for image in said.images.iter().flatten() {
-            show(image, taker);
+            emit_image(image, taker);
         }
         let seal = said.extra_content.as_ref().and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
         if let Some(seal) = seal {
-            taker.take(Piece::Seal(seal));
+            taker.push_event(ResponseEvent::TextSignature(seal));
         }
     }
 
     /// Thoughts are over where something else begins.
-    fn seal(&mut self, said: &Said<'_>, taker: &mut dyn Taker) {
-        if self.details.is_none() {
+    fn flush_reasoning_details(&mut self, said: &ChoiceMessage<'_>, taker: &mut dyn EventSink) {
+        if self.reasoning_details.is_none() {
             return;
         }
         // More of a call that was begun is nothing else.
-        let is_new = |call: &Call<'_>| self.find(call).is_none();
-        let is_over = said.content.is_some_and(says_something) || said.tool_calls.iter().flatten().any(is_new);
-        if let Some(details) = self.details.as_mut().filter(|_| is_over) {
-            details.tell(taker);
+        let is_new = |call: &ToolCall<'_>| self.find_tool_call(call).is_none();
+        let is_over = said.content.is_some_and(is_nonempty) || said.tool_calls.iter().flatten().any(is_new);
+        if let Some(details) = self.reasoning_details.as_mut().filter(|_| is_over) {
+            details.emit_signature(taker);
         }
     }
 
-    fn call(&mut self, call: &Call<'_>, taker: &mut dyn Taker) {
-        let at = self.find(call).unwrap_or_else(|| {
-            let (id, name) = call.named();
+    fn process_tool_call(&mut self, call: &ToolCall<'_>, taker: &mut dyn EventSink) {
+        let at = self.find_tool_call(call).unwrap_or_else(|| {
+            let (id, name) = call.id_and_name();
             let signature = call.extra_content.as_ref();
             let signature = signature.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
             // Who gives no ids has them made; theirs must be the same however often the answer is read.
-            let own = format!("call_{}_{}", self.id, self.calls.len());
+            let own = format!("call_{}_{}", self.response_id, self.tool_calls.len());
             // It may come back without being written anew.
-            let own = call_ids::OPENAI.fit(&own);
-            taker.take(Piece::Call { id: if id.is_empty() { &own } else { id }, name, signature });
-            self.calls.push(Known { index: call.index, id: id.to_owned(), name: name.to_owned() });
-            self.calls.len() - 1
+            let own = call_ids::OPENAI.normalise_id(&own);
+            taker.push_event(ResponseEvent::ToolCall { id: if id.is_empty() { &own } else { id }, name, signature });
+            self.tool_calls.push(StartedToolCall { index: call.index, id: id.to_owned(), name: name.to_owned() });
+            self.tool_calls.len() - 1
         });
         let arguments = call.function.as_ref().and_then(|function| function.arguments.as_deref());
         if let Some(json) = arguments.filter(|json| !json.is_empty()) {
-            taker.take(Piece::Arguments { call: at, json });
+            taker.push_event(ResponseEvent::ToolCallArguments { call_index: at, json });
         }
     }
 
     /// Some number every call 0, and tell them apart by their ids; who has no ids either begins each with its name. In a whole
     /// answer each is another.
-    fn find(&self, call: &Call<'_>) -> Option<usize> {
-        let (index, (id, name)) = (call.index, call.named());
-        let is_it = |known: &Known| {
+    fn find_tool_call(&self, call: &ToolCall<'_>) -> Option<usize> {
+        let (index, (id, name)) = (call.index, call.id_and_name());
+        let is_it = |known: &StartedToolCall| {
             let is_more = match (id, name) {
                 ("", "") => true,
                 ("", name) => index.is_some() && known.name == name,
                 (id, _) => known.id == id,
             };
-            !self.is_whole && is_more && (index.is_none() || known.index == index)
+            !self.is_complete_response && is_more && (index.is_none() || known.index == index)
         };
-        self.calls.iter().rposition(is_it)
+        self.tool_calls.iter().rposition(is_it)
     }
 
-    fn end(&mut self, taker: &mut dyn Taker) {
-        if std::mem::replace(&mut self.is_over, true) {
+    fn emit_end(&mut self, taker: &mut dyn EventSink) {
+        if std::mem::replace(&mut self.is_ended, true) {
             return;
         }
-        if let Some(details) = &mut self.details {
-            details.tell(taker);
+        if let Some(details) = &mut self.reasoning_details {
+            details.emit_signature(taker);
         }
-        self.citing.tell(taker);
-        if let Some(usage) = self.counts.settle(ApiFormat::OpenAi) {
-            taker.take(Piece::Usage(usage));
+        self.citations.emit_citations(taker);
+        if let Some(usage) = self.usage_counts.settle(ApiFormat::OpenAi) {
+            taker.push_event(ResponseEvent::Usage(usage));
         }
-        taker.take(Piece::End);
+        taker.push_event(ResponseEvent::End);
     }
 
-    fn fail(&mut self, error: &[u8], taker: &mut dyn Taker) {
-        self.is_over = true;
-        let found = of_object(error);
+    fn emit_failure(&mut self, error: &[u8], taker: &mut dyn EventSink) {
+        self.is_ended = true;
+        let found = parse_stream_error(error);
         let message = found.message.unwrap_or_else(|| String::from_utf8_lossy(error).into_owned());
-        taker.take(Piece::Failed { kind: found.kind.as_deref(), message: &message, code: found.code.as_deref() });
+        taker.push_event(ResponseEvent::Failed {
+            kind: found.kind.as_deref(),
+            message: &message,
+            code: found.code.as_deref(),
+        });
     }
 }
 
-fn says_something(json: &RawValue) -> bool {
+fn is_nonempty(json: &RawValue) -> bool {
     !matches!(json.get(), "null" | "[]" | "{}" | "\"\"")
 }
 
 /// An image that was made: its bytes, or where it is.
-fn show(image: &Value, taker: &mut dyn Taker) {
+fn emit_image(image: &Value, taker: &mut dyn EventSink) {
     let url = image["image_url"]["url"].as_str().or_else(|| image["url"].as_str()).unwrap_or_default();
-    if let Source::Data { mime, data } = Source::of_url(url.to_owned(), None) {
-        taker.take(Piece::Image { mime: &mime, data: &data });
+    if let Source::Data { mime, data } = Source::from_url(url.to_owned(), None) {
+        taker.push_event(ResponseEvent::Image { mime: &mime, data: &data });
     } else {
         let json = json!([image]).to_string();
-        taker.take(Piece::Aside { place: Place::Message, name: "images", json: &json });
+        taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Message, name: "images", json: &json });
     }
 }
 
 /// What is said: a text, or parts of which some may be thoughts.
-fn speak(content: &RawValue, spoken: &mut Spoken, taker: &mut dyn Taker) {
+fn emit_content(content: &RawValue, spoken: &mut TextIndex, taker: &mut dyn EventSink) {
     if !content.get().contains("\"thinking\"") || content.get().starts_with('"') {
-        if let Some(said) = text(content) {
-            spoken.push(&said);
-            taker.take(Piece::Text(&said));
+        if let Some(said) = extract_text(content) {
+            spoken.push_str(&said);
+            taker.push_event(ResponseEvent::Text(&said));
         }
         return;
     }
@@ -341,17 +354,17 @@ fn speak(content: &RawValue, spoken: &mut Spoken, taker: &mut dyn Taker) {
             _ => String::new(),
         };
         if !thought.is_empty() {
-            taker.take(Piece::Thinking(&thought));
+            taker.push_event(ResponseEvent::Thinking(&thought));
         }
         if let Some(said) = part["text"].as_str().filter(|text| !text.is_empty()) {
-            spoken.push(said);
-            taker.take(Piece::Text(said));
+            spoken.push_str(said);
+            taker.push_event(ResponseEvent::Text(said));
         }
     }
 }
 
 /// Text, or the text of an array of parts; nothing where there is none.
-fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
+fn extract_text(raw: &RawValue) -> Option<Cow<'_, str>> {
     let json = raw.get();
     if json.starts_with('"') {
         // Without an escape it is what stands there.
@@ -365,7 +378,7 @@ fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 /// The error in whichever place a compatible provider has it.
-pub fn error(answer: &[u8]) -> Found {
+pub fn parse_error(answer: &[u8]) -> Found {
     // Some put it into an array.
     let body = match serde_json::from_slice(answer) {
         Ok(Value::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
@@ -375,51 +388,51 @@ pub fn error(answer: &[u8]) -> Found {
     };
     match &body["error"] {
         // What else is said of it stands beside it.
-        Value::String(message) => Found { message: Some(message.clone()), ..found(&body) },
-        Value::Object(_) => found(&body["error"]),
-        _ => found(&body),
+        Value::String(message) => Found { message: Some(message.clone()), ..parse_error_fields(&body) },
+        Value::Object(_) => parse_error_fields(&body["error"]),
+        _ => parse_error_fields(&body),
     }
 }
 
-fn of_object(error: &[u8]) -> Found {
+fn parse_stream_error(error: &[u8]) -> Found {
     match serde_json::from_slice::<Value>(error) {
         Ok(Value::String(message)) => Found { message: Some(message), ..Found::default() },
-        Ok(error) => found(&error),
+        Ok(error) => parse_error_fields(&error),
         Err(_) => Found::default(),
     }
 }
 
-fn found(error: &Value) -> Found {
+fn parse_error_fields(error: &Value) -> Found {
     let fault = &error["fault"];
     let detail = match &error["detail"] {
-        Value::Array(items) => items.first().map(located),
-        detail => text_of(detail),
+        Value::Array(items) => items.first().map(describe_validation_error),
+        detail => string_or_number(detail),
     };
     Found {
-        message: text_of(&error["message"])
+        message: string_or_number(&error["message"])
             .or(detail)
-            .or_else(|| text_of(&fault["faultstring"]))
-            .or_else(|| text_of(&error["err_msg"]))
-            .or_else(|| several(&error["errors"])),
-        kind: text_of(&error["type"])
+            .or_else(|| string_or_number(&fault["faultstring"]))
+            .or_else(|| string_or_number(&error["err_msg"]))
+            .or_else(|| join_errors(&error["errors"])),
+        kind: string_or_number(&error["type"])
             // As a number it is no kind.
             .or_else(|| error["status"].as_str().map(ToOwned::to_owned))
-            .or_else(|| text_of(&error["detail"][0]["type"]))
-            .or_else(|| text_of(&error["name"])),
+            .or_else(|| string_or_number(&error["detail"][0]["type"]))
+            .or_else(|| string_or_number(&error["name"])),
         // Stability's names stand beside an id, which says which error it was.
-        param: text_of(&error["param"]).or_else(|| {
+        param: string_or_number(&error["param"]).or_else(|| {
             let is_stabilitys = error["errors"].is_array() && error["name"].is_string();
-            text_of(&error["id"]).filter(|_| is_stabilitys)
+            string_or_number(&error["id"]).filter(|_| is_stabilitys)
         }),
-        code: text_of(&error["code"])
-            .or_else(|| text_of(&fault["detail"]["errorcode"]))
-            .or_else(|| text_of(&error["err_code"])),
+        code: string_or_number(&error["code"])
+            .or_else(|| string_or_number(&fault["detail"]["errorcode"]))
+            .or_else(|| string_or_number(&error["err_code"])),
     }
 }
 
 /// Errors in a list: texts, or a code and a message each.
-fn several(errors: &Value) -> Option<String> {
-    let one = |error: &Value| match (error, text_of(&error["code"]), text_of(&error["message"])) {
+fn join_errors(errors: &Value) -> Option<String> {
+    let one = |error: &Value| match (error, string_or_number(&error["code"]), string_or_number(&error["message"])) {
         (Value::String(text), ..) => Some(text.clone()),
         (_, Some(code), Some(message)) => Some(format!("Error {code}:{message}")),
         (_, _, message) => message,
@@ -428,7 +441,7 @@ fn several(errors: &Value) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-fn text_of(value: &Value) -> Option<String> {
+fn string_or_number(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -437,8 +450,8 @@ fn text_of(value: &Value) -> Option<String> {
 }
 
 /// What is wrong, and where in the request.
-fn located(item: &Value) -> String {
-    let place: Vec<_> = item["loc"].as_array().into_iter().flatten().filter_map(text_of).collect();
+fn describe_validation_error(item: &Value) -> String {
+    let place: Vec<_> = item["loc"].as_array().into_iter().flatten().filter_map(string_or_number).collect();
     let message = item["msg"].as_str().unwrap_or_default();
     if place.is_empty() { message.to_owned() } else { format!("{}: {message}", place.join(".")) }
 }
@@ -448,23 +461,23 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Ids(Vec<String>);
+    struct CallIdSink(Vec<String>);
 
-    impl Taker for Ids {
-        fn take(&mut self, piece: Piece<'_>) {
-            if let Piece::Call { id, .. } = piece {
+    impl EventSink for CallIdSink {
+        fn push_event(&mut self, piece: ResponseEvent<'_>) {
+            if let ResponseEvent::ToolCall { id, .. } = piece {
                 self.0.push(id.to_owned());
             }
         }
     }
 
     #[test]
-    fn an_id_that_is_made_here_fits_wherever_it_comes_back() {
+    fn generated_call_ids_are_stable_and_within_the_length_limit() {
         let ids = |id: &str| {
             let calls = json!([{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g"}}]);
             let answer = json!({"id": id, "choices": [{"message": {"tool_calls": calls}}]});
-            let mut ids = Ids::default();
-            read(answer.to_string().as_bytes(), Thoughts::Stay, &mut ids).unwrap();
+            let mut ids = CallIdSink::default();
+            decode_response(answer.to_string().as_bytes(), ReasoningReplay::Dropped, &mut ids).unwrap();
             ids.0
         };
         assert_eq!(ids("c-1"), ["call_c-1_0", "call_c-1_1"]);
@@ -474,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_found_in_whichever_shape_a_provider_has_for_it() {
+    fn parses_errors_of_every_compatible_format() {
         for (body, message, kind, code) in [
             (json!({"error": {"message": "m", "type": "t", "code": "c"}}), "m", Some("t"), Some("c")),
             (json!({"object": "error", "message": "m", "type": "t", "code": 3051}), "m", Some("t"), Some("3051")),
@@ -490,11 +503,11 @@ mod tests {
             (json!({"id": "e1", "name": "bad_request", "errors": ["a", "b"]}), "a; b", Some("bad_request"), None),
             (json!({"fault": {"faultstring": "m", "detail": {"errorcode": "c"}}}), "m", None, Some("c")),
         ] {
-            let found = error(body.to_string().as_bytes());
+            let found = parse_error(body.to_string().as_bytes());
             assert_eq!(found.message.as_deref(), Some(message), "{body}");
             assert_eq!((found.kind.as_deref(), found.code.as_deref()), (kind, code), "{body}");
         }
-        assert_eq!(error(b"<html>"), Found::default());
-        assert_eq!(error(b"{\"unknown\":1}").message, None);
+        assert_eq!(parse_error(b"<html>"), Found::default());
+        assert_eq!(parse_error(b"{\"unknown\":1}").message, None);
     }
 }
