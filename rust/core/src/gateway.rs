@@ -14,7 +14,7 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::{self, ApiFormat, FormScanner, ImageParams, Peek, ScanError},
     catalog::PrefillSupport,
-    chat::providers::Wire,
+    chat::providers::ProviderFormat,
     operation::Operation,
     translation::{Normaliser, Translation},
 };
@@ -421,7 +421,7 @@ impl Gateway {
         &self,
         call: &Call<'_>,
         target: &Target<'_>,
-        (wire, body): (&'static dyn Wire, Body),
+        (wire, body): (&'static dyn ProviderFormat, Body),
         facts: &mut RequestLog,
     ) -> Result<UpstreamResponse> {
         self.record_sink.metrics.translated.add(1);

@@ -6,12 +6,12 @@ use std::borrow::Cow;
 const ENTITIES: [(&str, &str); 5] = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
 
 /// The text of the first element of this name.
-pub fn text<'x>(xml: &'x str, name: &str) -> Option<Cow<'x, str>> {
-    all(xml, name).next().map(|inner| unescaped(inner.trim()))
+pub fn element_text<'x>(xml: &'x str, name: &str) -> Option<Cow<'x, str>> {
+    element_contents(xml, name).next().map(|inner| unescape(inner.trim()))
 }
 
 /// What is within each element of this name.
-pub fn all<'x>(xml: &'x str, name: &str) -> impl Iterator<Item = &'x str> {
+pub fn element_contents<'x>(xml: &'x str, name: &str) -> impl Iterator<Item = &'x str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = xml;
     std::iter::from_fn(move || {
@@ -23,11 +23,11 @@ pub fn all<'x>(xml: &'x str, name: &str) -> impl Iterator<Item = &'x str> {
 }
 
 /// As the text of an element.
-pub fn escaped(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     ENTITIES.iter().rev().fold(text.to_owned(), |text, (entity, one)| text.replace(one, entity))
 }
 
-fn unescaped(text: &str) -> Cow<'_, str> {
+fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
         return text.into();
     }
@@ -39,12 +39,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_found_by_the_names_of_their_elements_and_read_as_they_were_meant() {
+    fn reads_element_texts_by_name_and_decodes_entities() {
         let xml = "<List><Item><Key> a&amp;lt;&lt;b </Key></Item><Item><Key>c</Key></Item><Key>open</List>";
-        assert_eq!(text(xml, "Key").as_deref(), Some("a&lt;<b"));
-        let keys: Vec<_> = all(xml, "Item").filter_map(|item| text(item, "Key")).collect();
+        assert_eq!(element_text(xml, "Key").as_deref(), Some("a&lt;<b"));
+        let keys: Vec<_> = element_contents(xml, "Item").filter_map(|item| element_text(item, "Key")).collect();
         assert_eq!(keys, ["a&lt;<b", "c"]);
-        assert_eq!((text(xml, "Other"), text("<a>", "a")), (None, None));
-        assert_eq!(escaped("a&lt;<\"b'>"), "a&amp;lt;&lt;&quot;b&apos;&gt;");
+        assert_eq!((element_text(xml, "Other"), element_text("<a>", "a")), (None, None));
+        assert_eq!(escape("a&lt;<\"b'>"), "a&amp;lt;&lt;&quot;b&apos;&gt;");
     }
 }

@@ -218,9 +218,9 @@ impl CountJob {
 
 fn sum_estimated_usage(usage: Usage, before: Usage) -> Usage {
     let (input, output) = (usage.input.saturating_add(before.input), usage.output.saturating_add(before.output));
-    Usage { input, output, estimated: true, ..usage }
+    Usage { input, output, is_estimated: true, ..usage }
 }
 
 fn estimated_usage(input: usize, output: usize) -> Usage {
-    Usage { input: input as u64, output: output as u64, estimated: true, ..Usage::default() }
+    Usage { input: input as u64, output: output as u64, is_estimated: true, ..Usage::default() }
 }

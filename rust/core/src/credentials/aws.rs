@@ -80,7 +80,7 @@ fn build_partial_head(base: &BaseUrl) -> Vec<u8> {
 fn parse_sts_response((status, answer): (u16, bytes::Bytes)) -> Result<(IssuedCredential, Duration), String> {
     let answer = String::from_utf8_lossy(&answer);
     if status >= 300 {
-        let words = xml::text(&answer, "Message").unwrap_or_default();
+        let words = xml::element_text(&answer, "Message").unwrap_or_default();
         return Err(format!("the role was not given ({status}): {}", token_endpoint::sanitise_message(&words)));
     }
     parse_keys(&answer, SystemTime::now()).ok_or_else(|| "the role was given without keys".to_owned())
@@ -88,8 +88,8 @@ fn parse_sts_response((status, answer): (u16, bytes::Bytes)) -> Result<(IssuedCr
 
 /// The keys of an answer, and how long they are good.
 fn parse_keys(answer: &str, now: SystemTime) -> Option<(IssuedCredential, Duration)> {
-    let text = |name| xml::text(answer, name).map(Cow::into_owned);
-    let expires = humantime::parse_rfc3339(&xml::text(answer, "Expiration")?).ok()?;
+    let text = |name| xml::element_text(answer, name).map(Cow::into_owned);
+    let expires = humantime::parse_rfc3339(&xml::element_text(answer, "Expiration")?).ok()?;
     let life = expires.duration_since(now).ok()?;
     let keys = IssuedCredential::AccessKeys {
         id: text("AccessKeyId")?,

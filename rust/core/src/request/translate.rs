@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use penstock_llm::{
     api_format::gemini,
-    chat::providers::Wire,
+    chat::providers::ProviderFormat,
     operation::Operation,
     translation::{RequestHints, ScopedSignatures, Translation, TranslationInput},
 };
@@ -38,7 +38,7 @@ pub async fn translate_request(
     call: &Call<'_>,
     target: &Target<'_>,
     body: Body,
-    (wire, shared): (&'static dyn Wire, &SharedState),
+    (wire, shared): (&'static dyn ProviderFormat, &SharedState),
     facts: &mut RequestLog,
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
@@ -53,7 +53,8 @@ pub async fn translate_request(
         Some(provider.effective_model(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
     // Of jobs alone there is something to say that neither body nor path says.
     let tuning = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
-    let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| signature_cache(shared, target, &model));
+    let signatures =
+        wire.signs_tool_calls(meant.as_deref().unwrap_or(&model)).then(|| signature_cache(shared, target, &model));
     let kept = signatures.clone().filter(|_| shared.redis.is_some());
     let said = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());

@@ -4,7 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use penstock_llm::{
     catalog::{Grant, Options, PrefillSupport, Provider},
-    chat::providers::Wire,
+    chat::providers::ProviderFormat,
     operation::Operation,
 };
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ pub struct Target<'c> {
 
 impl Target<'_> {
     /// How it is asked for what it does not offer in the caller's own dialect.
-    pub fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    pub fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         self.provider.provider_format_for_target(operation, model, (&self.options, &self.base_url.prefix))
     }
 

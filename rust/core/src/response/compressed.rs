@@ -94,7 +94,7 @@ impl CompressedResponse {
         }
         let mut body = Vec::new();
         drop(plain.read_to_end(&mut body));
-        let usage = Usage::from_answer(self.api_format, &body);
+        let usage = Usage::from_response(self.api_format, &body);
         (usage, (!body.is_empty()).then(|| CountableResponse::Complete(body.into())))
     }
 

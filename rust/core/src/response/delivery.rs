@@ -291,7 +291,7 @@ fn rewrite_upload_url(answered: &mut Headers, call: &Call<'_>) {
 /// What Bedrock says beside an answer that it cost: models of some vendors do not say it themselves.
 fn bedrock_header_usage(headers: &Headers) -> Option<Usage> {
     let [asked, answered] = ["input", "output"].map(|of| headers.get_str(&format!("x-amzn-bedrock-{of}-token-count")));
-    Usage::from_header_fields(asked, answered)
+    Usage::from_headers(asked, answered)
 }
 
 /// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed; `beside`: what its header
@@ -312,7 +312,7 @@ fn finish_buffered_response(
         }
         Some((dialect, false)) => {
             record.log.count_images(&bytes);
-            let usage = Usage::from_answer(dialect, &bytes).or(beside);
+            let usage = Usage::from_response(dialect, &bytes).or(beside);
             (usage, usage.is_none().then(|| CountableResponse::Complete(bytes.clone())))
         }
         None => (None, None),

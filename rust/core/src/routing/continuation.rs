@@ -130,7 +130,7 @@ impl Continuation {
             self.request_continuation(error, facts).await?;
         self.count_spent_tokens(facts.model.clone()).await;
         let PriorUsage { input, output } = self.spent_tokens;
-        facts.billing.interrupted_usage = Some(Usage { input, output, estimated: true, ..Usage::default() });
+        facts.billing.interrupted_usage = Some(Usage { input, output, is_estimated: true, ..Usage::default() });
         facts.billing.interrupted_searches += searched;
         let operation = Route::parse(&self.request_head.method, &self.request_head.path)?
             .effective_operation(&self.request_head.method);

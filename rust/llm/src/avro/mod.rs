@@ -9,7 +9,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use self::schema::Schema;
 use crate::avro::primitives::{ByteReader, DecodeError};
-use crate::chat::providers::Broken;
+use crate::chat::providers::MalformedResponse;
 
 const MAGIC: &[u8] = b"Obj\x01";
 const SYNC_MARKER_BYTES: usize = 16;
@@ -73,7 +73,7 @@ impl Default for AvroDecoder {
 
 impl AvroDecoder {
     /// What is told of the next bytes: whole lines.
-    pub fn decode_chunk(&mut self, piece: &[u8]) -> Result<Vec<u8>, Broken> {
+    pub fn decode_chunk(&mut self, piece: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         let mut out = Vec::new();
         self.pending_input.extend_from_slice(piece);
         let raw = std::mem::take(&mut self.pending_input);
@@ -87,7 +87,7 @@ impl AvroDecoder {
     }
 
     /// A file ends behind a block.
-    pub fn check_complete(&self) -> Result<(), Broken> {
+    pub fn check_complete(&self) -> Result<(), MalformedResponse> {
         if matches!(self.state, ParserState::BlockHeader) && self.pending_input.is_empty() {
             Ok(())
         } else {
@@ -211,8 +211,8 @@ impl AvroDecoder {
     }
 }
 
-fn invalid_file_error(why: &str) -> Broken {
-    Broken(format!("a file of Avro cannot be read: {why}"))
+fn invalid_file_error(why: &str) -> MalformedResponse {
+    MalformedResponse(format!("a file of Avro cannot be read: {why}"))
 }
 
 #[cfg(test)]

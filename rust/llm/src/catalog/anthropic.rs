@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     api_format::ApiFormat,
-    chat::providers::{Wire, anthropic_messages},
+    chat::providers::{ProviderFormat, anthropic_messages},
     operation::Operation,
     translation::{self},
 };
@@ -40,7 +40,7 @@ impl Provider for Anthropic {
         self.provider_format(operation, "").map(|_| translated_path(operation))
     }
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     api_format::ApiFormat,
-    chat::providers::{Wire, anthropic_messages, openai_chat},
+    chat::providers::{ProviderFormat, anthropic_messages, openai_chat},
     operation::Operation,
 };
 
@@ -65,7 +65,7 @@ impl Provider for ClaudePlatform {
         Ok(())
     }
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         anthropic::is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
 
@@ -111,7 +111,7 @@ impl Provider for Mantle {
         Ok(Some(format!("https://bedrock-mantle.{}.api.aws/v1", region_from_options(options)?)))
     }
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         needs_openai_translation(self.native_operations(), operation).then_some(&openai_chat::COMPATIBLE)
     }
 
@@ -193,7 +193,7 @@ impl Provider for SageMaker {
         Ok(Some(format!("https://runtime.sagemaker.{}.amazonaws.com", region_from_options(options)?)))
     }
 
-    fn provider_format(&self, _operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, _operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         None
     }
 

@@ -13,7 +13,7 @@ use crate::catalog::{
     path_segment,
 };
 use crate::{
-    chat::providers::{Wire, anthropic_messages, openai_chat},
+    chat::providers::{ProviderFormat, anthropic_messages, openai_chat},
     operation::Operation,
     translation::{self},
 };
@@ -131,14 +131,14 @@ impl Provider for AzureAi {
         param_map::multi_vendor_rules(self.param_rules(operation), operation, model)
     }
 
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         match operation {
             Operation::Messages if is_claude_model(model) => None,
             _ if is_claude_model(model) && translation::is_chat_operation(operation) => {
                 Some(&anthropic_messages::ANTHROPIC)
             }
             _ => needs_openai_translation(self.native_operations(), operation)
-                .then(|| openai_chat::format_for_model(model) as &dyn Wire),
+                .then(|| openai_chat::format_for_model(model) as &dyn ProviderFormat),
         }
     }
 
@@ -148,7 +148,7 @@ impl Provider for AzureAi {
         operation: Operation,
         model: &str,
         (options, prefix): (&Options, &str),
-    ) -> Option<&'static dyn Wire> {
+    ) -> Option<&'static dyn ProviderFormat> {
         if uses_native_responses_api(operation, options) && !is_claude_model(model) && !is_anthropic_path(prefix) {
             return None;
         }

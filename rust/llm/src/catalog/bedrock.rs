@@ -9,7 +9,7 @@ use super::{
 };
 use crate::catalog::{batch_jobs, path_segment};
 use crate::{
-    chat::providers::{Wire, anthropic_hosted, bedrock_converse::ConverseFormat, bedrock_invoke},
+    chat::providers::{ProviderFormat, anthropic_hosted, bedrock_converse::ConverseFormat, bedrock_invoke},
     files::{self, FileStore},
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
@@ -66,7 +66,7 @@ impl Provider for Bedrock {
         Ok(Some(format!("https://{host}.{}.amazonaws.com", region_from_options(options)?)))
     }
 
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         match operation {
             own if contains_operation(self.native_operations(), own) => None,
             Operation::ListFinetuneCheckpoints => None,
@@ -76,9 +76,11 @@ impl Provider for Bedrock {
                 Some(&anthropic_hosted::BEDROCK)
             }
             Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => Some(&ConverseFormat),
-            _ if operation.is_embedding() => bedrock_invoke::embedding(model).map(|wire| wire as &dyn Wire),
-            Operation::Rerank => Some(rerank_formats::at_bedrock(model)),
-            Operation::ImageGenerate => bedrock_invoke::drawing(model).map(|wire| wire as &dyn Wire),
+            _ if operation.is_embedding() => {
+                bedrock_invoke::embedding_format(model).map(|wire| wire as &dyn ProviderFormat)
+            }
+            Operation::Rerank => Some(rerank_formats::bedrock_format(model)),
+            Operation::ImageGenerate => bedrock_invoke::image_format(model).map(|wire| wire as &dyn ProviderFormat),
             _ => translation::is_chat_operation(operation).then_some(&ConverseFormat),
         }
     }
@@ -116,7 +118,7 @@ impl Provider for Bedrock {
         let model = self.model_from_options(options).unwrap_or(asked.model);
         // Tokens are counted by models, and not by the profiles by which these are asked in several regions.
         let counted = Some(model).filter(|model| has_vendor_name(model)).or_else(|| options.get(BACKING_MODEL.key));
-        let counted = counted.filter(|_| asked.operation.counts_tokens()).map(bedrock_invoke::vendor);
+        let counted = counted.filter(|_| asked.operation.counts_tokens()).map(bedrock_invoke::strip_region);
         let model = path_segment::encode_model(counted.unwrap_or(model))?;
         let is_carried = asked.operation == Operation::Messages && is_claude_model(meant);
         let verb = own.unwrap_or(match (asked.operation, asked.is_streaming) {

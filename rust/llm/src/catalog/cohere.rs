@@ -2,7 +2,7 @@
 
 use super::{FILES, OperationGroup, Options, PathInfo, Provider, RERANK, write_path};
 use crate::{
-    chat::providers::{self, Wire},
+    chat::providers::{self, ProviderFormat},
     files::{DatasetStore, FileStore},
     jobs::batch_providers,
     operation::Operation,
@@ -45,7 +45,7 @@ impl Provider for Cohere {
         self.provider_format(operation, "").map(|_| if operation.is_embedding() { "/embed" } else { "/chat" })
     }
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         if operation.is_batch() {
             return Some(&batch_providers::COHERE);
         }

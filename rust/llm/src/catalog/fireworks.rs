@@ -10,7 +10,7 @@ use crate::catalog::{
     path_segment,
 };
 use crate::{
-    chat::providers::Wire,
+    chat::providers::ProviderFormat,
     files::{DatasetStore, FileStore},
     images::image_formats,
     jobs::{batch_providers, fine_tuning_providers},
@@ -86,7 +86,7 @@ impl Provider for Fireworks {
         INFERENCE_API.param_rules(operation)
     }
 
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         match operation {
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.is_fine_tuning() => Some(&fine_tuning_providers::FIREWORKS),

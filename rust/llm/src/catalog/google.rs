@@ -5,7 +5,7 @@ use super::{
 };
 use crate::catalog::path_segment;
 use crate::{
-    chat::providers::{Wire, gemini},
+    chat::providers::{ProviderFormat, gemini},
     images::image_formats,
     operation::Operation,
     translation::{self},
@@ -26,7 +26,7 @@ impl Provider for Google {
         &[GEMINI, GEMINI_EMBED, GEMINI_COUNT]
     }
 
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         match operation {
             own if contains_operation(self.native_operations(), own) => None,
             Operation::ImageGenerate => Some(image_format(model)),
@@ -102,7 +102,7 @@ pub(crate) fn translated_verb(asked: &PathInfo<'_>) -> &'static str {
 }
 
 /// How a model is asked for images.
-pub(crate) fn image_format(model: &str) -> &'static dyn Wire {
+pub(crate) fn image_format(model: &str) -> &'static dyn ProviderFormat {
     if is_gemini_model(model) { &image_formats::GEMINI } else { &image_formats::IMAGEN }
 }
 

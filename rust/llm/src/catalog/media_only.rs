@@ -4,7 +4,9 @@ use super::{
     Credential, OperationGroup, OptionField, Options, PathInfo, Provider, options::forwarded_option, write_path,
 };
 use crate::catalog::path_segment;
-use crate::{chat::providers::Wire, embeddings::embedding_formats, images::image_formats, operation::Operation};
+use crate::{
+    chat::providers::ProviderFormat, embeddings::embedding_formats, images::image_formats, operation::Operation,
+};
 
 pub(crate) struct MediaOnlyProvider {
     slug: &'static str,
@@ -12,7 +14,7 @@ pub(crate) struct MediaOnlyProvider {
     credential: Credential,
     operation: Operation,
     options: &'static [OptionField],
-    format_for_model: fn(&str) -> &'static dyn Wire,
+    format_for_model: fn(&str) -> &'static dyn ProviderFormat,
     target_for_model: fn(&str) -> Result<String, String>,
 }
 
@@ -45,7 +47,9 @@ pub(crate) static ROWS: &[MediaOnlyProvider] = &[
             forwarded_option("stability_client_user_id", "stability-client-user-id"),
             forwarded_option("stability_client_version", "stability-client-version"),
         ],
-        format_for_model: |model| if is_legacy_engine(model) { &image_formats::ENGINE } else { &image_formats::FORM },
+        format_for_model: |model| {
+            if is_legacy_engine(model) { &image_formats::STABILITY_V1 } else { &image_formats::STABILITY_V2 }
+        },
         target_for_model: stability_path,
     },
 ];
@@ -86,7 +90,7 @@ impl Provider for MediaOnlyProvider {
         self.options
     }
 
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         self.supports_operation(operation).then(|| (self.format_for_model)(model))
     }
 

@@ -45,7 +45,7 @@ use std::borrow::Cow;
 
 use crate::{
     api_format::ApiFormat,
-    chat::providers::{self, Wire},
+    chat::providers::{self, ProviderFormat},
     files::FileStore,
     operation::Operation,
     translation::{self},
@@ -230,7 +230,7 @@ pub trait Provider: Sync {
     }
 
     /// How it is asked for what it does not offer in the caller's own dialect; `None` where it cannot be.
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         needs_openai_translation(self.native_operations(), operation).then_some(&providers::openai_chat::OPENAI)
     }
 
@@ -240,7 +240,7 @@ pub trait Provider: Sync {
         operation: Operation,
         model: &str,
         (options, _prefix): (&Options, &str),
-    ) -> Option<&'static dyn Wire> {
+    ) -> Option<&'static dyn ProviderFormat> {
         self.provider_format(operation, self.effective_model(options, model))
     }
 

@@ -16,9 +16,9 @@ use crate::catalog::{
     path_segment,
 };
 use crate::{
-    chat::providers::{Wire, openai_chat, triton},
+    chat::providers::{ProviderFormat, openai_chat, triton},
     embeddings::embedding_formats,
-    images::image_formats::{self, Painting},
+    images::image_formats::{self, ImageFormat},
     operation::Operation,
     rerank::rerank_formats,
 };
@@ -32,7 +32,7 @@ pub(crate) struct OpenAiCompatible {
     options: &'static [OptionField],
     credential: Credential,
     /// How images are asked for, and at which path, where that is not `OpenAI`'s.
-    image_api: Option<(&'static Painting, &'static str)>,
+    image_api: Option<(&'static ImageFormat, &'static str)>,
     /// What it calls otherwise in chats, in completions, and of texts that become vectors.
     param_rules: [&'static ParamRules; 3],
 }
@@ -95,19 +95,19 @@ impl Provider for OpenAiCompatible {
         own.or_else(|| needs_openai_translation(self.offers, operation).then(|| openai_path(operation)))
     }
 
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         match self.image_api {
             _ if operation == Operation::Models && ARRAY_MODEL_LISTS.contains(&self.slug) => {
                 Some(&openai_chat::COMPATIBLE)
             }
-            _ if self.uses_triton_generate(operation) => Some(&triton::Triton),
+            _ if self.uses_triton_generate(operation) => Some(&triton::TritonFormat),
             _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&rerank_formats::VOYAGE),
             _ if operation.is_embedding() && self.is_multimodal_embedding(model) => {
-                Some(&embedding_formats::MULTIMODAL)
+                Some(&embedding_formats::VOYAGE_MULTIMODAL)
             }
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
             _ if self.slug == "github" => needs_openai_translation(self.offers, operation)
-                .then(|| openai_chat::format_for_model(model) as &dyn Wire),
+                .then(|| openai_chat::format_for_model(model) as &dyn ProviderFormat),
             _ if REQUIRES_REASONING_CONTENT.contains(&self.slug) => {
                 needs_openai_translation(self.offers, operation).then_some(&openai_chat::REPLAYS_REASONING)
             }
@@ -126,7 +126,7 @@ impl Provider for OpenAiCompatible {
         operation: Operation,
         model: &str,
         (options, _prefix): (&Options, &str),
-    ) -> Option<&'static dyn Wire> {
+    ) -> Option<&'static dyn ProviderFormat> {
         if uses_endpoint_completions(operation, options) { None } else { self.provider_format(operation, model) }
     }
 
@@ -251,7 +251,7 @@ const fn with_credential(row: OpenAiCompatible, credential: Credential) -> OpenA
 /// A row that makes images in a way of its own.
 pub(crate) const fn with_image_api(
     row: OpenAiCompatible,
-    painting: &'static Painting,
+    painting: &'static ImageFormat,
     path: &'static str,
 ) -> OpenAiCompatible {
     OpenAiCompatible { image_api: Some((painting, path)), ..row }

@@ -6,7 +6,7 @@ use crate::catalog::{
     path_segment,
 };
 use crate::{
-    chat::providers::{Wire, openai_chat},
+    chat::providers::{ProviderFormat, openai_chat},
     operation::Operation,
     translation::{self},
 };
@@ -32,7 +32,7 @@ impl Provider for Predibase {
         OPTIONS
     }
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         translation::is_chat_operation(operation).then_some(&openai_chat::LORA_ADAPTER)
     }
 

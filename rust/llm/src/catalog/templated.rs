@@ -9,7 +9,7 @@ use crate::catalog::{
     path_segment,
 };
 use crate::{
-    chat::providers::{Wire, openai_chat},
+    chat::providers::{ProviderFormat, openai_chat},
     images::image_formats,
     operation::Operation,
 };
@@ -187,9 +187,9 @@ impl Provider for TemplatedProvider {
         if self.is_workers_ai() { &LEGACY_MAX_TOKENS } else { &OPENAI_COMPATIBLE }
     }
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         if self.is_image_generation(operation) {
-            return Some(&image_formats::WORKERS);
+            return Some(&image_formats::WORKERS_AI);
         }
         let wire =
             if self.slug == "databricks" { &openai_chat::USAGE_ALWAYS_STREAMED } else { &openai_chat::COMPATIBLE };

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::catalog::{batch_jobs, path_segment};
 use crate::{
-    chat::providers::{Wire, anthropic_hosted, anthropic_messages, gemini, openai_chat},
+    chat::providers::{ProviderFormat, anthropic_hosted, anthropic_messages, gemini, openai_chat},
     embeddings::embedding_formats,
     files::{self, FileStore},
     jobs::{batch_providers, fine_tuning_providers},
@@ -118,21 +118,21 @@ impl Provider for VertexAi {
         [name.clone(), full].into_iter().chain(bare).collect()
     }
 
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         let publisher = split_publisher(model).0;
         if contains_operation(&[NATIVE_BATCH_JOBS, FILES], operation)
             || publisher == "google" && contains_operation(&[GEMINI, GEMINI_COUNT], operation)
         {
             return None;
         }
-        let wire: &'static dyn Wire = match (operation, publisher) {
+        let wire: &'static dyn ProviderFormat = match (operation, publisher) {
             (operation, _) if operation.is_fine_tuning() => &fine_tuning_providers::VERTEX,
             (operation, _) if operation.is_batch() => &batch_providers::VERTEX,
             (Operation::Models, _) => &gemini::VERTEX_AI,
             (operation, "google") if operation.counts_tokens() => &gemini::VERTEX_AI,
             (Operation::Messages, "anthropic") => &anthropic_hosted::VERTEX,
             (operation, "anthropic") if operation.counts_tokens() => &anthropic_hosted::VERTEX,
-            (operation, "google") if operation.is_embedding() => &embedding_formats::PREDICT,
+            (operation, "google") if operation.is_embedding() => &embedding_formats::VERTEX_PREDICT,
             (Operation::Rerank, _) => &rerank_formats::GOOGLE,
             (Operation::ImageGenerate, "google") => super::google::image_format(model),
             (operation, _) if !translation::is_chat_operation(operation) => return None,

@@ -16,7 +16,7 @@ use crate::{
 use crate::{
     chat::{
         event::{EventSink, ResponseEvent},
-        providers::{self, Listener},
+        providers::{self, StreamDecoder},
         response_writer::{RecordingWriter, ResponseWriter},
     },
     translation::errors,
@@ -34,7 +34,7 @@ pub struct Transcoder {
 /// What is done with what the frames hold.
 enum PayloadProcessor {
     Translate {
-        decoder: Box<dyn Listener>,
+        decoder: Box<dyn StreamDecoder>,
         writer: RecordingWriter,
     },
     /// It is what the caller gets, out of its host's frames.
@@ -47,7 +47,11 @@ enum FrameSplitter {
 }
 
 impl Transcoder {
-    pub(crate) fn new(frames: providers::Frames, listener: Box<dyn Listener>, teller: RecordingWriter) -> Self {
+    pub(crate) fn new(
+        frames: providers::EventFraming,
+        listener: Box<dyn StreamDecoder>,
+        teller: RecordingWriter,
+    ) -> Self {
         Self {
             splitter: FrameSplitter::new(frames),
             processor: PayloadProcessor::Translate { decoder: listener, writer: teller },
@@ -56,7 +60,7 @@ impl Transcoder {
     }
 
     /// Passes on what the frames hold.
-    pub(crate) fn passthrough(frames: providers::Frames) -> Self {
+    pub(crate) fn passthrough(frames: providers::EventFraming) -> Self {
         Self {
             splitter: FrameSplitter::new(frames),
             processor: PayloadProcessor::PassThrough(Vec::new()),
@@ -116,17 +120,17 @@ impl Transcoder {
             }
         }
         if let PayloadProcessor::Translate { decoder: listener, writer: teller } = &mut self.processor {
-            listener.over(teller);
+            listener.finish_stream(teller);
         }
         self.processor.take_output()
     }
 }
 
 impl FrameSplitter {
-    fn new(frames: providers::Frames) -> Self {
+    fn new(frames: providers::EventFraming) -> Self {
         match frames {
-            providers::Frames::Events => Self::Sse(Splitter::new(MAX_EVENT_BYTES)),
-            providers::Frames::AwsEventStream => {
+            providers::EventFraming::ServerSentEvents => Self::Sse(Splitter::new(MAX_EVENT_BYTES)),
+            providers::EventFraming::AwsEventStream => {
                 Self::AwsEventStream(aws_event_stream::FrameDecoder::new(MAX_EVENT_BYTES))
             }
         }
@@ -136,8 +140,8 @@ impl FrameSplitter {
 impl PayloadProcessor {
     fn process_payload(&mut self, name: &str, data: &[u8]) {
         match self {
-            Self::Translate { decoder: listener, writer: teller } if name.is_empty() => listener.hear(data, teller),
-            Self::Translate { decoder: listener, writer: teller } => listener.named(name, data, teller),
+            Self::Translate { decoder: listener, writer: teller } if name.is_empty() => listener.decode(data, teller),
+            Self::Translate { decoder: listener, writer: teller } => listener.decode_named(name, data, teller),
             Self::PassThrough(out) => write_unwrapped_event(name, data, out),
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::providers::{Wire, openai_chat};
+use crate::chat::providers::{ProviderFormat, openai_chat};
 use crate::{
     chat::request::{Fields, RequestError, Source},
     embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse, Video},
@@ -10,19 +10,19 @@ use crate::{
 
 /// Whose way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Embedding {
+pub enum EmbeddingFormat {
     Nomic,
     /// Google's models at Vertex AI.
-    Predict,
+    VertexPredict,
     /// Voyage's, of texts and pictures together.
-    Multimodal,
+    VoyageMultimodal,
 }
 
-pub static NOMIC: Embedding = Embedding::Nomic;
-pub static PREDICT: Embedding = Embedding::Predict;
-pub static MULTIMODAL: Embedding = Embedding::Multimodal;
+pub static NOMIC: EmbeddingFormat = EmbeddingFormat::Nomic;
+pub static VERTEX_PREDICT: EmbeddingFormat = EmbeddingFormat::VertexPredict;
+pub static VOYAGE_MULTIMODAL: EmbeddingFormat = EmbeddingFormat::VoyageMultimodal;
 
-fn nomic(texts: &mut EmbeddingRequest) -> Value {
+fn nomic_body(texts: &mut EmbeddingRequest) -> Value {
     let mut out = json!({"model": texts.model, "texts": std::mem::take(&mut texts.texts)});
     if let Some(dimensions) = texts.dimensions.take() {
         out["dimensionality"] = dimensions;
@@ -39,14 +39,14 @@ fn nomic(texts: &mut EmbeddingRequest) -> Value {
 }
 
 /// Google's model for pictures has a shape of its own.
-fn is_of_pictures(model: &str) -> bool {
+fn is_multimodal(model: &str) -> bool {
     model.contains("multimodalembedding")
 }
 
-fn shown(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+fn vertex_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     let mut items = std::mem::take(&mut texts.multimodal_inputs);
     items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
-    let instances = items.into_iter().enumerate().map(instance).collect::<Result<Value, _>>()?;
+    let instances = items.into_iter().enumerate().map(multimodal_instance).collect::<Result<Value, _>>()?;
     let mut out = json!({"instances": instances});
     if let Some(dimensions) = texts.dimensions.take() {
         out["parameters"]["dimension"] = dimensions;
@@ -55,16 +55,16 @@ fn shown(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
 }
 
 /// What is shown together has a vector each: of the text, of the image, and of each piece of the film.
-fn instance((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> {
+fn multimodal_instance((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> {
     let mut out = json!({});
     if let Some(text) = item.text {
         out["text"] = text.into();
     }
     if let Some(image) = item.image {
-        out["image"] = stored(image, true, &format!("input[{at}].image"))?;
+        out["image"] = media_object(image, true, &format!("input[{at}].image"))?;
     }
     if let Some(Video { source, segment_options: segment }) = item.video {
-        out["video"] = stored(source, false, &format!("input[{at}].video"))?;
+        out["video"] = media_object(source, false, &format!("input[{at}].video"))?;
         for (key, value) in ["startOffsetSec", "endOffsetSec", "intervalSec"].into_iter().zip(segment) {
             if let Some(value) = value {
                 out["video"]["videoSegmentConfig"][key] = value;
@@ -75,7 +75,7 @@ fn instance((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> 
 }
 
 /// Bytes, or an object of Google's storage.
-fn stored(source: Source, is_typed: bool, path: &str) -> Result<Value, RequestError> {
+fn media_object(source: Source, is_typed: bool, path: &str) -> Result<Value, RequestError> {
     match source {
         Source::Data { data, mime } if is_typed => Ok(json!({"bytesBase64Encoded": data, "mimeType": mime})),
         Source::Data { data, .. } => Ok(json!({"bytesBase64Encoded": data})),
@@ -84,7 +84,7 @@ fn stored(source: Source, is_typed: bool, path: &str) -> Result<Value, RequestEr
     }
 }
 
-fn together(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+fn voyage_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     let mut items = std::mem::take(&mut texts.multimodal_inputs);
     items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
     let one = |(at, EmbeddingInput { text, image, .. }): (usize, EmbeddingInput)| {
@@ -112,7 +112,7 @@ fn together(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     Ok(out)
 }
 
-fn predict(texts: &mut EmbeddingRequest) -> Value {
+fn vertex_text_body(texts: &mut EmbeddingRequest) -> Value {
     let task = texts.fields.shift_remove("task_type");
     let one = |text: String| {
         let mut instance = json!({"content": text});
@@ -134,12 +134,12 @@ fn predict(texts: &mut EmbeddingRequest) -> Value {
     out
 }
 
-fn predicted(answer: &Value) -> Option<EmbeddingResponse> {
+fn read_predictions(answer: &Value) -> Option<EmbeddingResponse> {
     let predictions = answer["predictions"].as_array()?;
     let own = ["/textEmbedding", "/imageEmbedding", "/videoEmbeddings/0/embedding", "/embeddings/values"];
     let of = |one: &Value| own.iter().find_map(|at| one.pointer(at)).cloned().unwrap_or_default();
     let vectors = predictions.iter().map(of).collect();
-    let beside = predictions.iter().map(seen).collect();
+    let beside = predictions.iter().map(media_embeddings).collect();
     let tokens = predictions.iter().map(|one| one["embeddings"]["statistics"]["token_count"].as_f64());
     #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
     let tokens = tokens.sum::<Option<f64>>().map(|tokens| tokens as u64);
@@ -147,7 +147,7 @@ fn predicted(answer: &Value) -> Option<EmbeddingResponse> {
 }
 
 /// The vectors of what was seen, under names of their own.
-fn seen(one: &Value) -> Fields {
+fn media_embeddings(one: &Value) -> Fields {
     let mut out = Fields::new();
     if let Some(image) = one.get("imageEmbedding") {
         out.insert("image_embedding".into(), image.clone());
@@ -162,34 +162,34 @@ fn seen(one: &Value) -> Fields {
     out
 }
 
-impl Wire for Embedding {
-    fn sees(&self, model: &str) -> bool {
-        *self == Self::Multimodal || *self == Self::Predict && is_of_pictures(model)
+impl ProviderFormat for EmbeddingFormat {
+    fn can_embed_images(&self, model: &str) -> bool {
+        *self == Self::VoyageMultimodal || *self == Self::VertexPredict && is_multimodal(model)
     }
 
-    fn watches(&self, model: &str) -> bool {
-        *self == Self::Predict && is_of_pictures(model)
+    fn can_embed_video(&self, model: &str) -> bool {
+        *self == Self::VertexPredict && is_multimodal(model)
     }
 
-    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_embedding_request(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
-            Self::Nomic => nomic(texts),
-            Self::Predict if is_of_pictures(&texts.model) => shown(texts)?,
-            Self::Predict => predict(texts),
-            Self::Multimodal => together(texts)?,
+            Self::Nomic => nomic_body(texts),
+            Self::VertexPredict if is_multimodal(&texts.model) => vertex_multimodal_body(texts)?,
+            Self::VertexPredict => vertex_text_body(texts),
+            Self::VoyageMultimodal => voyage_multimodal_body(texts)?,
         };
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
+    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
         match self {
             Self::Nomic => Some(EmbeddingResponse {
                 vectors: answer["embeddings"].as_array()?.clone(),
                 token_count: answer["usage"]["total_tokens"].as_u64(),
                 ..EmbeddingResponse::default()
             }),
-            Self::Predict => predicted(answer),
-            Self::Multimodal => openai_chat::OPENAI.embedded(answer),
+            Self::VertexPredict => read_predictions(answer),
+            Self::VoyageMultimodal => openai_chat::OPENAI.read_embeddings(answer),
         }
     }
 }

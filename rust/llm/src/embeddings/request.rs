@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::{
-        providers::Broken,
+        providers::MalformedResponse,
         request::{Fields, RequestError, Source, parse_body, take_string},
         response_context::ResponseContext,
     },
@@ -188,7 +188,11 @@ pub struct EmbeddingResponse {
 
 impl EmbeddingResponse {
     /// As the caller is told.
-    pub fn into_client_json(self, answering: &ResponseContext, shape: EmbeddingFormat) -> Result<Vec<u8>, Broken> {
+    pub fn into_client_json(
+        self,
+        answering: &ResponseContext,
+        shape: EmbeddingFormat,
+    ) -> Result<Vec<u8>, MalformedResponse> {
         if matches!(shape, EmbeddingFormat::GeminiSingle | EmbeddingFormat::GeminiBatch) {
             return self.into_gemini_json(shape);
         }
@@ -210,10 +214,10 @@ impl EmbeddingResponse {
     }
 
     /// As Google's own clients read them.
-    fn into_gemini_json(self, shape: EmbeddingFormat) -> Result<Vec<u8>, Broken> {
+    fn into_gemini_json(self, shape: EmbeddingFormat) -> Result<Vec<u8>, MalformedResponse> {
         let mut vectors = self.vectors.into_iter().map(|vector| json!({"values": vector}));
         let mut answer = if shape == EmbeddingFormat::GeminiSingle {
-            json!({"embedding": vectors.next().ok_or_else(|| Broken("it has no vector".into()))?})
+            json!({"embedding": vectors.next().ok_or_else(|| MalformedResponse("it has no vector".into()))?})
         } else {
             json!({"embeddings": vectors.collect::<Value>()})
         };
@@ -225,8 +229,8 @@ impl EmbeddingResponse {
 }
 
 /// Four bytes for each number, the least significant first.
-fn encode_base64(vector: &Value) -> Result<Value, Broken> {
-    let numbers = vector.as_array().ok_or_else(|| Broken("a vector is no array".into()))?;
+fn encode_base64(vector: &Value) -> Result<Value, MalformedResponse> {
+    let numbers = vector.as_array().ok_or_else(|| MalformedResponse("a vector is no array".into()))?;
     #[allow(clippy::cast_possible_truncation)] // That is what the format is.
     let bytes = numbers.iter().flat_map(|number| (number.as_f64().unwrap_or_default() as f32).to_le_bytes());
     Ok(STANDARD.encode(bytes.collect::<Vec<_>>()).into())

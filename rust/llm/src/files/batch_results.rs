@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use super::BatchLineFormat;
-use crate::chat::providers::Broken;
+use crate::chat::providers::MalformedResponse;
 
 /// The answer to one line.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ const DEFAULT_ERROR_STATUS: u16 = 500;
 
 impl BatchLineFormat {
     /// What a line of answers says.
-    pub fn parse_result_line(self, line: &[u8]) -> Result<LineResult<'_>, Broken> {
+    pub fn parse_result_line(self, line: &[u8]) -> Result<LineResult<'_>, MalformedResponse> {
         let line: RawResultLine<'_> = serde_json::from_slice(line)?;
         match self {
             Self::Bedrock => Ok(parse_bedrock_line(line)),
@@ -116,7 +116,7 @@ fn parse_fireworks_line(line: RawResultLine<'_>) -> LineResult<'_> {
 
 /// A record of an embed job has what an answer has of each text. Of several types of embeddings one is told, numbers with a point
 /// if there are any.
-fn parse_cohere_line(line: RawResultLine<'_>) -> Result<LineResult<'_>, Broken> {
+fn parse_cohere_line(line: RawResultLine<'_>) -> Result<LineResult<'_>, MalformedResponse> {
     let custom_id = line.custom_id.unwrap_or_default();
     let Some(embeddings) = line.embeddings else {
         let message = line.error.as_ref().and_then(Value::as_str).unwrap_or("the model gave no answer");
@@ -129,7 +129,7 @@ fn parse_cohere_line(line: RawResultLine<'_>) -> Result<LineResult<'_>, Broken> 
         let mut types: BTreeMap<Cow<'_, str>, Option<&RawValue>> = serde_json::from_str(embeddings.get())?;
         let float = types.remove("float").flatten();
         let vector = float.or_else(|| types.into_values().flatten().next());
-        vector.ok_or_else(|| Broken("it has no embeddings".into()))?
+        vector.ok_or_else(|| MalformedResponse("it has no embeddings".into()))?
     };
     let (text, vector) = (line.text.map_or("\"\"", RawValue::get), vector.get());
     let body =

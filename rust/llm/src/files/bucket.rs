@@ -232,19 +232,19 @@ impl ObjectStore {
     /// The files of such a list, and whether there are more.
     pub fn parse_file_list(&self, bucket: &str, answer: &str) -> (Vec<FileObject>, bool) {
         let read = |object: &str| {
-            let place = ObjectAddress::new(bucket, &xml::text(object, "Key")?).ok()?;
-            let created = timestamp::parse_rfc3339(&xml::text(object, "LastModified")?).unwrap_or_default();
-            Some(self.build_file(&place, None, (xml::text(object, "Size")?.parse().ok()?, created)))
+            let place = ObjectAddress::new(bucket, &xml::element_text(object, "Key")?).ok()?;
+            let created = timestamp::parse_rfc3339(&xml::element_text(object, "LastModified")?).unwrap_or_default();
+            Some(self.build_file(&place, None, (xml::element_text(object, "Size")?.parse().ok()?, created)))
         };
-        let has_more = xml::text(answer, "IsTruncated").as_deref() == Some("true");
-        (xml::all(answer, "Contents").filter_map(read).collect(), has_more)
+        let has_more = xml::element_text(answer, "IsTruncated").as_deref() == Some("true");
+        (xml::element_contents(answer, "Contents").filter_map(read).collect(), has_more)
     }
 }
 
 /// What ends an upload in parts: their tags, in their order.
 pub fn complete_multipart_body(tags: &[String]) -> String {
     let part = |(index, tag): (usize, &String)| {
-        format!("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", index + 1, xml::escaped(tag))
+        format!("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", index + 1, xml::escape(tag))
     };
     let parts: String = tags.iter().enumerate().map(part).collect();
     format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>")

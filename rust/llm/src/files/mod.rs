@@ -125,14 +125,14 @@ pub fn parse_purpose(said: &str) -> Result<&'static str, String> {
 pub fn translate_error(provider: &str, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
     let text = String::from_utf8_lossy(answer);
     let (code, message) = datasets::error_code_and_message(answer);
-    let code = xml::text(&text, "Code").map(Cow::into_owned).or(code);
+    let code = xml::element_text(&text, "Code").map(Cow::into_owned).or(code);
     let said = || match status {
         404 => "there is no such file".to_owned(),
         _ if text.trim().is_empty() => format!("status {status}"),
         _ => text.trim().chars().take(500).collect(),
     };
-    let words = xml::text(&text, "Message").map(Cow::into_owned).or(message).unwrap_or_else(said);
-    let request_id = request_id.map(Into::into).or_else(|| xml::text(&text, "RequestId"));
+    let words = xml::element_text(&text, "Message").map(Cow::into_owned).or(message).unwrap_or_else(said);
+    let request_id = request_id.map(Into::into).or_else(|| xml::element_text(&text, "RequestId"));
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
     let message = format!("{provider} error: {words}{request}");
     let failure = Failure { status, error_type: None, message: &message, code: code.as_deref(), request_id: None };

@@ -5,60 +5,66 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use memchr::memmem;
 use serde_json::{Value, json};
 
-use crate::chat::providers::{Wire, bedrock_invoke::artifacts};
+use crate::chat::providers::{ProviderFormat, bedrock_invoke::stable_diffusion_xl_body};
 use crate::{
     api_format::ApiFormat,
     chat::request::RequestError,
     images::request::{AspectRatio, ImageRequest, ImageResponse},
-    usage::Counts,
+    usage::UsageCounts,
 };
 
 /// Writes what is sent.
-type Body = fn(&mut ImageRequest) -> Result<Value, RequestError>;
+type BodyWriter = fn(&mut ImageRequest) -> Result<Value, RequestError>;
 
 /// One way.
-pub struct Painting {
-    body: Body,
+pub struct ImageFormat {
+    write_body: BodyWriter,
     /// Where the images are, the key of each, and whether that is an address or the bytes.
-    at: &'static str,
-    key: &'static str,
-    told: &'static str,
+    images_pointer: &'static str,
+    image_key: &'static str,
+    output_key: &'static str,
     /// The body is a form.
     is_form: bool,
 }
 
 /// One whose images come as their bytes.
-const fn bytes(body: Body, at: &'static str, key: &'static str) -> Painting {
-    Painting { body, at, key, told: "b64_json", is_form: false }
+const fn base64_format(body: BodyWriter, at: &'static str, key: &'static str) -> ImageFormat {
+    ImageFormat { write_body: body, images_pointer: at, image_key: key, output_key: "b64_json", is_form: false }
 }
 
-pub static SILICONFLOW: Painting =
-    Painting { body: siliconflow, at: "/images", key: "url", told: "url", is_form: false };
-pub static HYPERBOLIC: Painting = bytes(hyperbolic, "/images", "image");
-pub static SEGMIND: Painting = bytes(segmind, "/image", "");
-pub static FIREWORKS: Painting = bytes(fireworks, "", "base64");
-pub static WORKERS: Painting = bytes(workers, "/result/image", "");
+pub static SILICONFLOW: ImageFormat = ImageFormat {
+    write_body: siliconflow_body,
+    images_pointer: "/images",
+    image_key: "url",
+    output_key: "url",
+    is_form: false,
+};
+pub static HYPERBOLIC: ImageFormat = base64_format(hyperbolic_body, "/images", "image");
+pub static SEGMIND: ImageFormat = base64_format(segmind_body, "/image", "");
+pub static FIREWORKS: ImageFormat = base64_format(fireworks_body, "", "base64");
+pub static WORKERS_AI: ImageFormat = base64_format(workers_ai_body, "/result/image", "");
 /// Stability's older engines, and those that take forms.
-pub static ENGINE: Painting = bytes(engine, "/artifacts", "base64");
-pub static FORM: Painting = Painting { is_form: true, ..bytes(stable, "/image", "") };
+pub static STABILITY_V1: ImageFormat = base64_format(stability_v1_body, "/artifacts", "base64");
+pub static STABILITY_V2: ImageFormat = ImageFormat { is_form: true, ..base64_format(stability_v2_body, "/image", "") };
 /// Imagen, at both of Google's.
-pub static IMAGEN: Painting = bytes(imagen, "/predictions", "bytesBase64Encoded");
+pub static IMAGEN: ImageFormat = base64_format(imagen_body, "/predictions", "bytesBase64Encoded");
 /// Gemini's models that answer with images: they are found among the parts.
-pub static GEMINI: Painting = bytes(gemini, "", "");
+pub static GEMINI: ImageFormat = base64_format(gemini_body, "", "");
 
 /// What an image is made of besides words.
-const IMAGE: &str = "image";
+const IMAGE_FIELD: &str = "image";
 
 /// What each of them draws, by its maker's reference.
-pub(crate) const STABLE: [AspectRatio; 9] =
+pub(crate) const STABILITY_RATIOS: [AspectRatio; 9] =
     [(1, 1), (2, 3), (3, 2), (4, 5), (5, 4), (9, 16), (16, 9), (9, 21), (21, 9)];
-const IMAGENS: [AspectRatio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
-const GEMINIS: [AspectRatio; 10] = [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
+const IMAGEN_RATIOS: [AspectRatio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+const GEMINI_RATIOS: [AspectRatio; 10] =
+    [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
 
 /// What stands between the fields of a form; a prompt that holds it is refused.
 const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
 
-fn siliconflow(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn siliconflow_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut out = json!({"model": picture.model, "prompt": picture.prompt});
     if let Some((wide, high)) = picture.size.take() {
         out["image_size"] = format!("{wide}x{high}").into();
@@ -75,7 +81,7 @@ fn siliconflow(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(out)
 }
 
-fn hyperbolic(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn hyperbolic_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.reject_multiple_images()?;
     let mut out = json!({"model_name": picture.model, "prompt": picture.prompt});
     picture.move_dimensions(&mut out, ("width", "height"));
@@ -86,7 +92,7 @@ fn hyperbolic(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(out)
 }
 
-fn segmind(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn segmind_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     // Images come as bytes, whatever is said of that.
     picture.fields.shift_remove("base64");
     let mut out = json!({"prompt": picture.prompt, "base64": true});
@@ -116,7 +122,7 @@ fn segmind(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(out)
 }
 
-fn fireworks(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn fireworks_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut out = json!({"prompt": picture.prompt});
     picture.move_limited_count(10, &mut out, "samples");
     picture.move_dimensions(&mut out, ("width", "height"));
@@ -136,7 +142,7 @@ fn fireworks(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(out)
 }
 
-fn workers(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn workers_ai_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.reject_multiple_images()?;
     let mut out = json!({"prompt": picture.prompt});
     picture.move_dimensions(&mut out, ("width", "height"));
@@ -153,17 +159,17 @@ fn workers(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(out)
 }
 
-fn engine(picture: &mut ImageRequest) -> Result<Value, RequestError> {
-    Ok(artifacts(picture))
+fn stability_v1_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+    Ok(stable_diffusion_xl_body(picture))
 }
 
-fn stable(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn stability_v2_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.reject_multiple_images()?;
     let mut out = json!({"prompt": picture.prompt});
     // Of one path, several models.
     let is_sd3 = picture.model.starts_with("sd3");
-    made_of(picture, (is_sd3, picture.model == "core"), &mut out)?;
-    picture.move_aspect_ratio(&mut out, "aspect_ratio", &STABLE);
+    write_source_image(picture, (is_sd3, picture.model == "core"), &mut out)?;
+    picture.move_aspect_ratio(&mut out, "aspect_ratio", &STABILITY_RATIOS);
     picture.move_fields(
         &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
         &mut out,
@@ -175,16 +181,16 @@ fn stable(picture: &mut ImageRequest) -> Result<Value, RequestError> {
 }
 
 /// What an image is made of besides words, where it is, by Stability's models here and at Amazon.
-pub(crate) fn made_of(
+pub(crate) fn write_source_image(
     picture: &mut ImageRequest,
     (is_sd3, is_core): (bool, bool),
     out: &mut Value,
 ) -> Result<(), RequestError> {
-    let Some(image) = picture.fields.shift_remove(IMAGE).filter(|image| !image.is_null()) else { return Ok(()) };
+    let Some(image) = picture.fields.shift_remove(IMAGE_FIELD).filter(|image| !image.is_null()) else { return Ok(()) };
     if is_core {
-        return Err(RequestError::new(IMAGE, "this model makes images of words alone"));
+        return Err(RequestError::new(IMAGE_FIELD, "this model makes images of words alone"));
     }
-    out[IMAGE] = data(&image)?.into();
+    out[IMAGE_FIELD] = image_base64(&image)?.into();
     if is_sd3 {
         out["mode"] = "image-to-image".into();
         // It is as wide and as high as the one that it is made of.
@@ -197,7 +203,7 @@ pub(crate) fn made_of(
 }
 
 /// An image as base64, or as an address that holds its bytes.
-fn data(image: &Value) -> Result<&str, RequestError> {
+fn image_base64(image: &Value) -> Result<&str, RequestError> {
     let text = image.as_str().unwrap_or_default();
     let data = match text.split_once(";base64,") {
         Some((head, data)) if head.starts_with("data:") => data,
@@ -205,14 +211,14 @@ fn data(image: &Value) -> Result<&str, RequestError> {
     };
     match STANDARD.decode(data) {
         Ok(bytes) if !bytes.is_empty() => Ok(data),
-        _ => Err(RequestError::new(IMAGE, "must be an image as base64, or as a data URL")),
+        _ => Err(RequestError::new(IMAGE_FIELD, "must be an image as base64, or as a data URL")),
     }
 }
 
-fn imagen(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn imagen_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut parameters = json!({});
     picture.move_limited_count(8, &mut parameters, "sampleCount");
-    picture.move_aspect_ratio(&mut parameters, "aspectRatio", &IMAGENS);
+    picture.move_aspect_ratio(&mut parameters, "aspectRatio", &IMAGEN_RATIOS);
     for (key, name) in [("style", "sampleImageStyle"), ("negative_prompt", "negativePrompt")] {
         picture.move_field(key, &mut parameters, name);
     }
@@ -240,11 +246,11 @@ fn imagen(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(json!({"instances": [{"prompt": picture.prompt}], "parameters": parameters}))
 }
 
-fn gemini(picture: &mut ImageRequest) -> Result<Value, RequestError> {
+fn gemini_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.reject_multiple_images()?;
     let mut config = json!({"responseModalities": ["TEXT", "IMAGE"]});
     let mut image = json!({});
-    picture.move_aspect_ratio(&mut image, "aspectRatio", &GEMINIS);
+    picture.move_aspect_ratio(&mut image, "aspectRatio", &GEMINI_RATIOS);
     if image != json!({}) {
         config["imageConfig"] = image;
     }
@@ -253,22 +259,24 @@ fn gemini(picture: &mut ImageRequest) -> Result<Value, RequestError> {
 }
 
 /// The images among the parts of an answer.
-fn parts(answer: &Value) -> Option<ImageResponse> {
+fn read_gemini_images(answer: &Value) -> Option<ImageResponse> {
     let parts = answer.pointer("/candidates/0/content/parts")?.as_array()?;
     let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
-    let mut counts = Counts::default();
-    counts.read(answer["usageMetadata"].to_string().as_bytes());
+    let mut counts = UsageCounts::default();
+    counts.read_usage(answer["usageMetadata"].to_string().as_bytes());
     ImageResponse::from_images(data.collect())
-        .map(|drawn| ImageResponse { usage: counts.settle(ApiFormat::Gemini), ..drawn })
+        .map(|drawn| ImageResponse { usage: counts.to_usage(ApiFormat::Gemini), ..drawn })
 }
 
 /// A form of texts, and of an image that is a file.
-fn form(fields: &Value) -> Result<Vec<u8>, RequestError> {
+fn encode_form(fields: &Value) -> Result<Vec<u8>, RequestError> {
     let mut out = Vec::new();
     for (name, value) in fields.as_object().into_iter().flatten() {
         let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
         let (file, bytes) = match STANDARD.decode(&text) {
-            Ok(bytes) if name == IMAGE => ("; filename=\"image\"\r\ncontent-type: application/octet-stream", bytes),
+            Ok(bytes) if name == IMAGE_FIELD => {
+                ("; filename=\"image\"\r\ncontent-type: application/octet-stream", bytes)
+            }
             _ => ("", text.into_bytes()),
         };
         if memmem::find(&bytes, BOUNDARY.as_bytes()).is_some() {
@@ -283,20 +291,20 @@ fn form(fields: &Value) -> Result<Vec<u8>, RequestError> {
     Ok(out)
 }
 
-impl Wire for Painting {
-    fn draw(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
-        let body = (self.body)(picture)?;
-        if self.is_form { form(&body) } else { Ok(body.to_string().into_bytes()) }
+impl ProviderFormat for ImageFormat {
+    fn write_image_request(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
+        let body = (self.write_body)(picture)?;
+        if self.is_form { encode_form(&body) } else { Ok(body.to_string().into_bytes()) }
     }
 
-    fn drawn(&self, answer: &Value) -> Option<ImageResponse> {
+    fn read_images(&self, answer: &Value) -> Option<ImageResponse> {
         if answer.get("candidates").is_some() {
-            return parts(answer);
+            return read_gemini_images(answer);
         }
-        ImageResponse::parse_images_at(answer, self.at, self.key, self.told)
+        ImageResponse::parse_images_at(answer, self.images_pointer, self.image_key, self.output_key)
     }
 
-    fn content_type(&self) -> String {
+    fn image_request_content_type(&self) -> String {
         if self.is_form { format!("multipart/form-data; boundary={BOUNDARY}") } else { "application/json".into() }
     }
 }

@@ -156,10 +156,10 @@ impl ImageResponse {
 
 /// What images cost, as `OpenAI` says it of its own.
 fn encode_usage(of: &Usage) -> Value {
-    let text = of.total_out().saturating_sub(of.image_out);
+    let text = of.total_output().saturating_sub(of.image_out);
     json!({
-        "total_tokens": of.total(), "input_tokens": of.total_in(), "output_tokens": of.total_out(),
-        "input_tokens_details": {"text_tokens": of.total_in().saturating_sub(of.image_in), "image_tokens": of.image_in},
+        "total_tokens": of.total(), "input_tokens": of.total_input(), "output_tokens": of.total_output(),
+        "input_tokens_details": {"text_tokens": of.total_input().saturating_sub(of.image_in), "image_tokens": of.image_in},
         "output_tokens_details": {"text_tokens": text, "image_tokens": of.image_out},
     })
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use crate::{
     chat::{
-        providers::{Broken, Wire},
+        providers::{MalformedResponse, ProviderFormat},
         request::{Fields, RequestError, into_object, take_required_string, take_string},
         response_context::ResponseContext,
     },
@@ -160,16 +160,16 @@ pub fn parse_number(value: &Value) -> Option<u64> {
 
 /// What the caller is told of a batch, or of many.
 pub fn write_batch_response(
-    wire: &dyn Wire,
+    wire: &dyn ProviderFormat,
     answer: &Value,
     answering: &ResponseContext,
     (operation, page): (Operation, &PageQuery),
-) -> Result<Vec<u8>, Broken> {
-    let one = |job: &Value| wire.ran(job).map(|said| build_batch(said, answering));
+) -> Result<Vec<u8>, MalformedResponse> {
+    let one = |job: &Value| wire.read_batch(job).map(|said| build_batch(said, answering));
     let told = match operation {
         Operation::ListBatches => fine_tuning::render_job_list(wire, answer, page, one)?,
         // What it was before is not what it is now.
-        Operation::CancelBatch if wire.deletes() => {
+        Operation::CancelBatch if wire.cancels_by_delete() => {
             let mut told = one(answer).ok_or_else(not_a_batch)?;
             told["status"] = "cancelled".into();
             told["cancelled_at"] = answering.created.into();
@@ -181,8 +181,8 @@ pub fn write_batch_response(
     Ok(told.to_string().into_bytes())
 }
 
-fn not_a_batch() -> Broken {
-    Broken("it is no batch".into())
+fn not_a_batch() -> MalformedResponse {
+    MalformedResponse("it is no batch".into())
 }
 
 /// A batch as `OpenAI` tells it: what the provider says, what the request said, and else what is said of nothing.

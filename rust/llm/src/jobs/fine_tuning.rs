@@ -9,7 +9,7 @@ use crate::{
 };
 use crate::{
     chat::{
-        providers::{Broken, Wire},
+        providers::{MalformedResponse, ProviderFormat},
         request::{Fields, RequestError, into_object, parse_body, take_required_string, take_string},
         response_context::ResponseContext,
     },
@@ -213,43 +213,44 @@ impl PageQuery {
 
 /// What the caller is told of a job, of many, or of the checkpoints of one.
 pub fn encode_response(
-    wire: &dyn Wire,
+    wire: &dyn ProviderFormat,
     answer: &Value,
     answering: &ResponseContext,
     (operation, page): (Operation, &PageQuery),
-) -> Result<Vec<u8>, Broken> {
+) -> Result<Vec<u8>, MalformedResponse> {
     let told = match operation {
-        Operation::ListFinetunes => {
-            render_job_list(wire, answer, page, |one| wire.tuned(one).map(|said| render_job(said, answering)))?
-        }
+        Operation::ListFinetunes => render_job_list(wire, answer, page, |one| {
+            wire.read_tuning_job(one).map(|said| render_job(said, answering))
+        })?,
         Operation::ListFinetuneCheckpoints => {
-            let id = wire.tuned(answer).ok_or_else(invalid_job_error)?.shift_remove("id").unwrap_or_default();
+            let id = wire.read_tuning_job(answer).ok_or_else(invalid_job_error)?.shift_remove("id").unwrap_or_default();
             let told = |mut fields: Fields| {
                 fields.insert("fine_tuning_job_id".into(), id.clone());
                 fields.insert("object".into(), "fine_tuning.job.checkpoint".into());
                 Value::Object(fields)
             };
-            page.paginate(wire.checkpoints(answer).into_iter().map(told).collect(), false)
+            page.paginate(wire.read_checkpoints(answer).into_iter().map(told).collect(), false)
         }
-        _ => render_job(wire.tuned(answer).ok_or_else(invalid_job_error)?, answering),
+        _ => render_job(wire.read_tuning_job(answer).ok_or_else(invalid_job_error)?, answering),
     };
     Ok(told.to_string().into_bytes())
 }
 
 /// The part of a list that is asked for, each job told as it is alone.
 pub fn render_job_list(
-    wire: &dyn Wire,
+    wire: &dyn ProviderFormat,
     answer: &Value,
     page: &PageQuery,
     told: impl Fn(&Value) -> Option<Value>,
-) -> Result<Value, Broken> {
-    let JobList { jobs, has_more } = wire.jobs(answer).ok_or_else(|| Broken("it has no jobs".into()))?;
+) -> Result<Value, MalformedResponse> {
+    let JobList { jobs, has_more } =
+        wire.read_job_list(answer).ok_or_else(|| MalformedResponse("it has no jobs".into()))?;
     let jobs: Option<Vec<_>> = jobs.iter().map(told).collect();
     Ok(page.paginate(jobs.ok_or_else(invalid_job_error)?, has_more))
 }
 
-fn invalid_job_error() -> Broken {
-    Broken("it is no job".into())
+fn invalid_job_error() -> MalformedResponse {
+    MalformedResponse("it is no job".into())
 }
 
 /// A job as `OpenAI` tells it: what the provider says, what the request said, and else what is said of nothing.

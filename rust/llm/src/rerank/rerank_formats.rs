@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::providers::{Found, Wire, openai_chat};
+use crate::chat::providers::{ErrorDetails, ProviderFormat, openai_chat};
 use crate::{
     chat::request::RequestError,
     rerank::request::{RerankRequest, RerankResponse},
@@ -10,7 +10,7 @@ use crate::{
 
 /// Whose way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reranking {
+pub enum RerankFormat {
     Voyage,
     /// Google's ranking, beside Vertex AI.
     Google,
@@ -20,18 +20,18 @@ pub enum Reranking {
     Cohere,
 }
 
-pub static VOYAGE: Reranking = Reranking::Voyage;
-pub static GOOGLE: Reranking = Reranking::Google;
-pub static AMAZON: Reranking = Reranking::Amazon;
-pub static COHERE: Reranking = Reranking::Cohere;
+pub static VOYAGE: RerankFormat = RerankFormat::Voyage;
+pub static GOOGLE: RerankFormat = RerankFormat::Google;
+pub static AMAZON: RerankFormat = RerankFormat::Amazon;
+pub static COHERE: RerankFormat = RerankFormat::Cohere;
 
 /// Who made a model decides the body at Bedrock.
-pub fn at_bedrock(model: &str) -> &'static Reranking {
+pub fn bedrock_format(model: &str) -> &'static RerankFormat {
     if model.contains("cohere.") { &COHERE } else { &AMAZON }
 }
 
-impl Reranking {
-    fn body(self, ranking: &mut RerankRequest) -> Value {
+impl RerankFormat {
+    fn write_body(self, ranking: &mut RerankRequest) -> Value {
         let query = std::mem::take(&mut ranking.query);
         let documents = std::mem::take(&mut ranking.documents);
         match self {
@@ -47,7 +47,7 @@ impl Reranking {
     }
 
     /// What the number of the best is called, and what else may be said.
-    fn names(self) -> (&'static str, &'static [&'static str]) {
+    fn param_names(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Voyage => ("top_k", &["truncation"]),
             Self::Google => ("topN", &[]),
@@ -57,10 +57,10 @@ impl Reranking {
     }
 }
 
-impl Wire for Reranking {
-    fn rank(&self, ranking: &mut RerankRequest) -> Result<Vec<u8>, RequestError> {
-        let mut body = self.body(ranking);
-        let (top, more) = self.names();
+impl ProviderFormat for RerankFormat {
+    fn write_rerank_request(&self, ranking: &mut RerankRequest) -> Result<Vec<u8>, RequestError> {
+        let mut body = self.write_body(ranking);
+        let (top, more) = self.param_names();
         if let Some(count) = ranking.top_n.take() {
             body[top] = count;
         }
@@ -72,7 +72,7 @@ impl Wire for Reranking {
         Ok(body.to_string().into_bytes())
     }
 
-    fn ranked(&self, answer: &Value) -> Option<RerankResponse> {
+    fn read_ranking(&self, answer: &Value) -> Option<RerankResponse> {
         match self {
             Self::Voyage => RerankResponse::parse_results_at(answer, "/data", ("index", "relevance_score")),
             Self::Google => RerankResponse::parse_results_at(answer, "/records", ("id", "score")),
@@ -82,7 +82,7 @@ impl Wire for Reranking {
         }
     }
 
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     api_format::ApiFormat,
     json::scan::{for_each_field, unescape},
-    usage::Counts,
+    usage::UsageCounts,
 };
 
 /// A frame that is longer is none of Bedrock's.
@@ -19,7 +19,7 @@ const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub struct FrameMeter {
     decoder: FrameDecoder,
-    counts: Counts,
+    counts: UsageCounts,
     model: Option<String>,
     is_terminated: bool,
     has_error_event: bool,
@@ -28,7 +28,13 @@ pub struct FrameMeter {
 impl Default for FrameMeter {
     fn default() -> Self {
         let frames = FrameDecoder::new(MAX_FRAME_BYTES);
-        Self { decoder: frames, counts: Counts::default(), model: None, is_terminated: false, has_error_event: false }
+        Self {
+            decoder: frames,
+            counts: UsageCounts::default(),
+            model: None,
+            is_terminated: false,
+            has_error_event: false,
+        }
     }
 }
 
@@ -49,13 +55,13 @@ impl FrameMeter {
 
     /// Whether the provider has said what it cost.
     pub fn has_usage(&self) -> bool {
-        self.counts.is_seen()
+        self.counts.has_counts()
     }
 
     /// The stream is over.
     pub fn finish(self) -> StreamSummary {
         StreamSummary {
-            usage: self.counts.settle(ApiFormat::Bedrock),
+            usage: self.counts.to_usage(ApiFormat::Bedrock),
             is_terminated: self.is_terminated,
             has_finish_reasons: self.is_terminated,
             has_error_event: self.has_error_event,
@@ -84,14 +90,14 @@ impl FrameMeter {
         let _ = for_each_field(event, |key, at| {
             let value = &event[at];
             match key {
-                b"usage" => self.counts.read(value),
+                b"usage" => self.counts.read_usage(value),
                 b"message" => self.read_event(value),
                 b"model" if self.model.is_none() => self.model = unescape(value),
                 b"type" => self.is_terminated |= value == b"\"message_stop\"",
                 // The last event of every vendor's models has it.
                 b"amazon-bedrock-invocationMetrics" => {
                     self.is_terminated = true;
-                    self.counts.read(value);
+                    self.counts.read_usage(value);
                 }
                 _ => (),
             }

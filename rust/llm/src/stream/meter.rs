@@ -9,7 +9,7 @@ use crate::{
     api_format::ApiFormat,
     json::scan::{for_each_field, unescape},
     operation::Operation,
-    usage::{Counts, Usage, value_start},
+    usage::{Usage, UsageCounts, value_start},
 };
 
 /// An event that does not end within this many bytes keeps its second half only: usage stands at the end.
@@ -44,7 +44,7 @@ pub struct Meter {
     api_format: ApiFormat,
     /// The beginning of an event whose end has not come yet.
     carry: Vec<u8>,
-    counts: Counts,
+    counts: UsageCounts,
     /// Only where somebody will count, and until the provider has.
     deltas: Option<DeltaText>,
     model: Option<String>,
@@ -88,7 +88,7 @@ impl Meter {
         Self {
             api_format,
             carry: Vec::new(),
-            counts: Counts::default(),
+            counts: UsageCounts::default(),
             deltas: None,
             model: None,
             searched_events: 0,
@@ -135,7 +135,7 @@ impl Meter {
 
     /// Whether the provider has said what it cost.
     pub fn has_usage(&self) -> bool {
-        self.counts.is_seen()
+        self.counts.has_counts()
     }
 
     /// How many bytes have come of an event whose end has not; of a very long one, how many are kept.
@@ -162,7 +162,7 @@ impl Meter {
         let is_whole = rest.is_empty();
         self.process_events(&rest);
         StreamSummary {
-            usage: self.counts.settle(self.api_format),
+            usage: self.counts.to_usage(self.api_format),
             is_terminated: self.is_terminated,
             has_finish_reasons: self.choices.have_all_finished() && is_whole,
             has_error_event: self.has_error_event,
@@ -189,7 +189,7 @@ impl Meter {
                 self.read_event(&data);
             }
         }
-        if self.counts.is_seen() {
+        if self.counts.has_counts() {
             self.deltas = None;
         }
     }
@@ -229,15 +229,15 @@ impl Meter {
             Ok(())
         });
         if read.is_err() {
-            self.counts.serve_before_usage(data);
-            self.counts.read_end(data);
+            self.counts.read_service_tier_before_usage(data);
+            self.counts.read_event_tail(data);
             self.is_terminated |= self.api_format == ApiFormat::Gemini && has_finish_or_block_reason(data);
         }
     }
 
     fn read_field(&mut self, key: &[u8], value: &[u8]) {
         match key {
-            b"usage" | b"usageMetadata" => self.counts.read(value),
+            b"usage" | b"usageMetadata" => self.counts.read_usage(value),
             b"candidates" => {
                 self.is_terminated |= has_finish_or_block_reason(value);
                 self.counts.read_candidates(value);
@@ -245,10 +245,10 @@ impl Meter {
             b"promptFeedback" => self.is_terminated |= has_finish_or_block_reason(value),
             b"model" | b"modelVersion" if self.model.is_none() => {
                 self.model = unescape(value).filter(|model| !model.is_empty());
-                self.counts.answers_as(value);
+                self.counts.set_model(value);
             }
-            b"output" => self.counts.read_items(value),
-            b"item" => self.counts.read_item(value),
+            b"output" => self.counts.read_output_items(value),
+            b"item" => self.counts.read_output_item(value),
             b"error" => self.has_error_event |= value != b"null",
             b"type" => self.read_type(value),
             // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
@@ -269,7 +269,7 @@ impl Meter {
                     self.background_response_id = id.and_then(unescape);
                 }
             }
-            b"service_tier" => self.counts.serve(key, value),
+            b"service_tier" => self.counts.read_service_tier(key, value),
             _ => {}
         }
     }

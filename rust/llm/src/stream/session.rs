@@ -7,7 +7,7 @@ use memchr::memmem::Finder;
 use crate::{
     api_format::ApiFormat,
     json::scan::{for_each_field, unescape},
-    usage::{Counts, Usage},
+    usage::{Usage, UsageCounts},
 };
 
 static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
@@ -72,8 +72,8 @@ struct ParsedEvent {
     status: Option<String>,
     is_response_end: bool,
     is_transcription: bool,
-    response_counts: Counts,
-    transcription_counts: Counts,
+    response_counts: UsageCounts,
+    transcription_counts: UsageCounts,
     model: Option<String>,
 }
 
@@ -98,9 +98,9 @@ impl SessionMeter {
             self.model = Some(model.clone());
         }
         let dialect = ApiFormat::OpenAi;
-        let usage = if is_end { response.settle(dialect) } else { None };
+        let usage = if is_end { response.to_usage(dialect) } else { None };
         match (is_end, is_written) {
-            (_, true) => self.add_usage(writing.settle(dialect), self.transcription_model.clone(), true),
+            (_, true) => self.add_usage(writing.to_usage(dialect), self.transcription_model.clone(), true),
             (true, _) => self.add_usage(usage, model.or_else(|| self.current_model.clone()), false),
             _ => (),
         }
@@ -120,13 +120,13 @@ impl SessionMeter {
                     heard.event_type =
                         if heard.is_response_end || LOGGED_TYPES.contains(&kind) { unescape(kind) } else { None };
                 }
-                b"usage" => heard.transcription_counts.read(&event[at]),
+                b"usage" => heard.transcription_counts.read_usage(&event[at]),
                 b"response" | b"session" => {
                     let inner = &event[at];
                     let _ = for_each_field(inner, |key, at| {
                         match key {
-                            b"usage" => heard.response_counts.read(&inner[at]),
-                            b"output" => heard.response_counts.read_items(&inner[at]),
+                            b"usage" => heard.response_counts.read_usage(&inner[at]),
+                            b"output" => heard.response_counts.read_output_items(&inner[at]),
                             b"model" => heard.model = unescape(&inner[at]),
                             b"status" => heard.status = parse_status(&inner[at]),
                             b"input_audio_transcription" => *writer = model_at_path(&inner[at], &[]).or(writer.take()),

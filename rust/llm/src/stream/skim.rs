@@ -3,7 +3,7 @@
 use crate::{
     api_format::{ApiFormat, ImageCounter},
     operation::Operation,
-    usage::{Lookout, Usage, from_end, from_head},
+    usage::{SearchCallScanner, Usage, from_response_head, from_response_tail},
 };
 
 /// So much of either end is kept: usage stands at one of them, before or behind what makes the answer large.
@@ -16,7 +16,7 @@ pub struct ResponseSkimmer {
     tail: Vec<u8>,
     length: u64,
     /// Of responses: what they consist of is part of their price.
-    tool_use_counter: Option<Lookout>,
+    tool_use_counter: Option<SearchCallScanner>,
     /// Of images: so is how many they are.
     image_counter: Option<ImageCounter>,
 }
@@ -24,7 +24,7 @@ pub struct ResponseSkimmer {
 impl ResponseSkimmer {
     /// One that knows where the answers of an operation say what they cost.
     pub fn for_operation(operation: Operation) -> Self {
-        let tool_use_counter = (operation == Operation::CreateModelResponse).then(Lookout::default);
+        let tool_use_counter = (operation == Operation::CreateModelResponse).then(SearchCallScanner::default);
         let image_counter = operation.generates_images().then(ImageCounter::default);
         Self { tool_use_counter, image_counter, ..Self::default() }
     }
@@ -60,13 +60,13 @@ impl ResponseSkimmer {
     /// The answer is over.
     pub fn finish(&self, dialect: ApiFormat) -> Option<Usage> {
         if self.length == self.head.len() as u64 {
-            return Usage::from_answer(dialect, &self.head);
+            return Usage::from_response(dialect, &self.head);
         }
         // The ends may touch: what is at hand of the last bytes is looked at in one piece.
         let last = if self.tail.len() < EDGE_BYTES { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
-        let mut usage = from_end(dialect, last).or_else(|| from_head(dialect, &self.head))?;
+        let mut usage = from_response_tail(dialect, last).or_else(|| from_response_head(dialect, &self.head))?;
         if let Some(lookout) = &self.tool_use_counter {
-            usage.tools = usage.tools.or(&lookout.finish());
+            usage.tool_uses = usage.tool_uses.max_of_each(&lookout.finish());
         }
         Some(usage)
     }

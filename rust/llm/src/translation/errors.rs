@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::api_format::{ApiFormat, Failure, error_body, openai_chat};
-use crate::chat::providers::Found;
+use crate::chat::providers::ErrorDetails;
 
 /// Who failed, and with what status. Neither is changed by how it is told.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,12 @@ pub(crate) struct ErrorOrigin<'a> {
 }
 
 /// What an error said, told anew. Where nothing was found in it, its text stands for that.
-pub(crate) fn translate_error(dialect: ApiFormat, whose: ErrorOrigin<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
+pub(crate) fn translate_error(
+    dialect: ApiFormat,
+    whose: ErrorOrigin<'_>,
+    found: ErrorDetails,
+    answer: &[u8],
+) -> Vec<u8> {
     let ErrorOrigin { provider, status, request_id } = whose;
     let found = fill_missing_type_or_code(whose, found, answer);
     let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
@@ -39,7 +44,7 @@ pub(crate) fn translate_error(dialect: ApiFormat, whose: ErrorOrigin<'_>, found:
 }
 
 /// The same with what two leave to the status, where an error of theirs is a text and nothing around it, and Oracle to its code.
-fn fill_missing_type_or_code(whose: ErrorOrigin<'_>, mut found: Found, answer: &[u8]) -> Found {
+fn fill_missing_type_or_code(whose: ErrorOrigin<'_>, mut found: ErrorDetails, answer: &[u8]) -> ErrorDetails {
     let status = || {
         let said: Value = serde_json::from_slice(answer).unwrap_or_default();
         said["error"].is_string().then(|| whose.status.to_string())

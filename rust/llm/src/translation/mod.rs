@@ -25,7 +25,7 @@ use crate::{
 };
 use crate::{
     chat::{
-        providers::{Broken, Frames, Wire},
+        providers::{EventFraming, MalformedResponse, ProviderFormat},
         request::Fields,
         response_writer::{RecordingWriter, ResponseWriter},
         sequential_tool_calls::SequentialToolCallWriter,
@@ -109,7 +109,7 @@ enum CountFormat {
 /// A translated request: what is sent, and how what comes back is told.
 pub struct Translation {
     client_format: ClientFormat,
-    provider_format: &'static dyn Wire,
+    provider_format: &'static dyn ProviderFormat,
     operation: Operation,
     /// Request and answer are the caller's own, but for what their host has otherwise.
     pub is_passthrough: bool,
@@ -132,12 +132,12 @@ impl Translation {
     /// The body to send. An error says what of the caller's cannot be said to this provider.
     pub fn translate_request(
         question: &TranslationInput<'_>,
-        wire: &'static dyn Wire,
+        wire: &'static dyn ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let operation = question.operation;
         let unknown = || RequestError::new("$", format!("{} cannot be said in another way", operation.id()));
         let caller = client_format_of(operation).ok_or_else(unknown)?;
-        if let Some(body) = wire.carry(question) {
+        if let Some(body) = wire.pass_through_request(question) {
             return Ok((
                 Self { is_passthrough: true, ..Self::new(question, (caller, wire), DroppedParams::default()) },
                 body?,
@@ -208,7 +208,7 @@ impl Translation {
         }
         asked.signatures.clone_from(&answering.signatures);
         if let Some(betas) = question.hints.anthropic_betas
-            && wire.says_betas(&asked.model)
+            && wire.has_betas_in_body(&asked.model)
             && !asked.fields.contains_key("anthropic_beta")
         {
             asked.fields.insert("anthropic_beta".into(), betas.into());
@@ -218,7 +218,7 @@ impl Translation {
             && !requests_usage(question.body);
         let is_told = question.hints.anthropic_version.is_some() || question.hints.is_anthropic_client;
         let told = is_told.then(|| asked.take_param("anthropic_version")).flatten();
-        let mut body = wire.write(&mut asked)?;
+        let mut body = wire.write_request(&mut asked)?;
         asked.record_dropped_if_set("anthropic_version", told.as_ref());
         let (betas, version) = (asked.betas.take(), asked.api_version.take());
         let mut lost = asked.into_dropped_params();
@@ -241,7 +241,7 @@ impl Translation {
 
     fn translate_embedding_request(
         question: &TranslationInput<'_>,
-        wire: &'static dyn Wire,
+        wire: &'static dyn ProviderFormat,
         shape: EmbeddingFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let mut texts = match shape {
@@ -253,20 +253,20 @@ impl Translation {
             }
             EmbeddingFormat::Floats | EmbeddingFormat::Base64 => EmbeddingRequest::parse(question.body)?,
         };
-        if !texts.multimodal_inputs.is_empty() && !wire.sees(&texts.model) {
+        if !texts.multimodal_inputs.is_empty() && !wire.can_embed_images(&texts.model) {
             return Err(RequestError::new(
                 texts.input_path,
                 "this model embeds texts: it must be a string, or an array of strings",
             ));
         }
         let film = texts.multimodal_inputs.iter().position(|item| item.video.is_some());
-        if let Some(at) = film.filter(|_| !wire.watches(&texts.model)) {
+        if let Some(at) = film.filter(|_| !wire.can_embed_video(&texts.model)) {
             return Err(RequestError::new(
                 format!("{}[{at}].video", texts.input_path),
                 "cannot be embedded here: `text` and `image` can",
             ));
         }
-        let mut body = wire.embed(&mut texts)?;
+        let mut body = wire.write_embedding_request(&mut texts)?;
         let caller = ClientFormat::Embeddings(texts.format);
         let mut lost = texts.into_dropped_params();
         if let Some((reworded, unsaid)) = question.provider.param_rules(Operation::Embed).apply(&body) {
@@ -278,23 +278,23 @@ impl Translation {
 
     fn translate_image_request(
         question: &TranslationInput<'_>,
-        wire: &'static dyn Wire,
+        wire: &'static dyn ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let mut picture = ImageRequest::parse(question.body)?;
-        let body = wire.draw(&mut picture)?;
+        let body = wire.write_image_request(&mut picture)?;
         Ok((Self::new(question, (ClientFormat::Images, wire), picture.into_dropped_params()), body))
     }
 
     fn translate_rerank_request(
         question: &TranslationInput<'_>,
-        wire: &'static dyn Wire,
+        wire: &'static dyn ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let mut ranking = RerankRequest::parse(question.body)?;
         let mut echo = Fields::default();
         if ranking.should_return_documents {
             echo.insert(DOCUMENTS_KEY.into(), ranking.documents.clone().into());
         }
-        let body = wire.rank(&mut ranking)?;
+        let body = wire.write_rerank_request(&mut ranking)?;
         let plain = Self::new(question, (ClientFormat::Rerank, wire), ranking.into_dropped_params());
         Ok((
             Self { response_context: ResponseContext { echoed_fields: echo, ..plain.response_context }, ..plain },
@@ -304,7 +304,7 @@ impl Translation {
 
     fn translate_count_request(
         question: &TranslationInput<'_>,
-        wire: &'static dyn Wire,
+        wire: &'static dyn ProviderFormat,
         counted: CountFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let mut asked = match counted {
@@ -314,7 +314,7 @@ impl Translation {
                 crate::chat::clients::bedrock_converse::count_tokens::parse_request(question.body, question.model)?
             }
         };
-        let body = wire.count(&mut asked)?;
+        let body = wire.write_count_request(&mut asked)?;
         let betas = asked.betas.take();
         Ok((
             Self {
@@ -328,14 +328,14 @@ impl Translation {
     /// What is asked of a job that is there says nothing in its body.
     fn translate_job_request(
         question: &TranslationInput<'_>,
-        (caller, wire): (ClientFormat, &'static dyn Wire),
+        (caller, wire): (ClientFormat, &'static dyn ProviderFormat),
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let page = PageQuery::parse(question.operation, question.hints.query)?;
         let plain = Self { page, ..Self::new(question, (caller, wire), DroppedParams::default()) };
         if question.operation == Operation::CreateBatch {
             let mut run = BatchRequest::parse(question)?;
             let echo = run.echoed_fields();
-            let body = wire.run(&mut run)?;
+            let body = wire.write_batch_request(&mut run)?;
             let answering = ResponseContext { echoed_fields: echo, ..plain.response_context };
             return Ok((
                 Self { response_context: answering, dropped_params: run.into_dropped_params(), ..plain },
@@ -347,7 +347,7 @@ impl Translation {
         }
         let mut tune = FineTuningRequest::parse(question)?;
         let mut echo = tune.echoed_fields();
-        let body = wire.tune(&mut tune)?;
+        let body = wire.write_tuning_request(&mut tune)?;
         if let Some(name) = &tune.job_name {
             echo.insert("id".into(), name.as_str().into());
         }
@@ -358,7 +358,7 @@ impl Translation {
     /// As it is for what does not talk.
     fn new(
         question: &TranslationInput<'_>,
-        (client_format, provider_format): (ClientFormat, &'static dyn Wire),
+        (client_format, provider_format): (ClientFormat, &'static dyn ProviderFormat),
         dropped_params: DroppedParams,
     ) -> Self {
         let meant = question.hints.effective_model.unwrap_or(question.model);
@@ -373,7 +373,7 @@ impl Translation {
             echoed_fields: Fields::default(),
             document_names: Arc::default(),
             dropped_fields: DroppedFields::default(),
-            signatures: question.hints.signatures.filter(|_| provider_format.signs(meant)).cloned(),
+            signatures: question.hints.signatures.filter(|_| provider_format.signs_tool_calls(meant)).cloned(),
         };
         let operation = question.operation;
         let page = PageQuery::default();
@@ -397,34 +397,34 @@ impl Translation {
     }
 
     /// A whole answer in the caller's dialect.
-    pub fn translate_response(&self, answer: &[u8]) -> Result<Vec<u8>, Broken> {
+    pub fn translate_response(&self, answer: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         if self.is_passthrough {
-            return self.provider_format.carried(self.operation, answer);
+            return self.provider_format.pass_through_response(self.operation, answer);
         }
-        let lacks = |what: &str| Broken(format!("it has no {what}"));
+        let lacks = |what: &str| MalformedResponse(format!("it has no {what}"));
         let read = || serde_json::from_slice::<serde_json::Value>(answer);
         let teller: Box<dyn ResponseWriter> = match self.client_format {
             ClientFormat::Embeddings(shape) => {
-                let vectors = self.provider_format.embedded(&read()?).ok_or_else(|| lacks("vectors"))?;
+                let vectors = self.provider_format.read_embeddings(&read()?).ok_or_else(|| lacks("vectors"))?;
                 return vectors.into_client_json(&self.response_context, shape);
             }
             ClientFormat::Images => {
-                let drawn = self.provider_format.drawn(&read()?).ok_or_else(|| lacks("images"))?;
+                let drawn = self.provider_format.read_images(&read()?).ok_or_else(|| lacks("images"))?;
                 if let Some(usage) = drawn.usage {
                     self.response_context.dropped_fields.set_usage(usage);
                 }
                 return Ok(drawn.into_client_json(&self.response_context));
             }
             ClientFormat::Rerank => {
-                let ranked = self.provider_format.ranked(&read()?).ok_or_else(|| lacks("ranks"))?;
+                let ranked = self.provider_format.read_ranking(&read()?).ok_or_else(|| lacks("ranks"))?;
                 return Ok(ranked.into_client_json(&self.response_context));
             }
             ClientFormat::CountTokens(_) => {
-                let count = self.provider_format.counted(&read()?).ok_or_else(|| lacks("count"))?;
+                let count = self.provider_format.read_token_count(&read()?).ok_or_else(|| lacks("count"))?;
                 return Ok(encode_token_count(self.operation, count));
             }
             ClientFormat::ModelList => {
-                let listed = self.provider_format.listed(&read()?).ok_or_else(|| lacks("models"))?;
+                let listed = self.provider_format.read_model_list(&read()?).ok_or_else(|| lacks("models"))?;
                 return Ok(self.encode_model_list(listed));
             }
             ClientFormat::FineTuning => {
@@ -464,13 +464,13 @@ impl Translation {
             )),
         };
         let mut teller = RecordingWriter::new(teller, &self.response_context);
-        self.provider_format.read(answer, &mut teller)?;
+        self.provider_format.read_response(answer, &mut teller)?;
         Ok(teller.take_output())
     }
 
     /// Whether what it ends is deleted.
     pub fn deletes_batch(&self) -> bool {
-        self.operation == Operation::CancelBatch && self.provider_format.deletes()
+        self.operation == Operation::CancelBatch && self.provider_format.cancels_by_delete()
     }
 
     /// Whether images are what was asked for.
@@ -485,11 +485,11 @@ impl Translation {
     }
 
     /// A list of models that comes in pages, as one.
-    pub fn merge_model_pages(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, Broken> {
+    pub fn merge_model_pages(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, MalformedResponse> {
         let mut models = Vec::new();
         for page in pages {
-            let listed = self.provider_format.listed(&serde_json::from_slice(page.as_ref())?);
-            models.extend(listed.ok_or_else(|| Broken("it has no models".into()))?);
+            let listed = self.provider_format.read_model_list(&serde_json::from_slice(page.as_ref())?);
+            models.extend(listed.ok_or_else(|| MalformedResponse("it has no models".into()))?);
         }
         Ok(self.encode_model_list(models))
     }
@@ -511,7 +511,7 @@ impl Translation {
     /// What turns the provider's stream into the caller's.
     pub fn transcoder(&self) -> Transcoder {
         if self.is_passthrough {
-            return Transcoder::passthrough(self.provider_format.frames());
+            return Transcoder::passthrough(self.provider_format.event_framing());
         }
         let teller: Box<dyn ResponseWriter> = match self.client_format {
             ClientFormat::Completions => {
@@ -544,7 +544,7 @@ impl Translation {
             )),
         };
         let teller = RecordingWriter::new(teller, &self.response_context);
-        Transcoder::new(self.provider_format.frames(), self.provider_format.listener(), teller)
+        Transcoder::new(self.provider_format.event_framing(), self.provider_format.stream_decoder(), teller)
     }
 
     /// A provider's error in the caller's dialect; the status stays the provider's, whose name for the request may be known.
@@ -554,25 +554,25 @@ impl Translation {
         }
         let whose = ErrorOrigin { provider: self.response_context.provider, status, request_id };
         let dialect = self.operation.api_format().unwrap_or(ApiFormat::OpenAi);
-        errors::translate_error(dialect, whose, self.provider_format.error(answer), answer)
+        errors::translate_error(dialect, whose, self.provider_format.parse_error(answer), answer)
     }
 
     /// Of the streams that the caller reads.
     pub fn client_stream_type(&self) -> &'static str {
         match self.client_format {
-            ClientFormat::Converse | ClientFormat::Invoke => Frames::AwsEventStream.content_type(),
-            _ => Frames::Events.content_type(),
+            ClientFormat::Converse | ClientFormat::Invoke => EventFraming::AwsEventStream.content_type(),
+            _ => EventFraming::ServerSentEvents.content_type(),
         }
     }
 
     /// Of the streams that the provider sends.
     pub fn provider_stream_type(&self) -> &'static str {
-        self.provider_format.frames().content_type()
+        self.provider_format.event_framing().content_type()
     }
 
     /// The type of the body that is sent.
     pub fn request_content_type(&self) -> Option<String> {
-        self.generates_images().then(|| self.provider_format.content_type())
+        self.generates_images().then(|| self.provider_format.image_request_content_type())
     }
 }
 

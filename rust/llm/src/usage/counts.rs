@@ -2,8 +2,8 @@
 
 use memchr::memmem;
 
-use super::{SERVICE_TIER, Service, Usage, last_usage, value_start};
-use crate::usage::tool_uses::{self, Grounding, Tools};
+use super::{SERVICE_TIER_KEY, ServiceTier, Usage, find_last_usage_key, value_start};
+use crate::usage::tool_uses::{self, Grounding, ToolUses};
 use crate::{
     api_format::{ApiFormat, ScanError},
     json::scan::{
@@ -15,13 +15,13 @@ use crate::{
 /// The numbers as providers write them, the larger of two where a stream says them twice: they are cumulative.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
-pub(crate) struct Counts {
-    pub(crate) seen: bool,
+pub(crate) struct UsageCounts {
+    pub(crate) has_counts: bool,
     pub(crate) input: u64,
     pub(crate) output: u64,
     total: u64,
     /// Gemini's own tools put this into the prompt beside what was counted of it.
-    tool_use: u64,
+    tool_use_input: u64,
     cache_read: u64,
     cache_write: u64,
     cache_write_5m: u64,
@@ -33,50 +33,50 @@ pub(crate) struct Counts {
     image_out: u64,
     cached_audio: u64,
     cached_image: u64,
-    tools: Tools,
+    tools: ToolUses,
     /// What the items of a response used that came one by one.
-    itemised: Tools,
+    item_tools: ToolUses,
     pub(crate) grounding: Grounding,
     /// Perplexity's, which its total leaves out.
-    cited: u64,
-    reasoned: u64,
+    citation_tokens: u64,
+    perplexity_reasoning: u64,
     /// In the words that responses have for it.
-    pub(crate) is_of_response: bool,
+    pub(crate) has_responses_fields: bool,
     /// Where images are made, pictures of the request are told apart and what came of it is not: that is pictures.
-    draws: bool,
-    tells_output_apart: bool,
-    service: Service,
+    is_image_generation: bool,
+    has_output_details: bool,
+    service: ServiceTier,
     /// In Anthropic's words that is another thing.
-    speed: Service,
+    speed: ServiceTier,
 }
 
-impl Counts {
-    pub(crate) fn is_seen(&self) -> bool {
-        self.seen
+impl UsageCounts {
+    pub(crate) fn has_counts(&self) -> bool {
+        self.has_counts
     }
 
     /// Reads a `usage` object; of a broken one, what stands before the fault.
-    pub(crate) fn read(&mut self, object: &[u8]) {
+    pub(crate) fn read_usage(&mut self, object: &[u8]) {
         let _ = read_nested_from(object, 0, self);
     }
 
     pub(crate) fn read_tail(mut self, tail: &[u8]) -> Option<Self> {
-        self.read_last_and_behind(tail).map(|()| self)
+        self.read_last_usage_and_later_fields(tail).map(|()| self)
     }
 
     /// Reads what stands in bytes with which a large event ends.
-    pub(crate) fn read_end(&mut self, tail: &[u8]) {
-        self.grounding.read_end(tail);
+    pub(crate) fn read_event_tail(&mut self, tail: &[u8]) {
+        self.grounding.read_tail(tail);
         // What stands before a fault counts.
-        self.read_last_and_behind(tail);
+        self.read_last_usage_and_later_fields(tail);
     }
 
-    fn read_last_and_behind(&mut self, tail: &[u8]) -> Option<()> {
-        let end = self.read_last(tail).or_else(|| self.read_last_meta(tail))?;
+    fn read_last_usage_and_later_fields(&mut self, tail: &[u8]) -> Option<()> {
+        let end = self.read_last_usage(tail).or_else(|| self.read_last_cohere_meta(tail))?;
         let rest = scan_rest_of_object(tail, end, |key, at| {
             match key {
-                b"modelVersion" => self.answers_as(&tail[at]),
-                _ => self.serve(key, &tail[at]),
+                b"modelVersion" => self.set_model(&tail[at]),
+                _ => self.read_service_tier(key, &tail[at]),
             }
             Ok(())
         });
@@ -84,36 +84,36 @@ impl Counts {
     }
 
     /// Reads an answer, or an array of Google's with all the pieces of one.
-    pub(crate) fn read_whole(&mut self, dialect: ApiFormat, answer: &[u8]) -> Result<(), ScanError> {
+    pub(crate) fn read_response(&mut self, dialect: ApiFormat, answer: &[u8]) -> Result<(), ScanError> {
         if dialect == ApiFormat::Gemini && answer.trim_ascii_start().starts_with(b"[") {
-            return for_each_element_from(answer, 0, |at| self.read_fields(&answer[at])).map(drop);
+            return for_each_element_from(answer, 0, |at| self.read_response_fields(&answer[at])).map(drop);
         }
-        self.read_fields(answer)
+        self.read_response_fields(answer)
     }
 
     /// Reads what stands of usage among the fields of an answer.
-    pub(crate) fn read_fields(&mut self, answer: &[u8]) -> Result<(), ScanError> {
+    pub(crate) fn read_response_fields(&mut self, answer: &[u8]) -> Result<(), ScanError> {
         for_each_field(answer, |key, at| {
             match key {
-                b"usage" | b"usageMetadata" => self.read(&answer[at]),
-                b"meta" => self.read_meta(&answer[at]),
-                b"output" => self.read_items(&answer[at]),
+                b"usage" | b"usageMetadata" => self.read_usage(&answer[at]),
+                b"meta" => self.read_cohere_meta(&answer[at]),
+                b"output" => self.read_output_items(&answer[at]),
                 b"candidates" => self.read_candidates(&answer[at]),
-                b"modelVersion" => self.answers_as(&answer[at]),
-                _ => self.serve(key, &answer[at]),
+                b"modelVersion" => self.set_model(&answer[at]),
+                _ => self.read_service_tier(key, &answer[at]),
             }
             Ok(())
         })
     }
 
     /// Reads what the items of a response used of its provider's tools.
-    pub(crate) fn read_items(&mut self, output: &[u8]) {
-        self.tools = self.tools.or(&tool_uses::of_items(output));
+    pub(crate) fn read_output_items(&mut self, output: &[u8]) {
+        self.tools = self.tools.max_of_each(&tool_uses::count_in_items(output));
     }
 
     /// Likewise of one item of a stream; the response at its end may say all of them again.
-    pub(crate) fn read_item(&mut self, item: &[u8]) {
-        self.itemised = self.itemised.plus(&tool_uses::of_item(item));
+    pub(crate) fn read_output_item(&mut self, item: &[u8]) {
+        self.item_tools = self.item_tools.saturating_add(&tool_uses::count_in_item(item));
     }
 
     /// Reads what candidates say was looked up for them.
@@ -123,49 +123,49 @@ impl Counts {
 
     /// Likewise of the `groundingMetadata` of one.
     pub(crate) fn read_grounding(&mut self, metadata: &[u8]) {
-        self.grounding.read(metadata);
+        self.grounding.read_metadata(metadata);
     }
 
     /// The model that answers, which decides how what was looked up is counted.
-    pub(crate) fn answers_as(&mut self, model: &[u8]) {
-        self.grounding.answers_as(model);
+    pub(crate) fn set_model(&mut self, model: &[u8]) {
+        self.grounding.set_model(model);
     }
 
     /// Reads in which way it was served, where this field says that.
-    pub(crate) fn serve(&mut self, key: &[u8], value: &[u8]) {
+    pub(crate) fn read_service_tier(&mut self, key: &[u8], value: &[u8]) {
         let Some(word) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else { return };
         match key {
             b"service_tier" | b"serviceTier" | b"trafficType" => {
-                self.service = Service::of(word).unwrap_or_default();
+                self.service = ServiceTier::parse(word).unwrap_or_default();
             }
-            b"speed" => self.speed = Service::of(word).unwrap_or_default(),
+            b"speed" => self.speed = ServiceTier::parse(word).unwrap_or_default(),
             _ => (),
         }
     }
 
     /// Cohere's way, for rerank too.
-    fn read_meta(&mut self, object: &[u8]) {
+    fn read_cohere_meta(&mut self, object: &[u8]) {
         let _ = for_each_field(object, |key, at| {
             if matches!(key, b"tokens" | b"billed_units") {
-                self.read(&object[at]);
+                self.read_usage(&object[at]);
             }
             Ok(())
         });
     }
 
-    fn read_last_meta(&mut self, json: &[u8]) -> Option<usize> {
+    fn read_last_cohere_meta(&mut self, json: &[u8]) -> Option<usize> {
         let key = memmem::rfind(json, b"\"meta\"")?;
         let (start, _) = value_start(json, key + 6)?;
         let end = for_each_field_from(json, start, |_, _| Ok(())).ok()?;
-        self.read_meta(&json[start..end]);
+        self.read_cohere_meta(&json[start..end]);
         Some(end)
     }
 
     /// Reads in which way it was served, of bytes whose beginning is gone: where that stands before usage, among the same fields.
-    pub(crate) fn serve_before_usage(&mut self, json: &[u8]) {
+    pub(crate) fn read_service_tier_before_usage(&mut self, json: &[u8]) {
         // Whoever says it more often says it elsewhere.
-        for at in memmem::rfind_iter(json, SERVICE_TIER).take(8) {
-            let Some((open, b'"')) = value_start(json, at + SERVICE_TIER.len()) else { continue };
+        for at in memmem::rfind_iter(json, SERVICE_TIER_KEY).take(8) {
+            let Some((open, b'"')) = value_start(json, at + SERVICE_TIER_KEY.len()) else { continue };
             let word = string_literal_at(json, open);
             let mut is_beside = false;
             // What stands around it ends the search.
@@ -174,24 +174,24 @@ impl Counts {
                 Ok(())
             });
             if is_beside {
-                return self.serve(b"service_tier", word);
+                return self.read_service_tier(b"service_tier", word);
             }
         }
     }
 
     /// Reads the last `"usage": {…}`, wherever it is. Returns where it ends.
-    pub(crate) fn read_last(&mut self, json: &[u8]) -> Option<usize> {
-        let (start, _) = value_start(json, last_usage(json)?)?;
+    pub(crate) fn read_last_usage(&mut self, json: &[u8]) -> Option<usize> {
+        let (start, _) = value_start(json, find_last_usage_key(json)?)?;
         read_nested_from(json, start, self).ok()
     }
 
-    fn take_own(&mut self, key: &[u8], value: &[u8]) {
-        self.is_of_response |= key == b"input_tokens";
+    fn read_usage_field(&mut self, key: &[u8], value: &[u8]) {
+        self.has_responses_fields |= key == b"input_tokens";
         let slot = match key {
             b"prompt_tokens" | b"input_tokens" | b"promptTokenCount" | b"inputTokens" | b"inputTokenCount" => {
                 &mut self.input
             }
-            b"toolUsePromptTokenCount" => &mut self.tool_use,
+            b"toolUsePromptTokenCount" => &mut self.tool_use_input,
             b"completion_tokens"
             | b"output_tokens"
             | b"candidatesTokenCount"
@@ -208,33 +208,35 @@ impl Counts {
             b"cache_creation_input_tokens" | b"cacheWriteInputTokens" | b"cacheWriteInputTokenCount" => {
                 &mut self.cache_write
             }
-            b"promptTokensDetails" => return raise_both([&mut self.audio_in, &mut self.image_in], modalities(value)),
+            b"promptTokensDetails" => {
+                return raise_counts([&mut self.audio_in, &mut self.image_in], audio_and_image_tokens(value));
+            }
             b"cacheTokensDetails" => {
-                return raise_both([&mut self.cached_audio, &mut self.cached_image], modalities(value));
+                return raise_counts([&mut self.cached_audio, &mut self.cached_image], audio_and_image_tokens(value));
             }
             b"candidatesTokensDetails" => {
-                return raise_both([&mut self.audio_out, &mut self.image_out], modalities(value));
+                return raise_counts([&mut self.audio_out, &mut self.image_out], audio_and_image_tokens(value));
             }
             b"search_units" => &mut self.tools.rankings,
             b"num_search_queries" => &mut self.tools.web_searches,
-            b"citation_tokens" => &mut self.cited,
-            b"reasoning_tokens" => &mut self.reasoned,
+            b"citation_tokens" => &mut self.citation_tokens,
+            b"reasoning_tokens" => &mut self.perplexity_reasoning,
             b"tool_calls_details" => {
-                self.tools = self.tools.or(&tool_uses::invoked(value));
+                self.tools = self.tools.max_of_each(&tool_uses::count_invocations(value));
                 return;
             }
             b"cacheDetails" => {
-                let written = of_kinds(value, (b"ttl", [b"\"5m\"", b"\"1h\""]), b"inputTokens");
-                return raise_both([&mut self.cache_write_5m, &mut self.cache_write_1h], written);
+                let written = sum_counts_by_kind(value, (b"ttl", [b"\"5m\"", b"\"1h\""]), b"inputTokens");
+                return raise_counts([&mut self.cache_write_5m, &mut self.cache_write_1h], written);
             }
-            _ => return self.serve(key, value),
+            _ => return self.read_service_tier(key, value),
         };
-        raise(slot, &mut self.seen, value);
+        raise_count(slot, &mut self.has_counts, value);
     }
 
-    fn take_detail(&mut self, is_asked: bool, key: &[u8], value: &[u8]) {
+    fn read_detail_field(&mut self, is_asked: bool, key: &[u8], value: &[u8]) {
         let slot = match key {
-            b"cached_tokens_details" => return self.read_cached(value),
+            b"cached_tokens_details" => return self.read_cached_details(value),
             b"cached_tokens" => &mut self.cache_read,
             b"cache_write_tokens" => &mut self.cache_write,
             b"ephemeral_5m_input_tokens" => &mut self.cache_write_5m,
@@ -246,29 +248,29 @@ impl Counts {
             b"reasoning_tokens" | b"thinking_tokens" => &mut self.reasoning,
             _ => return,
         };
-        raise(slot, &mut self.seen, value);
+        raise_count(slot, &mut self.has_counts, value);
     }
 
     /// What of the cached tokens was no text, as realtime sessions say it.
-    fn read_cached(&mut self, object: &[u8]) {
+    fn read_cached_details(&mut self, object: &[u8]) {
         let _ = for_each_field(object, |key, at| {
             match key {
-                b"audio_tokens" => raise(&mut self.cached_audio, &mut self.seen, &object[at]),
-                b"image_tokens" => raise(&mut self.cached_image, &mut self.seen, &object[at]),
+                b"audio_tokens" => raise_count(&mut self.cached_audio, &mut self.has_counts, &object[at]),
+                b"image_tokens" => raise_count(&mut self.cached_image, &mut self.has_counts, &object[at]),
                 _ => (),
             }
             Ok(())
         });
     }
 
-    pub(crate) fn settle(&self, dialect: ApiFormat) -> Option<Usage> {
-        if !self.seen {
+    pub(crate) fn to_usage(&self, dialect: ApiFormat) -> Option<Usage> {
+        if !self.has_counts {
             return None;
         }
         let mut usage = Usage {
-            input: self.input.saturating_add(self.tool_use),
+            input: self.input.saturating_add(self.tool_use_input),
             output: self.output,
-            tools: self.tools.or(&self.itemised).or(&self.grounding.used()),
+            tool_uses: self.tools.max_of_each(&self.item_tools).max_of_each(&self.grounding.billed_uses()),
             ..Usage::default()
         };
         let is_told_apart = matches!(dialect, ApiFormat::Anthropic | ApiFormat::Bedrock)
@@ -282,15 +284,17 @@ impl Counts {
         let is_summed = matches!(dialect, ApiFormat::OpenAi | ApiFormat::Gemini);
         match dialect {
             ApiFormat::OpenAi | ApiFormat::Gemini => {
-                usage.input = usage.input.saturating_add(self.cached_beside());
-                usage.cache_read = carve(&mut usage.input, self.cache_read);
-                usage.cache_read_audio = carve(&mut usage.cache_read, self.cached_audio);
-                usage.cache_read_image = carve(&mut usage.cache_read, self.cached_image);
-                usage.cache_write_1h = carve(&mut usage.input, long);
-                usage.cache_write_5m = carve(&mut usage.input, short);
+                usage.input = usage.input.saturating_add(self.cached_outside_input());
+                usage.cache_read = split_off_tokens(&mut usage.input, self.cache_read);
+                usage.cache_read_audio = split_off_tokens(&mut usage.cache_read, self.cached_audio);
+                usage.cache_read_image = split_off_tokens(&mut usage.cache_read, self.cached_image);
+                usage.cache_write_1h = split_off_tokens(&mut usage.input, long);
+                usage.cache_write_5m = split_off_tokens(&mut usage.input, short);
                 // Sound and pictures of the request, those of the cache among them.
-                usage.audio_in = carve(&mut usage.input, self.audio_in.saturating_sub(usage.cache_read_audio));
-                usage.image_in = carve(&mut usage.input, self.image_in.saturating_sub(usage.cache_read_image));
+                usage.audio_in =
+                    split_off_tokens(&mut usage.input, self.audio_in.saturating_sub(usage.cache_read_audio));
+                usage.image_in =
+                    split_off_tokens(&mut usage.input, self.image_in.saturating_sub(usage.cache_read_image));
             }
             ApiFormat::Anthropic | ApiFormat::Bedrock => {
                 usage.cache_read = self.cache_read;
@@ -304,21 +308,22 @@ impl Counts {
         // Some leave reasoning out of the completion's tokens; the total gives it away, and may be all that says so.
         let untold = if is_summed { self.total.saturating_sub(usage.total()) } else { 0 };
         usage.output = usage.output.saturating_add(untold);
-        usage.reasoning = carve(&mut usage.output, if self.reasoning == 0 { untold } else { self.reasoning });
-        usage.audio_out = carve(&mut usage.output, self.audio_out);
-        let is_drawn = self.draws && !self.tells_output_apart;
-        usage.image_out = carve(&mut usage.output, if is_drawn { u64::MAX } else { self.image_out });
-        usage.service = if self.speed == Service::Standard { self.service } else { self.speed };
+        usage.reasoning =
+            split_off_tokens(&mut usage.output, if self.reasoning == 0 { untold } else { self.reasoning });
+        usage.audio_out = split_off_tokens(&mut usage.output, self.audio_out);
+        let is_drawn = self.is_image_generation && !self.has_output_details;
+        usage.image_out = split_off_tokens(&mut usage.output, if is_drawn { u64::MAX } else { self.image_out });
+        usage.service_tier = if self.speed == ServiceTier::Standard { self.service } else { self.speed };
         // What Perplexity read of pages, and thought about them, is paid for and stands beside its total.
-        if self.cited > 0 {
-            usage.input = usage.input.saturating_add(self.cited);
-            usage.reasoning = usage.reasoning.saturating_add(self.reasoned);
+        if self.citation_tokens > 0 {
+            usage.input = usage.input.saturating_add(self.citation_tokens);
+            usage.reasoning = usage.reasoning.saturating_add(self.perplexity_reasoning);
         }
         Some(usage)
     }
 
     /// What was cached, where it stands beside the prompt and not in it: the total gives that away.
-    fn cached_beside(&self) -> u64 {
+    fn cached_outside_input(&self) -> u64 {
         let cached = [self.cache_read, self.cache_write.max(self.cache_write_5m.saturating_add(self.cache_write_1h))];
         let cached = cached.into_iter().fold(0, u64::saturating_add);
         let sum = self.input.saturating_add(self.output).saturating_add(cached);
@@ -328,85 +333,91 @@ impl Counts {
 
 /// An object of counts among those of a usage.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Within {
+pub(crate) enum UsageObject {
     /// Cohere's two: all tokens, and those of them that are paid for.
-    Both,
+    CohereTokens,
     /// Parts of what was asked.
-    Asked,
+    InputDetails,
     /// The same, where pictures among them may say that pictures were made.
-    AskedOrDrawn,
+    InputDetailsWithImages,
     /// Parts of what was answered.
-    Answered,
+    OutputDetails,
     /// Of tools that the provider has itself, how often each was used.
-    Used,
+    ServerToolUse,
 }
 
-impl NestedReader for Counts {
-    type NestedObject = Within;
+impl NestedReader for UsageCounts {
+    type NestedObject = UsageObject;
 
-    fn nested_object(&mut self, key: &[u8]) -> Option<Within> {
+    fn nested_object(&mut self, key: &[u8]) -> Option<UsageObject> {
         Some(match key {
-            b"tokens" | b"billed_units" => Within::Both,
-            b"cache_creation" | b"prompt_tokens_details" | b"input_token_details" => Within::Asked,
-            b"input_tokens_details" => Within::AskedOrDrawn,
+            b"tokens" | b"billed_units" => UsageObject::CohereTokens,
+            b"cache_creation" | b"prompt_tokens_details" | b"input_token_details" => UsageObject::InputDetails,
+            b"input_tokens_details" => UsageObject::InputDetailsWithImages,
             b"completion_tokens_details" | b"output_tokens_details" | b"output_token_details" => {
-                self.tells_output_apart = true;
-                Within::Answered
+                self.has_output_details = true;
+                UsageObject::OutputDetails
             }
-            b"server_tool_use" | b"server_side_tool_usage_details" => Within::Used,
+            b"server_tool_use" | b"server_side_tool_usage_details" => UsageObject::ServerToolUse,
             _ => return None,
         })
     }
 
-    fn visit_field(&mut self, within: Option<Within>, key: &[u8], value: &[u8]) {
+    fn visit_field(&mut self, within: Option<UsageObject>, key: &[u8], value: &[u8]) {
         match (within, key) {
-            (None, _) => self.take_own(key, value),
-            (Some(Within::Both), b"input_tokens") => raise(&mut self.input, &mut self.seen, value),
-            (Some(Within::Both), b"output_tokens") => raise(&mut self.output, &mut self.seen, value),
-            (Some(Within::Both), b"search_units") => raise(&mut self.tools.rankings, &mut self.seen, value),
-            (Some(Within::Used), _) => {
-                if let Some(slot) = self.tools.named(key) {
-                    raise(slot, &mut self.seen, value);
+            (None, _) => self.read_usage_field(key, value),
+            (Some(UsageObject::CohereTokens), b"input_tokens") => {
+                raise_count(&mut self.input, &mut self.has_counts, value)
+            }
+            (Some(UsageObject::CohereTokens), b"output_tokens") => {
+                raise_count(&mut self.output, &mut self.has_counts, value)
+            }
+            (Some(UsageObject::CohereTokens), b"search_units") => {
+                raise_count(&mut self.tools.rankings, &mut self.has_counts, value)
+            }
+            (Some(UsageObject::ServerToolUse), _) => {
+                if let Some(slot) = self.tools.counter_mut(key) {
+                    raise_count(slot, &mut self.has_counts, value);
                 }
             }
-            (Some(Within::Both), _) => (),
-            (Some(Within::AskedOrDrawn), _) => {
-                self.draws |= key == b"image_tokens";
-                self.take_detail(true, key, value);
+            (Some(UsageObject::CohereTokens), _) => (),
+            (Some(UsageObject::InputDetailsWithImages), _) => {
+                self.is_image_generation |= key == b"image_tokens";
+                self.read_detail_field(true, key, value);
             }
-            (Some(Within::Asked), _) => self.take_detail(true, key, value),
-            (Some(Within::Answered), _) => self.take_detail(false, key, value),
+            (Some(UsageObject::InputDetails), _) => self.read_detail_field(true, key, value),
+            (Some(UsageObject::OutputDetails), _) => self.read_detail_field(false, key, value),
         }
     }
 }
 
 /// Moves up to `part` tokens out of `whole`.
-fn carve(whole: &mut u64, part: u64) -> u64 {
+fn split_off_tokens(whole: &mut u64, part: u64) -> u64 {
     let part = part.min(*whole);
     *whole -= part;
     part
 }
 
-pub(crate) fn raise(slot: &mut u64, seen: &mut bool, value: &[u8]) {
-    if let Some(count) = count(value) {
+pub(crate) fn raise_count(slot: &mut u64, seen: &mut bool, value: &[u8]) {
+    if let Some(count) = parse_count(value) {
         *slot = count.max(*slot);
         *seen = true;
     }
 }
 
-fn raise_both(slots: [&mut u64; 2], counts: [u64; 2]) {
+fn raise_counts(slots: [&mut u64; 2], counts: [u64; 2]) {
     for (slot, count) in slots.into_iter().zip(counts) {
         *slot = count.max(*slot);
     }
 }
 
 /// Gemini's tokens of sound and of pictures. Video and documents cost what text does.
-fn modalities(array: &[u8]) -> [u64; 2] {
-    of_kinds(array, (b"modality", [b"\"AUDIO\"", b"\"IMAGE\""]), b"tokenCount")
+fn audio_and_image_tokens(array: &[u8]) -> [u64; 2] {
+    sum_counts_by_kind(array, (b"modality", [b"\"AUDIO\"", b"\"IMAGE\""]), b"tokenCount")
 }
 
 /// Of an array with a count for each kind of something: those of two kinds.
-fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) -> [u64; 2] {
+fn sum_counts_by_kind(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) -> [u64; 2] {
     let mut found = [0_u64; 2];
     // Of a broken one, what stands before the fault.
     let _ = for_each_element_from(array, 0, |at| {
@@ -417,7 +428,7 @@ fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) ->
             if key == name {
                 kind = kinds.iter().position(|known| *known == value);
             } else if key == counted {
-                tokens = count(value).unwrap_or_default();
+                tokens = parse_count(value).unwrap_or_default();
             }
             Ok(())
         })?;
@@ -430,7 +441,7 @@ fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) ->
 }
 
 /// A count from a JSON number of any form; negative ones are nothing.
-pub(crate) fn count(value: &[u8]) -> Option<u64> {
+pub(crate) fn parse_count(value: &[u8]) -> Option<u64> {
     // Fewer digits than the largest has.
     if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
         return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));

@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 
 use memchr::memmem;
 
-use self::counts::raise;
-use crate::usage::tool_uses::may_search;
+use self::counts::raise_count;
+use crate::usage::tool_uses::may_have_search_calls;
 
-pub(crate) use self::counts::Counts;
+pub(crate) use self::counts::UsageCounts;
 pub use crate::stream::{
     deltas::DeltaText,
     frame_meter::FrameMeter,
@@ -19,13 +19,13 @@ pub use crate::stream::{
     session::{ModelUsage, SessionEvent, SessionMeter},
     skim::ResponseSkimmer,
 };
-pub(crate) use crate::usage::tool_uses::Lookout;
-pub use crate::usage::tool_uses::{Tools, always_searches};
+pub(crate) use crate::usage::tool_uses::SearchCallScanner;
+pub use crate::usage::tool_uses::{ToolUses, always_searches};
 use crate::{api_format::ApiFormat, json::scan::for_each_field};
 
 /// In which way it was served: faster or when there is time costs otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Service {
+pub enum ServiceTier {
     #[default]
     Standard,
     Flex,
@@ -35,9 +35,9 @@ pub enum Service {
     Provisioned,
 }
 
-impl Service {
+impl ServiceTier {
     /// By one of the words that providers have for it.
-    pub fn of(word: &[u8]) -> Option<Self> {
+    pub fn parse(word: &[u8]) -> Option<Self> {
         let is = |names: [&str; 2]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
         if is(["flex", "on_demand_flex"]) {
             Some(Self::Flex)
@@ -70,19 +70,19 @@ pub struct Usage {
     pub image_in: u64,
     pub image_out: u64,
     /// No tokens: what its provider did besides, where that is paid for.
-    pub tools: Tools,
+    pub tool_uses: ToolUses,
     /// Counted here because the provider did not say.
-    pub estimated: bool,
-    pub service: Service,
+    pub is_estimated: bool,
+    pub service_tier: ServiceTier,
 }
 
 impl Usage {
     pub fn total(&self) -> u64 {
-        self.total_in().saturating_add(self.total_out())
+        self.total_input().saturating_add(self.total_output())
     }
 
     /// Everything that belongs to the request.
-    pub fn total_in(&self) -> u64 {
+    pub fn total_input(&self) -> u64 {
         [self.input, self.total_cache_read(), self.cache_write_5m, self.cache_write_1h, self.audio_in, self.image_in]
             .into_iter()
             .fold(0, u64::saturating_add)
@@ -94,7 +94,7 @@ impl Usage {
     }
 
     /// Everything that belongs to the answer.
-    pub fn total_out(&self) -> u64 {
+    pub fn total_output(&self) -> u64 {
         [self.output, self.reasoning, self.audio_out, self.image_out].into_iter().fold(0, u64::saturating_add)
     }
 
@@ -114,30 +114,36 @@ impl Usage {
             cache_read_image: self.cache_read_image.saturating_add(other.cache_read_image),
             image_in: self.image_in.saturating_add(other.image_in),
             image_out: self.image_out.saturating_add(other.image_out),
-            tools: self.tools.plus(&other.tools),
-            estimated: self.estimated || other.estimated,
-            service: if other.service == Service::Standard { self.service } else { other.service },
+            tool_uses: self.tool_uses.saturating_add(&other.tool_uses),
+            is_estimated: self.is_estimated || other.is_estimated,
+            service_tier: if other.service_tier == ServiceTier::Standard {
+                self.service_tier
+            } else {
+                other.service_tier
+            },
         }
     }
 
     /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
-    pub fn from_answer(dialect: ApiFormat, answer: &[u8]) -> Option<Self> {
+    pub fn from_response(dialect: ApiFormat, answer: &[u8]) -> Option<Self> {
         // What Google looked up stands before.
-        let tail = if dialect == ApiFormat::Gemini { None } else { from_tail(answer) };
-        let may_search = |counts: &Counts| dialect == ApiFormat::OpenAi && counts.is_of_response && may_search(answer);
-        if let Some(counts) = tail.as_ref().filter(|counts| !says_service(answer) && !may_search(counts)) {
-            return counts.settle(dialect);
+        let tail = if dialect == ApiFormat::Gemini { None } else { counts_from_tail(answer) };
+        let may_search = |counts: &UsageCounts| {
+            dialect == ApiFormat::OpenAi && counts.has_responses_fields && may_have_search_calls(answer)
+        };
+        if let Some(counts) = tail.as_ref().filter(|counts| !has_other_service_tier(answer) && !may_search(counts)) {
+            return counts.to_usage(dialect);
         }
-        let mut counts = Counts::default();
-        let read = counts.read_whole(dialect, answer);
+        let mut counts = UsageCounts::default();
+        let read = counts.read_response(dialect, answer);
         read.ok()
-            .and_then(|()| counts.settle(dialect))
-            .or_else(|| tail.and_then(|counts| counts.settle(dialect)))
-            .or_else(|| if dialect == ApiFormat::Bedrock { invoked(answer) } else { None })
+            .and_then(|()| counts.to_usage(dialect))
+            .or_else(|| tail.and_then(|counts| counts.to_usage(dialect)))
+            .or_else(|| if dialect == ApiFormat::Bedrock { read_invoke_usage(answer) } else { None })
     }
 
     /// From the header fields of an answer of Bedrock's: what went into the model and what came out of it, as numbers.
-    pub fn from_header_fields(asked: Option<&str>, answered: Option<&str>) -> Option<Self> {
+    pub fn from_headers(asked: Option<&str>, answered: Option<&str>) -> Option<Self> {
         let count = |said: Option<&str>| said.and_then(|said| said.trim().parse().ok());
         let (input, output): (Option<u64>, Option<u64>) = (count(asked), count(answered));
         (input.is_some() || output.is_some()).then(|| Self {
@@ -149,80 +155,82 @@ impl Usage {
 }
 
 /// As models that Bedrock runs say it in words of their own: Llama beside the answer, Titan beside it and in each result.
-fn invoked(answer: &[u8]) -> Option<Usage> {
-    let mut counts = Counts::default();
+fn read_invoke_usage(answer: &[u8]) -> Option<Usage> {
+    let mut counts = UsageCounts::default();
     let mut said = 0_u64;
     let read = for_each_field(answer, |key, at| {
         let value = &answer[at];
         match key {
-            b"prompt_token_count" | b"inputTextTokenCount" => raise(&mut counts.input, &mut counts.seen, value),
-            b"generation_token_count" => raise(&mut counts.output, &mut counts.seen, value),
-            b"results" => said = of_results(value),
+            b"prompt_token_count" | b"inputTextTokenCount" => {
+                raise_count(&mut counts.input, &mut counts.has_counts, value)
+            }
+            b"generation_token_count" => raise_count(&mut counts.output, &mut counts.has_counts, value),
+            b"results" => said = sum_result_tokens(value),
             _ => (),
         }
         Ok(())
     });
     counts.output = counts.output.max(said);
-    counts.seen |= said > 0;
-    read.ok().and_then(|()| counts.settle(ApiFormat::Bedrock))
+    counts.has_counts |= said > 0;
+    read.ok().and_then(|()| counts.to_usage(ApiFormat::Bedrock))
 }
 
 /// The tokens of all results of a list.
-fn of_results(list: &[u8]) -> u64 {
+fn sum_result_tokens(list: &[u8]) -> u64 {
     let results: Vec<serde_json::Value> = serde_json::from_slice(list).unwrap_or_default();
     results.iter().filter_map(|one| one["tokenCount"].as_u64()).fold(0, u64::saturating_add)
 }
 
 /// From bytes with which a large answer ends, of which no more is left.
-pub(crate) fn from_end(dialect: ApiFormat, tail: &[u8]) -> Option<Usage> {
-    let mut counts = Counts::default();
-    counts.serve_before_usage(tail);
+pub(crate) fn from_response_tail(dialect: ApiFormat, tail: &[u8]) -> Option<Usage> {
+    let mut counts = UsageCounts::default();
+    counts.read_service_tier_before_usage(tail);
     if dialect != ApiFormat::Gemini {
-        return counts.read_tail(tail)?.settle(dialect);
+        return counts.read_tail(tail)?.to_usage(dialect);
     }
     // The last of an array of answers says what all of them cost.
     let tail = tail.trim_ascii_end();
     let tail = tail.strip_suffix(b"]").unwrap_or(tail).trim_ascii_end();
-    counts.grounding.read_end(tail);
-    counts.read_tail(tail)?.settle(dialect)
+    counts.grounding.read_tail(tail);
+    counts.read_tail(tail)?.to_usage(dialect)
 }
 
 /// From bytes with which an answer ends: the last usage, where nothing but the answer itself is open around it.
-fn from_tail(tail: &[u8]) -> Option<Counts> {
-    Counts::default().read_tail(tail)
+fn counts_from_tail(tail: &[u8]) -> Option<UsageCounts> {
+    UsageCounts::default().read_tail(tail)
 }
 
-const USAGE: &[u8] = b"\"usage\"";
-const SERVICE_TIER: &[u8] = b"\"service_tier\"";
+const USAGE_KEY: &[u8] = b"\"usage\"";
+const SERVICE_TIER_KEY: &[u8] = b"\"service_tier\"";
 /// Usage is looked for in so many bytes of the end first: a search for the last one is slow, and one for all of them is not.
-const NEAR_END: usize = 1024;
+const TAIL_SEARCH_BYTES: usize = 1024;
 
 /// Where the name of the last usage ends.
-fn last_usage(json: &[u8]) -> Option<usize> {
-    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(USAGE));
-    let near = json.len().saturating_sub(NEAR_END);
+fn find_last_usage_key(json: &[u8]) -> Option<usize> {
+    static USAGE_FINDER: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(USAGE_KEY));
+    let near = json.len().saturating_sub(TAIL_SEARCH_BYTES);
     let last = |name: &[u8]| memmem::rfind(json, name).map(|at| at + name.len());
-    let near_end = NAMED.find_iter(&json[near..]).last().map(|at| near + at + USAGE.len());
-    near_end.or_else(|| last(USAGE)).or_else(|| last(b"\"usageMetadata\""))
+    let near_end = USAGE_FINDER.find_iter(&json[near..]).last().map(|at| near + at + USAGE_KEY.len());
+    near_end.or_else(|| last(USAGE_KEY)).or_else(|| last(b"\"usageMetadata\""))
 }
 
 /// Whether it may have been served otherwise than usual, as it says somewhere beside what it cost. Quotes within strings are
 /// escaped, so no text is taken for that.
-fn says_service(answer: &[u8]) -> bool {
-    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(SERVICE_TIER));
+fn has_other_service_tier(answer: &[u8]) -> bool {
+    static TIER_FINDER: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(SERVICE_TIER_KEY));
     let is_other =
         |word: &[u8]| ["flex\"", "priority\"", "fast\""].iter().any(|other| word.starts_with(other.as_bytes()));
-    NAMED.find_iter(answer).any(|at| {
-        matches!(value_start(answer, at + NAMED.needle().len()), Some((open, b'"')) if is_other(&answer[open + 1..]))
+    TIER_FINDER.find_iter(answer).any(|at| {
+        matches!(value_start(answer, at + TIER_FINDER.needle().len()), Some((open, b'"')) if is_other(&answer[open + 1..]))
     })
 }
 
 /// From bytes with which an answer begins: of its own fields, those that are whole.
-pub(crate) fn from_head(dialect: ApiFormat, head: &[u8]) -> Option<Usage> {
-    let mut counts = Counts::default();
+pub(crate) fn from_response_head(dialect: ApiFormat, head: &[u8]) -> Option<Usage> {
+    let mut counts = UsageCounts::default();
     // It breaks off somewhere, always.
-    let _ = counts.read_fields(head);
-    counts.settle(dialect)
+    let _ = counts.read_response_fields(head);
+    counts.to_usage(dialect)
 }
 
 /// Offset and first byte of the value that follows a key; `None` where there is no colon.

@@ -202,7 +202,7 @@ fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
 /// As an answer that passes by, or is to be gone on from.
 fn read_passing(bytes: &[u8], pieces: &[Bytes]) {
     for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
-        black_box(Usage::from_answer(dialect, bytes));
+        black_box(Usage::from_response(dialect, bytes));
         let (mut meter, mut skim) = (Meter::with_deltas(dialect, Operation::ChatComplete), ResponseSkimmer::default());
         for piece in pieces {
             meter.feed(piece);

@@ -3,7 +3,7 @@
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, StreamSummary, Tools, Usage},
+    usage::{Meter, StreamSummary, ToolUses, Usage},
 };
 use proptest::prelude::*;
 
@@ -194,8 +194,8 @@ fn a_last_event_that_is_huge_says_how_its_stream_ended() {
     };
     let looked_up = ",\"finishReason\":\"STOP\",\"groundingMetadata\":{\"webSearchQueries\":[\"a\",\"b\"]}";
     let metered = meter(Gemini, content(looked_up).as_bytes().chunks(16_384));
-    let tools = Tools { web_searches: 1, ..Tools::default() };
-    assert_eq!((metered.usage, metered.is_terminated), (used.map(|usage| Usage { tools, ..usage }), true));
+    let tools = ToolUses { web_searches: 1, ..ToolUses::default() };
+    assert_eq!((metered.usage, metered.is_terminated), (used.map(|usage| Usage { tool_uses: tools, ..usage }), true));
     let metered = meter(Gemini, content("").as_bytes().chunks(16_384));
     assert_eq!((metered.usage, metered.is_terminated), (used, false));
 }

@@ -4,13 +4,13 @@ use crate::golden_cases::cases;
 use penstock_llm::{
     api_format::ApiFormat::{self, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, ResponseSkimmer, SessionMeter, Tools, Usage},
+    usage::{Meter, ResponseSkimmer, SessionMeter, ToolUses, Usage},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn whole(dialect: ApiFormat, answer: &Value) -> Usage {
-    Usage::from_answer(dialect, answer.to_string().as_bytes()).unwrap()
+    Usage::from_response(dialect, answer.to_string().as_bytes()).unwrap()
 }
 
 fn streamed(dialect: ApiFormat, events: &[Value]) -> Usage {
@@ -58,7 +58,7 @@ fn large(items: &Value) -> String {
     response.to_string()
 }
 
-const FOUND: Tools = Tools {
+const FOUND: ToolUses = ToolUses {
     web_searches: 2,
     file_searches: 1,
     x_searches: 0,
@@ -70,7 +70,7 @@ const FOUND: Tools = Tools {
 
 #[test]
 fn searches_of_a_response_are_counted_whole_streamed_and_in_a_session() {
-    let (items, expected) = (items(), Usage { input: 100, output: 10, tools: FOUND, ..Usage::default() });
+    let (items, expected) = (items(), Usage { input: 100, output: 10, tool_uses: FOUND, ..Usage::default() });
     let response = response(&items);
     assert_eq!(whole(OpenAi, &response), expected);
     let mut events = vec![json!({"type": "response.created", "response": {"model": "gpt-5.1", "output": []}})];
@@ -99,7 +99,7 @@ fn searches_of_a_response_that_is_too_large_to_be_held_are_counted_as_it_passes(
     items[8]["content"][0]["text"] = "x\\\"y".repeat(100_000).into();
     let answer = large(&items);
     for size in [1 << 10, 1 << 14, answer.len()] {
-        assert_eq!(skimmed(OpenAi, &answer, size).tools, FOUND, "{size}");
+        assert_eq!(skimmed(OpenAi, &answer, size).tool_uses, FOUND, "{size}");
     }
 }
 
@@ -120,8 +120,8 @@ fn searches_of_gemini_are_counted_by_the_query_or_by_the_prompt() {
         ("gemini-2.0-flash", json!([]), 0),
     ] {
         let answer = grounded(model, &queries);
-        let tools = Tools { web_searches: expected, ..Tools::default() };
-        let usage = Usage { input: 9, output: 1, tools, ..Usage::default() };
+        let tools = ToolUses { web_searches: expected, ..ToolUses::default() };
+        let usage = Usage { input: 9, output: 1, tool_uses: tools, ..Usage::default() };
         assert_eq!(whole(Gemini, &answer), usage, "{model}");
         let first = json!({"candidates": [{"content": {"parts": [{"text": "x"}]}}], "modelVersion": model});
         // A stream may say again what it said.
@@ -134,8 +134,12 @@ fn searches_of_gemini_are_counted_by_the_query_or_by_the_prompt() {
 fn what_a_large_answer_of_gemini_cost_is_read_of_its_end() {
     let mut answer = grounded("gemini-3-flash", &json!(["a", "b"]));
     answer["candidates"][0]["content"]["parts"] = json!([{"inlineData": {"data": "A".repeat(400_000)}}]);
-    let expected =
-        Usage { input: 9, output: 1, tools: Tools { web_searches: 2, ..Tools::default() }, ..Usage::default() };
+    let expected = Usage {
+        input: 9,
+        output: 1,
+        tool_uses: ToolUses { web_searches: 2, ..ToolUses::default() },
+        ..Usage::default()
+    };
     for text in [answer.to_string(), format!("[{answer}\n,{answer}]\n")] {
         assert_eq!(skimmed(Gemini, &text, 1 << 14), expected);
     }
@@ -145,7 +149,7 @@ fn what_a_large_answer_of_gemini_cost_is_read_of_its_end() {
 fn an_answer_for_which_a_map_was_looked_at_is_counted() {
     let mut answer = grounded("gemini-2.5-flash", &json!([]));
     answer["candidates"][0]["groundingMetadata"]["groundingChunks"] = json!([{"maps": {"uri": "u"}}, {"maps": {}}]);
-    assert_eq!(whole(Gemini, &answer).tools, Tools { maps: 1, ..Tools::default() });
+    assert_eq!(whole(Gemini, &answer).tool_uses, ToolUses { maps: 1, ..ToolUses::default() });
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn a_translated_answer_of_gemini_counts_what_it_looked_up() {
     let all = cases();
     let translated = |name: &str| all.iter().find(|case| case.name() == name).unwrap().translation().unwrap().0;
     let answer = grounded("gemini-3-flash", &json!(["a", "b"]));
-    let searches = |usage: Option<Usage>| usage.map(|usage| usage.tools.web_searches);
+    let searches = |usage: Option<Usage>| usage.map(|usage| usage.tool_uses.web_searches);
     let told = translated("google/chatComplete/whole");
     told.translate_response(answer.to_string().as_bytes()).unwrap();
     assert_eq!(searches(told.response_context.dropped_fields.usage()), Some(2));
@@ -167,14 +171,14 @@ fn a_translated_answer_of_gemini_counts_what_it_looked_up() {
 
 #[test]
 fn what_usage_says_of_tools_is_counted_in_each_ones_words() {
-    let tools = |usage: Value| whole(OpenAi, &json!({"choices": [], "usage": usage})).tools;
+    let tools = |usage: Value| whole(OpenAi, &json!({"choices": [], "usage": usage})).tool_uses;
     let cost = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
     let with = |key: &str, value: Value| {
         let mut usage = cost.clone();
         usage[key] = value;
         usage
     };
-    let searched = |web_searches| Tools { web_searches, ..Tools::default() };
+    let searched = |web_searches| ToolUses { web_searches, ..ToolUses::default() };
     assert_eq!(tools(with("num_search_queries", 18.into())), searched(18));
     assert_eq!(tools(with("num_search_queries", Value::Null)), searched(0));
     assert_eq!(tools(with("server_tool_use", json!({"web_search_requests": 2}))), searched(2));
@@ -184,17 +188,17 @@ fn what_usage_says_of_tools_is_counted_in_each_ones_words() {
     );
     let xs = json!({"web_search_calls": 1, "x_search_calls": 2, "code_interpreter_calls": 3, "document_search_calls": 4,
         "file_search_calls": 5, "mcp_calls": 6});
-    let expected = Tools {
+    let expected = ToolUses {
         web_searches: 1,
         x_searches: 2,
         code_executions: 3,
         attachment_searches: 4,
         file_searches: 5,
-        ..Tools::default()
+        ..ToolUses::default()
     };
     assert_eq!(tools(with("server_side_tool_usage_details", xs)), expected);
     let ranked = json!({"results": [], "meta": {"billed_units": {"search_units": 2}}});
-    assert_eq!(whole(OpenAi, &ranked).tools, Tools { rankings: 2, ..Tools::default() });
+    assert_eq!(whole(OpenAi, &ranked).tool_uses, ToolUses { rankings: 2, ..ToolUses::default() });
 }
 
 /// Its total leaves out what it read of pages and thought about them, and its price does not.
@@ -203,8 +207,11 @@ fn what_perplexity_researches_is_counted_beside_its_total() {
     let usage = json!({"prompt_tokens": 33, "completion_tokens": 7163, "total_tokens": 7196, "citation_tokens": 16362,
         "num_search_queries": 18, "reasoning_tokens": 69203});
     let usage = whole(OpenAi, &json!({"choices": [], "usage": usage}));
-    let tools = Tools { web_searches: 18, ..Tools::default() };
-    assert_eq!(usage, Usage { input: 33 + 16362, output: 7163, reasoning: 69203, tools, ..Usage::default() });
+    let tools = ToolUses { web_searches: 18, ..ToolUses::default() };
+    assert_eq!(
+        usage,
+        Usage { input: 33 + 16362, output: 7163, reasoning: 69203, tool_uses: tools, ..Usage::default() }
+    );
 }
 
 proptest! {
@@ -218,6 +225,6 @@ proptest! {
             skim.feed(chunk);
             rest = more;
         }
-        prop_assert_eq!(skim.finish(OpenAi).unwrap().tools, FOUND);
+        prop_assert_eq!(skim.finish(OpenAi).unwrap().tool_uses, FOUND);
     }
 }

@@ -3,12 +3,12 @@
 use crate::golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Bedrock, Gemini, OpenAi},
-    usage::{Meter, ResponseSkimmer, Service, StreamSummary, Tools, Usage},
+    usage::{Meter, ResponseSkimmer, ServiceTier, StreamSummary, ToolUses, Usage},
 };
 use proptest::prelude::*;
 use serde_json::Value;
 
-const NO_TOOLS: Tools = Tools {
+const NO_TOOLS: ToolUses = ToolUses {
     web_searches: 0,
     file_searches: 0,
     x_searches: 0,
@@ -31,17 +31,17 @@ const NONE: Usage = Usage {
     cache_read_image: 0,
     image_in: 0,
     image_out: 0,
-    tools: NO_TOOLS,
-    estimated: false,
-    service: Service::Standard,
+    tool_uses: NO_TOOLS,
+    is_estimated: false,
+    service_tier: ServiceTier::Standard,
 };
 
-fn searched(web_searches: u64) -> Tools {
-    Tools { web_searches, ..NO_TOOLS }
+fn searched(web_searches: u64) -> ToolUses {
+    ToolUses { web_searches, ..NO_TOOLS }
 }
 
 fn answer(dialect: ApiFormat, body: &str) -> Option<Usage> {
-    Usage::from_answer(dialect, body.as_bytes())
+    Usage::from_response(dialect, body.as_bytes())
 }
 
 fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
@@ -61,7 +61,7 @@ fn buckets_of_openai_are_disjoint_and_sum_to_its_total() {
         usage,
         Usage { input: 80, output: 162, cache_read: 1920, reasoning: 128, audio_in: 6, audio_out: 10, ..NONE }
     );
-    assert_eq!((usage.total_in(), usage.total_out(), usage.total()), (2006, 300, 2306));
+    assert_eq!((usage.total_input(), usage.total_output(), usage.total()), (2006, 300, 2306));
 }
 
 #[test]
@@ -191,8 +191,8 @@ proptest! {
             "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": audio},
             "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": audio}}}).to_string();
         let usage = answer(OpenAi, &body).unwrap();
-        prop_assert_eq!(usage.total_in(), prompt);
-        prop_assert_eq!(usage.total_out(), completion);
+        prop_assert_eq!(usage.total_input(), prompt);
+        prop_assert_eq!(usage.total_output(), completion);
     }
 }
 
@@ -243,7 +243,7 @@ fn of_case(case: &Case) -> Option<(u64, Option<Usage>)> {
     let (Answered::Whole(told), Some(returned)) = (case.answered(), case.returned()) else { return None };
     let total = total_of(&serde_json::from_slice(&told).ok()?)?;
     let dialect = case.operation().api_format().unwrap_or(OpenAi);
-    Some((total, Usage::from_answer(dialect, &returned)))
+    Some((total, Usage::from_response(dialect, &returned)))
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn whoever_is_told_of_it_in_whichever_words_the_record_has_the_providers_own_buc
         translation.translate_response(&answered).unwrap();
         // What is carried or embedded is told as it came.
         let Some(usage) = translation.response_context.dropped_fields.usage() else { continue };
-        assert_eq!(Some(usage), Usage::from_answer(dialect, &answered), "{}", case.name());
+        assert_eq!(Some(usage), Usage::from_response(dialect, &answered), "{}", case.name());
         seen += 1;
     }
     assert!(seen > 50, "only {seen} cases say what they cost");
@@ -335,7 +335,7 @@ fn whole_answers_of_models_that_bedrock_runs_say_what_they_cost_in_their_vendors
     assert_eq!(answer(Bedrock, titan), Some(Usage { input: 7, output: 7, ..NONE }));
     assert_eq!(answer(OpenAi, llama), None);
     assert_eq!(answer(Bedrock, r#"{"outputs":[{"text":"x"}],"results":{}}"#), None);
-    let beside = Usage::from_header_fields;
+    let beside = Usage::from_headers;
     assert_eq!(beside(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NONE }));
     assert_eq!(beside(Some("12"), None), Some(Usage { input: 12, ..NONE }));
     assert_eq!((beside(None, None), beside(Some("x"), Some("-1"))), (None, None));
@@ -343,49 +343,52 @@ fn whole_answers_of_models_that_bedrock_runs_say_what_they_cost_in_their_vendors
 
 #[test]
 fn in_which_way_it_was_served_is_read_of_the_answer_itself_and_of_nothing_within() {
-    let whole = |dialect, body: &str| answer(dialect, body).unwrap().service;
+    let whole = |dialect, body: &str| answer(dialect, body).unwrap().service_tier;
     let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
     for (dialect, body, expected) in [
-        (OpenAi, format!(r#"{{{cost},"service_tier":"priority","system_fingerprint":"f"}}"#), Service::Priority),
+        (OpenAi, format!(r#"{{{cost},"service_tier":"priority","system_fingerprint":"f"}}"#), ServiceTier::Priority),
         (
             OpenAi,
             format!(r#"{{"service_tier" : "flex","output":[{{"text":"a"}}],{cost},"metadata":{{}}}}"#),
-            Service::Flex,
+            ServiceTier::Flex,
         ),
-        (OpenAi, format!(r#"{{"service_tier":"default",{cost}}}"#), Service::Standard),
-        (OpenAi, format!(r#"{{{cost},"metadata":{{"service_tier":"flex"}}}}"#), Service::Standard),
+        (OpenAi, format!(r#"{{"service_tier":"default",{cost}}}"#), ServiceTier::Standard),
+        (OpenAi, format!(r#"{{{cost},"metadata":{{"service_tier":"flex"}}}}"#), ServiceTier::Standard),
         (
             OpenAi,
             format!(r#"{{"tools":[{{"service_tier":"flex"}}],{cost},"x":"\"service_tier\":\"flex\""}}"#),
-            Service::Standard,
+            ServiceTier::Standard,
         ),
         (
             Anthropic,
             r#"{"usage":{"input_tokens":9,"output_tokens":1,"service_tier":"standard","speed":"fast"}}"#.into(),
-            Service::Fast,
+            ServiceTier::Fast,
         ),
         (
             Gemini,
             r#"{"usageMetadata":{"promptTokenCount":9,"trafficType":"ON_DEMAND_PRIORITY"}}"#.into(),
-            Service::Priority,
+            ServiceTier::Priority,
         ),
     ] {
         assert_eq!(whole(dialect, &body), expected, "{body}");
     }
     let streamed = |dialect, events: &[&str]| {
         let events: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-        meter(dialect, events.iter().map(String::as_bytes)).usage.unwrap().service
+        meter(dialect, events.iter().map(String::as_bytes)).usage.unwrap().service_tier
     };
     let chunk = |of: &str| format!(r#"{{"model":"m","service_tier":"flex","choices":[]{of}}}"#);
-    assert_eq!(streamed(OpenAi, &[&chunk(""), &chunk(&format!(",{cost}"))]), Service::Flex);
+    assert_eq!(streamed(OpenAi, &[&chunk(""), &chunk(&format!(",{cost}"))]), ServiceTier::Flex);
     // What was asked for stands in the first event, how it was served in the last.
     let response = |kind, tier: &str, of: &str| {
         format!(r#"{{"type":"response.{kind}","response":{{"service_tier":"{tier}","model":"m"{of}}}}}"#)
     };
     let events = [response("created", "priority", ""), response("completed", "default", &format!(",{cost}"))];
-    assert_eq!(streamed(OpenAi, &[&events[0], &events[1]]), Service::Standard);
+    assert_eq!(streamed(OpenAi, &[&events[0], &events[1]]), ServiceTier::Standard);
     let fast = r#"{"type":"message_start","message":{"model":"m","usage":{"input_tokens":9,"speed":"fast"}}}"#;
-    assert_eq!(streamed(Anthropic, &[fast, r#"{"type":"message_delta","usage":{"output_tokens":1}}"#]), Service::Fast);
+    assert_eq!(
+        streamed(Anthropic, &[fast, r#"{"type":"message_delta","usage":{"output_tokens":1}}"#]),
+        ServiceTier::Fast
+    );
 }
 
 #[test]
@@ -402,17 +405,17 @@ fn in_which_way_a_large_answer_was_served_is_read_of_its_end() {
         let mut skim = ResponseSkimmer::default();
         answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
         let usage = skim.finish(OpenAi).unwrap();
-        (usage.service, usage.total())
+        (usage.service_tier, usage.total())
     };
     let tool = r#"{"name":"f","service_tier":"flex","text":"\"service_tier\":\"flex\""}"#;
     let chat = format!(r#"{{"choices":[{{"text":"{long}"}}],{cost},"service_tier":"flex"}}"#);
-    for (answer, expected) in [(response("null", tool), Service::Standard), (chat, Service::Flex)] {
+    for (answer, expected) in [(response("null", tool), ServiceTier::Standard), (chat, ServiceTier::Flex)] {
         assert_eq!(skimmed(&answer, 1 << 14), (expected, 10), "{}", &answer[300_000..]);
     }
     for (tier, tools, expected) in [
-        ("\"flex\"", "", Service::Flex),
-        ("\"priority\"", tool, Service::Priority),
-        ("\"default\"", tool, Service::Standard),
+        ("\"flex\"", "", ServiceTier::Flex),
+        ("\"priority\"", tool, ServiceTier::Priority),
+        ("\"default\"", tool, ServiceTier::Standard),
     ] {
         let answer = response(tier, tools);
         for size in [1 << 14, answer.len()] {
@@ -423,7 +426,7 @@ fn in_which_way_a_large_answer_was_served_is_read_of_its_end() {
         let completed = format!(r#"{{"type":"response.completed","response":{answer},"sequence_number":9}}"#);
         let events = format!("data: {created}\n\ndata: {completed}\n\n");
         let usage = meter(OpenAi, events.as_bytes().chunks(1 << 14)).usage.unwrap();
-        assert_eq!((usage.service, usage.total()), (expected, 10), "{tier}");
+        assert_eq!((usage.service_tier, usage.total()), (expected, 10), "{tier}");
     }
 }
 
@@ -434,7 +437,7 @@ fn searches_of_the_web_are_counted_beside_the_tokens() {
             r#"{{"input_tokens":9,"output_tokens":1,"server_tool_use":{{"web_search_requests":{searches},"web_fetch_requests":5}}}}"#
         )
     };
-    let expected = Some(Usage { input: 9, output: 1, tools: searched(3), ..NONE });
+    let expected = Some(Usage { input: 9, output: 1, tool_uses: searched(3), ..NONE });
     assert_eq!(answer(Anthropic, &format!(r#"{{"usage":{}}}"#, cost(3))), expected);
     // A stream says it again and again.
     let events = [
@@ -453,5 +456,8 @@ fn a_translated_answer_says_in_which_way_it_was_served() {
         br#"{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"service_tier":"flex",
         "usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#;
     translation.translate_response(body).unwrap();
-    assert_eq!(translation.response_context.dropped_fields.usage().map(|usage| usage.service), Some(Service::Flex));
+    assert_eq!(
+        translation.response_context.dropped_fields.usage().map(|usage| usage.service_tier),
+        Some(ServiceTier::Flex)
+    );
 }

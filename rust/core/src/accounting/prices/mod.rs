@@ -12,7 +12,7 @@ use std::{
 
 use penstock_llm::{
     api_format::ImageParams,
-    usage::{Service, Usage},
+    usage::{ServiceTier, Usage},
 };
 
 pub use self::published::{PublishedAdjustment, PublishedPrice, PublishedPrices};
@@ -146,7 +146,7 @@ impl RequestPricing {
     }
 
     fn is_prepaid_usage(&self, usage: &Usage) -> bool {
-        self.provider_pricing.is_prepaid && usage.service == Service::Provisioned
+        self.provider_pricing.is_prepaid && usage.service_tier == ServiceTier::Provisioned
     }
 
     fn apply_price<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
@@ -179,7 +179,7 @@ pub struct Price {
     image_prices: Option<Box<ImagePrices>>,
     rate_tiers: RateTiers,
     /// What it costs where it is served faster, or when there is time.
-    service_tiers: Vec<(Service, RateTiers)>,
+    service_tiers: Vec<(ServiceTier, RateTiers)>,
     /// What is said of batches, and of which buckets it is; half of the price where nothing is.
     batch_rates: Option<Box<(Rates, [bool; BUCKET_COUNT])>>,
 }
@@ -281,7 +281,7 @@ impl Price {
         }
         let mut service_tiers = Vec::new();
         for (name, said) in served {
-            match Service::of(name.as_bytes()) {
+            match ServiceTier::parse(name.as_bytes()) {
                 Some(service) => service_tiers.push((service, RateTiers::compile(&said.with_defaults(&rates)))),
                 None => problems.push(Problem::new(format!("{path}.services.{name}"), "is not a known service")),
             }
@@ -354,9 +354,9 @@ impl Price {
     }
 
     fn select_rates(&self, usage: &Usage) -> &Rates {
-        let served = self.service_tiers.iter().find(|(service, _)| *service == usage.service);
+        let served = self.service_tiers.iter().find(|(service, _)| *service == usage.service_tier);
         let scale = served.map_or(&self.rate_tiers, |(_, scale)| scale);
-        scale.for_length(usage.total_in())
+        scale.for_length(usage.total_input())
     }
 }
 
@@ -366,7 +366,7 @@ fn to_nanodollars(pico: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use penstock_llm::usage::Tools;
+    use penstock_llm::usage::ToolUses;
 
     use super::*;
 
@@ -447,8 +447,8 @@ mod tests {
 
     #[test]
     fn batch_uses_batch_rates_or_half_price() {
-        let tools = Tools { web_searches: 1, ..Tools::default() };
-        let usage = Usage { input: 3, output: 2, cache_read: 1, tools, ..Usage::default() };
+        let tools = ToolUses { web_searches: 1, ..ToolUses::default() };
+        let usage = Usage { input: 3, output: 2, cache_read: 1, tool_uses: tools, ..Usage::default() };
         let cost = |price: &str| {
             let mut problems = Vec::new();
             let priced = compile_prices(serde_json::from_str(price).unwrap(), "$", &mut problems);
@@ -473,15 +473,15 @@ mod tests {
         let priced = compile_prices(serde_json::from_str(json).unwrap(), "$", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
         let cost = |service, input| {
-            let usage = Usage { input, output: 2, audio_in: 1, service, ..Usage::default() };
+            let usage = Usage { input, output: 2, audio_in: 1, service_tier: service, ..Usage::default() };
             find_valid_price(&priced, 0).unwrap().cost(&usage)
         };
         for (service, short, long) in [
-            (Service::Standard, 2 + 10 + 7, 9 + 10 + 7),
-            (Service::Flex, 1 + 5 + 7, 4 + 5 + 7 + 1),
-            (Service::Priority, 2 + 18 + 7, 9 + 18 + 7),
+            (ServiceTier::Standard, 2 + 10 + 7, 9 + 10 + 7),
+            (ServiceTier::Flex, 1 + 5 + 7, 4 + 5 + 7 + 1),
+            (ServiceTier::Priority, 2 + 18 + 7, 9 + 18 + 7),
             // Nothing is said of it.
-            (Service::Fast, 2 + 10 + 7, 9 + 10 + 7),
+            (ServiceTier::Fast, 2 + 10 + 7, 9 + 10 + 7),
         ] {
             assert_eq!((cost(service, 2), cost(service, 3)), (short, long), "{service:?}");
         }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use penstock_llm::usage::{Tools, Usage};
+use penstock_llm::usage::{ToolUses, Usage};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
@@ -40,8 +40,8 @@ pub const BUCKET_NAMES: [(&str, Option<&str>); BUCKET_COUNT] = [
 ];
 
 pub fn usage_buckets(usage: &Usage) -> Rates {
-    let Tools { web_searches, file_searches, x_searches, code_executions, attachment_searches, maps, rankings } =
-        usage.tools;
+    let ToolUses { web_searches, file_searches, x_searches, code_executions, attachment_searches, maps, rankings } =
+        usage.tool_uses;
     [
         usage.input,
         usage.output,

@@ -88,7 +88,7 @@ impl BatchRecorder {
         (facts.api_key_id, facts.trace_id) = (entry.api_key_id, Some(entry.trace_id));
         facts.metadata = entry.metadata.as_deref().map(Metadata::parse).unwrap_or_default();
         facts.bytes_out = answer.len() as u64;
-        facts.billing.usage = Usage::from_answer(ApiFormat::OpenAi, answer);
+        facts.billing.usage = Usage::from_response(ApiFormat::OpenAi, answer);
         facts.billing.tariff = RequestPricing {
             prices: Arc::clone(&self.prices),
             provider_pricing: own,

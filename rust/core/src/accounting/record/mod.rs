@@ -163,8 +163,10 @@ impl Record {
         }
         let usage = self.log.provider_usage().or(usage);
         // What the provider of the rest says is told in the sum already.
-        self.log.billing.usage = usage
-            .map(|usage| Usage { estimated: usage.estimated || self.log.billing.interrupted_usage.is_some(), ..usage });
+        self.log.billing.usage = usage.map(|usage| Usage {
+            is_estimated: usage.is_estimated || self.log.billing.interrupted_usage.is_some(),
+            ..usage
+        });
         let filling = self.log.pending_cache_entry.take();
         if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.log.error_code) {
             filling.store();
@@ -250,9 +252,9 @@ impl Record {
             None => metrics.requests_unpriced.add(self.log.billing.usage.is_some().into()),
         }
         if let Some(usage) = &self.log.billing.usage {
-            metrics.tokens_in.add(usage.total_in());
-            metrics.tokens_out.add(usage.total_out());
-            if usage.estimated {
+            metrics.tokens_in.add(usage.total_input());
+            metrics.tokens_out.add(usage.total_output());
+            if usage.is_estimated {
                 metrics.tokens_estimated.add(usage.total());
             }
         }

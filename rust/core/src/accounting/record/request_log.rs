@@ -270,7 +270,7 @@ impl RequestLog {
         let is_answered = (200..300).contains(&self.status);
         let (own, before) = (if is_answered { self.implicit_searches() } else { 0 }, self.billing.interrupted_searches);
         if let Some(usage) = &mut self.billing.usage {
-            usage.tools.web_searches = usage.tools.web_searches.max(own).saturating_add(before);
+            usage.tool_uses.web_searches = usage.tool_uses.web_searches.max(own).saturating_add(before);
         }
     }
 

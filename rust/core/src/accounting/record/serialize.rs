@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_llm::{
     operation::Operation,
-    usage::{Tools, Usage},
+    usage::{ToolUses, Usage},
 };
 use uuid::Uuid;
 
@@ -94,15 +94,15 @@ fn write_request_fields(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
 
 fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
     if let Some(usage) = usage {
-        let (request, response) = (usage.total_in(), usage.total_out());
+        let (request, response) = (usage.total_input(), usage.total_output());
         line.number("req_units", request);
         line.number("res_units", response);
         line.number("total_units", request.saturating_add(response));
         // Where there are two parts at most the units tell them.
-        if usage.input.saturating_add(usage.output) != usage.total() || usage.tools != Tools::default() {
+        if usage.input.saturating_add(usage.output) != usage.total() || usage.tool_uses != ToolUses::default() {
             line.object("usage", |parts| write_usage_parts(parts, usage));
         }
-        if usage.estimated {
+        if usage.is_estimated {
             line.boolean("units_estimated", true);
         }
     }
@@ -133,13 +133,13 @@ fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
         ("cache_read_image", usage.cache_read_image),
         ("image_in", usage.image_in),
         ("image_out", usage.image_out),
-        ("web_searches", usage.tools.web_searches),
-        ("file_searches", usage.tools.file_searches),
-        ("x_searches", usage.tools.x_searches),
-        ("code_executions", usage.tools.code_executions),
-        ("attachment_searches", usage.tools.attachment_searches),
-        ("maps", usage.tools.maps),
-        ("rankings", usage.tools.rankings),
+        ("web_searches", usage.tool_uses.web_searches),
+        ("file_searches", usage.tool_uses.file_searches),
+        ("x_searches", usage.tool_uses.x_searches),
+        ("code_executions", usage.tool_uses.code_executions),
+        ("attachment_searches", usage.tool_uses.attachment_searches),
+        ("maps", usage.tool_uses.maps),
+        ("rankings", usage.tool_uses.rankings),
     ];
     for (key, count) in counts {
         if count > 0 {
@@ -174,8 +174,8 @@ fn write_events(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
             event.milliseconds("after", *after);
             write_optional_text(event, "word", mark.status.as_deref());
             if let Some(usage) = &mark.usage {
-                event.number("req_units", usage.total_in());
-                event.number("res_units", usage.total_out());
+                event.number("req_units", usage.total_input());
+                event.number("res_units", usage.total_output());
             }
         });
     });

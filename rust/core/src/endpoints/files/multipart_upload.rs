@@ -132,7 +132,7 @@ impl<'p> BucketUpload<'p> {
             InternalRequest { query: "uploads=", headers: &begun.headers, ..InternalRequest::new("POST", &begun.path) };
         let (mut incoming, mut deadline) = self.client.send(question).await?;
         let answer = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
-        let id = xml::text(&answer, "UploadId").ok_or_else(|| broken_response("it has no upload id"))?;
+        let id = xml::element_text(&answer, "UploadId").ok_or_else(|| broken_response("it has no upload id"))?;
         Ok(MultipartUpload { id: utf8_percent_encode(&id, QUERY_ENCODE_SET).to_string(), part_etags: Vec::new() })
     }
 
@@ -153,7 +153,7 @@ impl<'p> BucketUpload<'p> {
         };
         let (mut incoming, mut deadline) = self.client.send(question).await?;
         let answer = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
-        if xml::all(&answer, "Error").next().is_some() {
+        if xml::element_contents(&answer, "Error").next().is_some() {
             incoming.head.status = 500;
             return Err(self.client.upstream_error(incoming, &answer));
         }

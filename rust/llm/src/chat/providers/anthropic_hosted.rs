@@ -3,7 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Frames, Listener, Wire};
+use super::{ErrorDetails, EventFraming, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::chat::providers::{anthropic_messages, openai_chat};
 use crate::{
     chat::{
@@ -16,32 +16,40 @@ use crate::{
 };
 
 /// A host of Claude.
-pub struct Hosted {
-    version: &'static str,
+pub struct HostedMessagesFormat {
+    api_version: &'static str,
     /// Fields that the host refuses.
-    refused: &'static [&'static str],
-    frames: Frames,
+    rejected_fields: &'static [&'static str],
+    framing: EventFraming,
 }
 
 /// Google takes the same fields as Anthropic, betas in their header.
-pub static VERTEX: Hosted = Hosted { version: "vertex-2023-10-16", refused: &["model"], frames: Frames::Events };
+pub static VERTEX: HostedMessagesFormat = HostedMessagesFormat {
+    api_version: "vertex-2023-10-16",
+    rejected_fields: &["model"],
+    framing: EventFraming::ServerSentEvents,
+};
 /// Amazon is told by the path whether to stream, and of betas in the body.
-pub static BEDROCK: Hosted =
-    Hosted { version: "bedrock-2023-05-31", refused: &["model", "stream"], frames: Frames::AwsEventStream };
+pub static BEDROCK: HostedMessagesFormat = HostedMessagesFormat {
+    api_version: "bedrock-2023-05-31",
+    rejected_fields: &["model", "stream"],
+    framing: EventFraming::AwsEventStream,
+};
 
 /// As many tokens as must be said where nothing is to be said.
-const FEW: u64 = 10;
+const PLACEHOLDER_MAX_TOKENS: u64 = 10;
 
-impl Hosted {
+impl HostedMessagesFormat {
     fn is_bedrock(&self) -> bool {
-        self.frames == Frames::AwsEventStream
+        self.framing == EventFraming::AwsEventStream
     }
 
-    fn changed(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
+    fn rewrite_body(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
         let wrong = |error: crate::api_format::ScanError| RequestError::new("$", error.message);
-        let paths: Vec<FieldPath> = self.refused.iter().filter_map(|name| FieldPath::parse(name).ok()).collect();
+        let paths: Vec<FieldPath> =
+            self.rejected_fields.iter().filter_map(|name| FieldPath::parse(name).ok()).collect();
         let body = edit::remove_paths(question.body, &paths).map_err(wrong)?;
-        let version = question.hints.anthropic_version.unwrap_or(self.version);
+        let version = question.hints.anthropic_version.unwrap_or(self.api_version);
         let mut missing = vec![json_field("anthropic_version", &version.into())];
         if let Some(betas) = question.hints.anthropic_betas.filter(|_| self.is_bedrock()) {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
@@ -51,64 +59,65 @@ impl Hosted {
     }
 
     /// Only what would be asked is said, and that in full.
-    fn counted(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
+    fn write_count_body(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
         let wrong = |error: crate::api_format::ScanError| RequestError::new("$", error.message);
         if !self.is_bedrock() {
             // The model stands in the body here, without who made it.
             let model = question.model.trim_start_matches("anthropic.");
             return edit::set_fields(question.body, &[], &[json_field("model", &model.into())]).map_err(wrong);
         }
-        let body = self.changed(question)?;
-        let body = edit::set_fields(&body, &[json_field("max_tokens", &FEW.into())], &[]).map_err(wrong)?;
+        let body = self.rewrite_body(question)?;
+        let body =
+            edit::set_fields(&body, &[json_field("max_tokens", &PLACEHOLDER_MAX_TOKENS.into())], &[]).map_err(wrong)?;
         Ok(json!({"input": {"invokeModel": {"body": STANDARD.encode(body)}}}).to_string().into_bytes())
     }
 }
 
-impl Wire for Hosted {
-    fn carry(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
+impl ProviderFormat for HostedMessagesFormat {
+    fn pass_through_request(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
         match question.operation {
-            Operation::Messages => Some(self.changed(question)),
-            Operation::MessagesCountTokens => Some(self.counted(question)),
+            Operation::Messages => Some(self.rewrite_body(question)),
+            Operation::MessagesCountTokens => Some(self.write_count_body(question)),
             _ => None,
         }
     }
 
-    fn carried(&self, operation: Operation, answer: &[u8]) -> Result<Vec<u8>, Broken> {
+    fn pass_through_response(&self, operation: Operation, answer: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         if operation != Operation::MessagesCountTokens || !self.is_bedrock() {
             return Ok(answer.to_vec());
         }
         let answer: Value = serde_json::from_slice(answer)?;
-        let count = answer["inputTokens"].as_u64().ok_or_else(|| Broken("it has no inputTokens".into()))?;
+        let count = answer["inputTokens"].as_u64().ok_or_else(|| MalformedResponse("it has no inputTokens".into()))?;
         Ok(json!({"input_tokens": count}).to_string().into_bytes())
     }
 
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        anthropic_messages::VERTEX.write(asked)
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        anthropic_messages::VERTEX.write_request(asked)
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
-        anthropic_messages::VERTEX.read(answer, taker)
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        anthropic_messages::VERTEX.read_response(answer, taker)
     }
 
     /// For who asks in another dialect: the model stands in the body here too, without who made it.
-    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         asked.model = asked.model.trim_start_matches("anthropic.").to_owned();
-        anthropic_messages::ANTHROPIC.count(asked)
+        anthropic_messages::ANTHROPIC.write_count_request(asked)
     }
 
-    fn counted(&self, answer: &Value) -> Option<u64> {
-        anthropic_messages::ANTHROPIC.counted(answer)
+    fn read_token_count(&self, answer: &Value) -> Option<u64> {
+        anthropic_messages::ANTHROPIC.read_token_count(answer)
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
-        anthropic_messages::VERTEX.listener()
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
+        anthropic_messages::VERTEX.stream_decoder()
     }
 
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 
-    fn frames(&self) -> Frames {
-        self.frames
+    fn event_framing(&self) -> EventFraming {
+        self.framing
     }
 }

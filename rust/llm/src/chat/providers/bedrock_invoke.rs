@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire};
+use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::{
     chat::providers::{bedrock_converse::ConverseFormat, openai_chat},
     images::image_formats,
@@ -18,25 +18,25 @@ use crate::{
 
 /// Whose bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Invoke {
+pub enum InvokeFormat {
     Titan,
     Cohere,
     /// Stable Diffusion XL.
-    Artifacts,
+    StableDiffusionXl,
     /// Stable Image, Stable Diffusion 3 and later.
     StableImage,
     /// Amazon's own.
-    Canvas,
+    AmazonImage,
 }
 
-pub static TITAN: Invoke = Invoke::Titan;
-pub static COHERE: Invoke = Invoke::Cohere;
-pub static ARTIFACTS: Invoke = Invoke::Artifacts;
-pub static STABLE_IMAGE: Invoke = Invoke::StableImage;
-pub static CANVAS: Invoke = Invoke::Canvas;
+pub static TITAN: InvokeFormat = InvokeFormat::Titan;
+pub static COHERE: InvokeFormat = InvokeFormat::Cohere;
+pub static STABLE_DIFFUSION_XL: InvokeFormat = InvokeFormat::StableDiffusionXl;
+pub static STABLE_IMAGE: InvokeFormat = InvokeFormat::StableImage;
+pub static AMAZON_IMAGE: InvokeFormat = InvokeFormat::AmazonImage;
 
 /// A model's name without the region that it is asked in.
-pub(crate) fn vendor(model: &str) -> &str {
+pub(crate) fn strip_region(model: &str) -> &str {
     // In an ARN the name is behind the kind of what it names.
     let model = model.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map_or(model, |(_, name)| name);
     match model.split_once('.') {
@@ -45,25 +45,25 @@ pub(crate) fn vendor(model: &str) -> &str {
     }
 }
 
-pub fn embedding(model: &str) -> Option<&'static Invoke> {
-    match vendor(model).split('.').next().unwrap_or_default() {
+pub fn embedding_format(model: &str) -> Option<&'static InvokeFormat> {
+    match strip_region(model).split('.').next().unwrap_or_default() {
         "cohere" => Some(&COHERE),
         "amazon" | "" => Some(&TITAN),
         _ => None,
     }
 }
 
-pub fn drawing(model: &str) -> Option<&'static Invoke> {
-    match vendor(model) {
-        name if name.starts_with("stability.stable-diffusion-xl") => Some(&ARTIFACTS),
+pub fn image_format(model: &str) -> Option<&'static InvokeFormat> {
+    match strip_region(model) {
+        name if name.starts_with("stability.stable-diffusion-xl") => Some(&STABLE_DIFFUSION_XL),
         name if name.starts_with("stability.") => Some(&STABLE_IMAGE),
-        name if name.starts_with("amazon.") || name.is_empty() => Some(&CANVAS),
+        name if name.starts_with("amazon.") || name.is_empty() => Some(&AMAZON_IMAGE),
         _ => None,
     }
 }
 
 /// Stable Diffusion XL, at Amazon and at its maker's.
-pub(crate) fn artifacts(picture: &mut ImageRequest) -> Value {
+pub(crate) fn stable_diffusion_xl_body(picture: &mut ImageRequest) -> Value {
     let mut prompts = vec![json!({"text": picture.prompt, "weight": 1})];
     if let Some(text) = picture.fields.shift_remove("negative_prompt") {
         prompts.push(json!({"text": text, "weight": -1}));
@@ -78,7 +78,7 @@ pub(crate) fn artifacts(picture: &mut ImageRequest) -> Value {
     out
 }
 
-fn canvas(picture: &mut ImageRequest) -> Value {
+fn amazon_image_body(picture: &mut ImageRequest) -> Value {
     let mut params = json!({"text": picture.prompt});
     picture.move_field("negative_prompt", &mut params, "negativeText");
     let mut config = json!({});
@@ -90,11 +90,11 @@ fn canvas(picture: &mut ImageRequest) -> Value {
 }
 
 /// The one of Amazon's models that embeds pictures.
-fn is_titan_of_pictures(model: &str) -> bool {
+fn is_titan_image_embedding(model: &str) -> bool {
     model.contains("titan-embed-image")
 }
 
-fn titan(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+fn titan_embedding_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     let mut items = std::mem::take(&mut texts.multimodal_inputs);
     items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
     let Ok([EmbeddingInput { text, image, .. }]) = <[EmbeddingInput; 1]>::try_from(items) else {
@@ -109,7 +109,7 @@ fn titan(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
         Some(Source::Data { data, .. }) => out["inputImage"] = data.into(),
         Some(_) => return Err(RequestError::new("input[0].image", "must be sent as bytes")),
     }
-    if is_titan_of_pictures(&texts.model)
+    if is_titan_image_embedding(&texts.model)
         && let Some(length) = texts.dimensions.take()
     {
         out["embeddingConfig"] = json!({"outputEmbeddingLength": length});
@@ -123,21 +123,21 @@ fn titan(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     Ok(out)
 }
 
-impl Wire for Invoke {
-    fn sees(&self, model: &str) -> bool {
-        *self == Self::Cohere || is_titan_of_pictures(model)
+impl ProviderFormat for InvokeFormat {
+    fn can_embed_images(&self, model: &str) -> bool {
+        *self == Self::Cohere || is_titan_image_embedding(model)
     }
 
-    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_embedding_request(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
-            Self::Titan => titan(texts)?,
+            Self::Titan => titan_embedding_body(texts)?,
             Self::Cohere => super::cohere::build_embed_body(texts)?,
             _ => return Err(RequestError::new("model", "this model embeds nothing")),
         };
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
+    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
         if let Some(vector) = answer.get("embedding") {
             let tokens = answer["inputTextTokenCount"].as_u64();
             return Some(EmbeddingResponse {
@@ -151,17 +151,17 @@ impl Wire for Invoke {
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
 
-    fn draw(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_image_request(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
-            Self::Artifacts => artifacts(picture),
-            Self::Canvas => canvas(picture),
+            Self::StableDiffusionXl => stable_diffusion_xl_body(picture),
+            Self::AmazonImage => amazon_image_body(picture),
             Self::StableImage => {
                 picture.reject_multiple_images()?;
                 let mut out = json!({"prompt": picture.prompt});
                 let is = |part: &str| picture.model.contains(part);
                 let kind = (is(".sd3"), is("-core"));
-                image_formats::made_of(picture, kind, &mut out)?;
-                picture.move_aspect_ratio(&mut out, "aspect_ratio", &image_formats::STABLE);
+                image_formats::write_source_image(picture, kind, &mut out)?;
+                picture.move_aspect_ratio(&mut out, "aspect_ratio", &image_formats::STABILITY_RATIOS);
                 let more = ["negative_prompt", "aspect_ratio", "seed", "mode", "strength", "output_format"];
                 picture.move_fields(&more, &mut out);
                 out
@@ -171,24 +171,24 @@ impl Wire for Invoke {
         Ok(out.to_string().into_bytes())
     }
 
-    fn drawn(&self, answer: &Value) -> Option<ImageResponse> {
-        let at = if *self == Self::Artifacts { "/artifacts" } else { "/images" };
+    fn read_images(&self, answer: &Value) -> Option<ImageResponse> {
+        let at = if *self == Self::StableDiffusionXl { "/artifacts" } else { "/images" };
         ImageResponse::parse_images_at(answer, at, "base64", "b64_json")
     }
 
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        ConverseFormat.write(asked)
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        ConverseFormat.write_request(asked)
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
-        ConverseFormat.read(answer, taker)
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        ConverseFormat.read_response(answer, taker)
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
-        ConverseFormat.listener()
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
+        ConverseFormat.stream_decoder()
     }
 
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_made_a_model_decides_the_body() {
+    fn selects_format_by_vendor() {
         for (model, embeds) in [
             ("amazon.titan-embed-text-v2:0", Some(&TITAN)),
             ("us.cohere.embed-v4:0", Some(&COHERE)),
@@ -206,11 +206,11 @@ mod tests {
             ("arn:aws:bedrock:us-east-1:1:inference-profile/us.cohere.embed-v4:0", Some(&COHERE)),
             ("anthropic.claude-v2", None),
         ] {
-            assert_eq!(embedding(model), embeds, "{model}");
+            assert_eq!(embedding_format(model), embeds, "{model}");
         }
-        assert_eq!(drawing("stability.stable-diffusion-xl-v1"), Some(&ARTIFACTS));
-        assert_eq!(drawing("stability.sd3-5-large-v1:0"), Some(&STABLE_IMAGE));
-        assert_eq!(drawing("amazon.nova-canvas-v1:0"), Some(&CANVAS));
-        assert_eq!(drawing("meta.llama"), None);
+        assert_eq!(image_format("stability.stable-diffusion-xl-v1"), Some(&STABLE_DIFFUSION_XL));
+        assert_eq!(image_format("stability.sd3-5-large-v1:0"), Some(&STABLE_IMAGE));
+        assert_eq!(image_format("amazon.nova-canvas-v1:0"), Some(&AMAZON_IMAGE));
+        assert_eq!(image_format("meta.llama"), None);
     }
 }

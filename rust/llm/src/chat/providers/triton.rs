@@ -3,28 +3,28 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire};
+use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::chat::providers::openai_chat;
 use crate::chat::{
     event::{EventSink, ResponseEvent},
     request::{ChatRequest, Fields, RequestError, join_text},
 };
 
-pub struct Triton;
+pub struct TritonFormat;
 
 /// What must be said, and what is said where the caller did not.
-fn needed() -> [(&'static str, Value); 4] {
+fn required_params() -> [(&'static str, Value); 4] {
     [("max_tokens", 100.into()), ("temperature", json!(0.7)), ("top_p", json!(0.7)), ("top_k", 50.into())]
 }
 
-impl Wire for Triton {
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+impl ProviderFormat for TritonFormat {
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         asked.reject_several_choices()?;
         let said = std::mem::take(&mut asked.messages).into_iter().flat_map(|message| message.parts).collect();
         let mut out = Fields::new();
         out.insert("text_input".into(), join_text(said).into());
         asked.clamp_param("temperature", &(0..=1));
-        for (key, usual) in needed() {
+        for (key, usual) in required_params() {
             let value = asked.take_param(key).unwrap_or(usual);
             out.insert(key.into(), value);
         }
@@ -49,26 +49,26 @@ impl Wire for Triton {
         Ok(Value::Object(out).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
-        let answer: Answer = serde_json::from_slice(answer)?;
-        let text = answer.text_output.ok_or_else(|| Broken("it has no text_output".into()))?;
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        let answer: GenerateResponse = serde_json::from_slice(answer)?;
+        let text = answer.text_output.ok_or_else(|| MalformedResponse("it has no text_output".into()))?;
         taker.push_event(ResponseEvent::Start { id: "", model: "" });
         taker.push_event(ResponseEvent::Text(&text));
-        end(taker);
+        emit_end(taker);
         Ok(())
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
-        Box::new(Hearing::default())
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
+        Box::new(TextStreamDecoder::default())
     }
 
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct GenerateResponse {
     #[serde(default)]
     text_output: Option<String>,
     #[serde(default)]
@@ -76,23 +76,23 @@ struct Answer {
 }
 
 /// It has one word for every end: none.
-fn end(taker: &mut dyn EventSink) {
+fn emit_end(taker: &mut dyn EventSink) {
     taker.push_event(ResponseEvent::Finish { reason: "stop", stop_sequence: None });
     taker.push_event(ResponseEvent::End);
 }
 
 /// Hears a streamed text.
 #[derive(Default)]
-struct Hearing {
-    is_begun: bool,
+struct TextStreamDecoder {
+    has_started: bool,
     has_failed: bool,
 }
 
-impl Listener for Hearing {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+impl StreamDecoder for TextStreamDecoder {
+    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         // What is no event of this kind says nothing.
-        let Ok(answer) = serde_json::from_slice::<Answer>(data) else { return };
-        if !std::mem::replace(&mut self.is_begun, true) {
+        let Ok(answer) = serde_json::from_slice::<GenerateResponse>(data) else { return };
+        if !std::mem::replace(&mut self.has_started, true) {
             taker.push_event(ResponseEvent::Start { id: "", model: "" });
         }
         if let Some(message) = &answer.error {
@@ -105,9 +105,9 @@ impl Listener for Hearing {
     }
 
     /// Nothing says the end but the end.
-    fn over(&mut self, taker: &mut dyn EventSink) {
-        if self.is_begun && !self.has_failed {
-            end(taker);
+    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
+        if self.has_started && !self.has_failed {
+            emit_end(taker);
         }
     }
 }

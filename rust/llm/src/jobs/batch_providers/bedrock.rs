@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{last, moment, resolve_output_location, said};
+use super::{last_segment, non_null_fields, resolve_output_location, unix_seconds};
 use crate::{
     chat::request::{Fields, RequestError},
     jobs::batch::{
@@ -48,7 +48,7 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
 
 pub fn parse_job(job: &Value) -> Option<Fields> {
     // The answer to a new one is its ARN alone.
-    let id = last(&job["jobArn"])?;
+    let id = last_segment(&job["jobArn"])?;
     let status = match job["status"].as_str() {
         Some("InProgress") => "in_progress",
         // What there was no time for has no answer.
@@ -71,16 +71,16 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
         || if job["modelInvocationType"] == INVOKE_MODEL_INVOCATION_TYPE { EMBEDDINGS_ENDPOINT } else { ENDPOINTS[0] };
     let is_new = job["status"].is_null();
     let [good, bad] = ["successRecordCount", "errorRecordCount"].map(|key| parse_number(&job[key]).unwrap_or_default());
-    Some(said([
+    Some(non_null_fields([
         ("id", id.into()),
         ("endpoint", if is_new { Value::Null } else { endpoint_from_slug(token).unwrap_or_else(by_kind).into() }),
         ("model", foundation_model_id(&job["modelId"])),
         ("input_file_id", file_id_from_address(input)),
         ("status", status.into()),
         ("output_file_id", file_id_from_address(&output.unwrap_or_default())),
-        ("created_at", moment(&job["submitTime"])),
-        ("expires_at", moment(&job["jobExpirationTime"])),
-        ("ended", moment(&job["endTime"])),
+        ("created_at", unix_seconds(&job["submitTime"])),
+        ("expires_at", unix_seconds(&job["jobExpirationTime"])),
+        ("ended", unix_seconds(&job["endTime"])),
         (
             "request_counts",
             if is_new { Value::Null } else { request_counts(parse_number(&job["totalRecordCount"]), good, bad) },

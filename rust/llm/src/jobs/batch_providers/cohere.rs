@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{moment, said};
+use super::{non_null_fields, unix_seconds};
 use crate::{
     chat::request::{Fields, RequestError},
     jobs::batch::{BatchRequest, ENDPOINTS},
@@ -41,14 +41,14 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
         _ => "validating",
     };
     let output = if status == "completed" { job["output_dataset_id"].clone() } else { Value::Null };
-    Some(said([
+    Some(non_null_fields([
         ("id", id.into()),
         ("endpoint", EMBEDDINGS_ENDPOINT.into()),
         ("model", job["model"].clone()),
         ("input_file_id", job["input_dataset_id"].clone()),
         ("status", status.into()),
         ("output_file_id", output),
-        ("created_at", moment(&job["created_at"])),
+        ("created_at", unix_seconds(&job["created_at"])),
         ("why", job["meta"]["warnings"][0].clone()),
     ]))
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{last, map_job_state, moment, said};
+use super::{last_segment, map_job_state, non_null_fields, unix_seconds};
 use crate::{
     chat::request::{Fields, RequestError},
     jobs::{
         batch::{BatchRequest, ENDPOINTS, parse_number, request_counts},
-        fine_tuning_providers::of_account,
+        fine_tuning_providers::account_resource,
     },
 };
 
@@ -18,9 +18,9 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     let output = run.take_string("output_data_config").unwrap_or_else(|| format!("batch-{}-out", run.unique_id));
     let mut body = json!({
         "displayName": name,
-        "model": of_account("fireworks", "models", &run.model),
-        "inputDatasetId": of_account(account, "datasets", &run.input_address),
-        "outputDatasetId": of_account(account, "datasets", &output),
+        "model": account_resource("fireworks", "models", &run.model),
+        "inputDatasetId": account_resource(account, "datasets", &run.input_address),
+        "outputDatasetId": account_resource(account, "datasets", &output),
     });
     if let Some(settings) = run.take_field("inference_parameters") {
         body["inferenceParameters"] = settings;
@@ -29,21 +29,21 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
 }
 
 pub fn parse_job(job: &Value) -> Option<Fields> {
-    let id = last(&job["name"])?;
+    let id = last_segment(&job["name"])?;
     let status = job["state"].as_str().map_or("validating", map_job_state);
     let is_over = matches!(status, "completed" | "cancelled" | "expired");
     let progress = &job["jobProgress"];
     let of = |key: &str| parse_number(&progress[key]);
     let (good, bad) =
         (of("successfullyProcessedRequests").unwrap_or_default(), of("failedRequests").unwrap_or_default());
-    Some(said([
+    Some(non_null_fields([
         ("id", id.into()),
         ("model", job["model"].clone()),
-        ("input_file_id", last(&job["inputDatasetId"]).into()),
+        ("input_file_id", last_segment(&job["inputDatasetId"]).into()),
         ("status", status.into()),
-        ("output_file_id", last(&job["outputDatasetId"]).filter(|_| is_over).into()),
-        ("created_at", moment(&job["createTime"])),
-        ("ended", moment(&job["updateTime"])),
+        ("output_file_id", last_segment(&job["outputDatasetId"]).filter(|_| is_over).into()),
+        ("created_at", unix_seconds(&job["createTime"])),
+        ("ended", unix_seconds(&job["updateTime"])),
         (
             "request_counts",
             if progress.is_object() {

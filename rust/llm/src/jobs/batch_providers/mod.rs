@@ -8,8 +8,8 @@ mod vertex;
 use serde_json::Value;
 
 use crate::{
-    chat::providers::Wire,
-    jobs::fine_tuning_providers::{last, moment, said},
+    chat::providers::ProviderFormat,
+    jobs::fine_tuning_providers::{last_segment, non_null_fields, unix_seconds},
 };
 use crate::{
     chat::request::{Fields, RequestError},
@@ -30,8 +30,8 @@ pub static COHERE: BatchFormat = BatchFormat::Cohere;
 pub static FIREWORKS: BatchFormat = BatchFormat::Fireworks;
 pub static VERTEX: BatchFormat = BatchFormat::Vertex;
 
-impl Wire for BatchFormat {
-    fn run(&self, run: &mut BatchRequest<'_>) -> Result<Vec<u8>, RequestError> {
+impl ProviderFormat for BatchFormat {
+    fn write_batch_request(&self, run: &mut BatchRequest<'_>) -> Result<Vec<u8>, RequestError> {
         let body = match self {
             Self::Bedrock => bedrock::build_job_body(run),
             Self::Cohere => cohere::build_job_body(run),
@@ -41,7 +41,7 @@ impl Wire for BatchFormat {
         Ok(body?.to_string().into_bytes())
     }
 
-    fn ran(&self, job: &Value) -> Option<Fields> {
+    fn read_batch(&self, job: &Value) -> Option<Fields> {
         match self {
             Self::Bedrock => bedrock::parse_job(job),
             Self::Cohere => cohere::parse_job(job),
@@ -50,11 +50,11 @@ impl Wire for BatchFormat {
         }
     }
 
-    fn deletes(&self) -> bool {
+    fn cancels_by_delete(&self) -> bool {
         *self == Self::Fireworks
     }
 
-    fn jobs<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
+    fn read_job_list<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
         answer.as_object()?;
         Some(match self {
             Self::Bedrock => JobList::from_response(answer, "invocationJobSummaries", "nextToken"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{last, map_job_state, moment, resolve_output_location, said};
+use super::{last_segment, map_job_state, non_null_fields, resolve_output_location, unix_seconds};
 use crate::{
     catalog::vertex_model,
     chat::request::{Fields, RequestError},
@@ -38,7 +38,7 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
 }
 
 pub fn parse_job(job: &Value) -> Option<Fields> {
-    let id = last(&job["name"])?;
+    let id = last_segment(&job["name"])?;
     let status = job["state"].as_str().map_or("validating", map_job_state);
     let mut labels = job["labels"].as_object().cloned().unwrap_or_default();
     let endpoint = labels.shift_remove(ENDPOINT_LABEL).and_then(|word| endpoint_from_slug(word.as_str()?));
@@ -48,19 +48,19 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
     let counted = &job["completionStats"];
     let [good, bad, left] = ["successfulCount", "failedCount", "incompleteCount"]
         .map(|key| parse_number(&counted[key]).unwrap_or_default());
-    Some(said([
+    Some(non_null_fields([
         ("id", id.into()),
         ("endpoint", endpoint.into()),
-        ("model", last(&job["model"]).into()),
+        ("model", last_segment(&job["model"]).into()),
         (
             "input_file_id",
             file_id_from_address(job["inputConfig"]["gcsSource"]["uris"][0].as_str().unwrap_or_default()),
         ),
         ("status", status.into()),
         ("output_file_id", file_id_from_address(&output)),
-        ("created_at", moment(&job["createTime"])),
-        ("in_progress_at", moment(&job["startTime"])),
-        ("ended", moment(&job["endTime"])),
+        ("created_at", unix_seconds(&job["createTime"])),
+        ("in_progress_at", unix_seconds(&job["startTime"])),
+        ("ended", unix_seconds(&job["endTime"])),
         (
             "request_counts",
             if counted.is_object() { request_counts(Some(good + bad + left), good, bad) } else { Value::Null },

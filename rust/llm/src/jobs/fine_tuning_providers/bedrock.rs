@@ -2,30 +2,30 @@
 
 use serde_json::{Value, json};
 
-use super::{failure, last, moment, said};
+use super::{job_error, last_segment, non_null_fields, unix_seconds};
 use crate::{
     chat::request::{Fields, RequestError},
     jobs::fine_tuning::FineTuningRequest,
 };
 
 /// Settings by the names that they have here; others go as they are called.
-const SETTINGS: [(&str, &str); 3] =
+const HYPERPARAMETER_NAMES: [(&str, &str); 3] =
     [("n_epochs", "epochCount"), ("batch_size", "batchSize"), ("learning_rate_multiplier", "learningRateMultiplier")];
 /// What a name is made of where nobody gave one.
-const UNNAMED: &str = "fine-tune";
+const DEFAULT_JOB_NAME: &str = "fine-tune";
 /// As much of a suffix as fits into the name of a job.
-const LONGEST: usize = 48;
+const MAX_SUFFIX_CHARS: usize = 48;
 
-pub fn tune(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
+pub fn write_job(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
     tune.check_method(&["supervised"])?;
     tune.check_file_prefixes("s3://")?;
-    let name = tune.take_field_or_option("job_name", "").unwrap_or_else(|| name(tune));
+    let name = tune.take_field_or_option("job_name", "").unwrap_or_else(|| job_name(tune));
     let role = tune.take_field_or_option("role_arn", "aws_customization_role_arn").ok_or_else(|| {
         let message = "must be the ARN of a role that may read and write your buckets: send it, or \
             x-gateway-aws-customization-role-arn";
         RequestError::new("role_arn", message)
     })?;
-    let output = output(tune, &name)?;
+    let output = output_uri(tune, &name)?;
     let kind = tune.take_field_or_option("customization_type", "").unwrap_or_else(|| "FINE_TUNING".into());
     let mut body = json!({
         "jobName": name,
@@ -40,22 +40,22 @@ pub fn tune(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
         body["validationDataConfig"] = json!({"validators": [{"s3Uri": file}]});
     }
     if !tune.hyperparameters.is_empty() {
-        body["hyperParameters"] = Value::Object(settings(&mut tune.hyperparameters));
+        body["hyperParameters"] = Value::Object(write_hyperparameters(&mut tune.hyperparameters));
     }
     tune.job_name = Some(name);
     Ok(body)
 }
 
 /// A job is known by its name, which must be one of its own.
-fn name(tune: &FineTuningRequest<'_>) -> String {
-    let suffix = tune.suffix.as_deref().unwrap_or(UNNAMED);
+fn job_name(tune: &FineTuningRequest<'_>) -> String {
+    let suffix = tune.suffix.as_deref().unwrap_or(DEFAULT_JOB_NAME);
     let plain = |one: char| if one.is_ascii_alphanumeric() { one } else { '-' };
-    let plain: String = suffix.chars().take(LONGEST).map(plain).collect();
+    let plain: String = suffix.chars().take(MAX_SUFFIX_CHARS).map(plain).collect();
     let plain = plain.trim_matches('-');
-    format!("{}-{}", if plain.is_empty() { UNNAMED } else { plain }, tune.now)
+    format!("{}-{}", if plain.is_empty() { DEFAULT_JOB_NAME } else { plain }, tune.now)
 }
 
-fn output(tune: &mut FineTuningRequest<'_>, name: &str) -> Result<String, RequestError> {
+fn output_uri(tune: &mut FineTuningRequest<'_>, name: &str) -> Result<String, RequestError> {
     if let Some(stated) = tune.take_field_or_option("output_file", "") {
         let message = "this provider writes to buckets of yours: it must begin with s3://";
         return if stated.starts_with("s3://") { Ok(stated) } else { Err(RequestError::new("output_file", message)) };
@@ -67,15 +67,19 @@ fn output(tune: &mut FineTuningRequest<'_>, name: &str) -> Result<String, Reques
 }
 
 /// All of them are text here.
-fn settings(from: &mut Fields) -> Fields {
+fn write_hyperparameters(from: &mut Fields) -> Fields {
     let named = |(key, value): (String, Value)| {
-        let name = SETTINGS.iter().find(|(known, _)| *known == key).map_or(key.as_str(), |(_, name)| name).to_owned();
+        let name = HYPERPARAMETER_NAMES
+            .iter()
+            .find(|(known, _)| *known == key)
+            .map_or(key.as_str(), |(_, name)| name)
+            .to_owned();
         (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned).into())
     };
     std::mem::take(from).into_iter().map(named).collect()
 }
 
-pub fn tuned(job: &Value) -> Option<Fields> {
+pub fn read_job(job: &Value) -> Option<Fields> {
     // The answer to a new one is its ARN alone.
     job["jobArn"].as_str()?;
     let status = match job["status"].as_str() {
@@ -86,14 +90,14 @@ pub fn tuned(job: &Value) -> Option<Fields> {
         None => "queued",
     };
     let model = ["outputModelArn", "customModelArn"].into_iter().map(|key| &job[key]).find(|arn| arn.is_string());
-    Some(said([
+    Some(non_null_fields([
         ("id", job["jobName"].clone()),
-        ("created_at", moment(&job["creationTime"])),
-        ("error", failure(status, &"failed".into(), &job["failureMessage"])),
+        ("created_at", unix_seconds(&job["creationTime"])),
+        ("error", job_error(status, &"failed".into(), &job["failureMessage"])),
         ("fine_tuned_model", model.cloned().unwrap_or_default()),
-        ("finished_at", moment(&job["endTime"])),
-        ("hyperparameters", hyperparameters(&job["hyperParameters"])),
-        ("model", last(&job["baseModelArn"]).into()),
+        ("finished_at", unix_seconds(&job["endTime"])),
+        ("hyperparameters", read_hyperparameters(&job["hyperParameters"])),
+        ("model", last_segment(&job["baseModelArn"]).into()),
         ("result_files", job["outputDataConfig"]["s3Uri"].as_str().map_or(Value::Null, |uri| json!([uri]))),
         ("status", status.into()),
         ("training_file", job["trainingDataConfig"]["s3Uri"].clone()),
@@ -103,9 +107,13 @@ pub fn tuned(job: &Value) -> Option<Fields> {
 }
 
 /// Those that are numbers come back as numbers.
-fn hyperparameters(of: &Value) -> Value {
+fn read_hyperparameters(of: &Value) -> Value {
     let named = |(key, value): (&String, &Value)| {
-        let name = SETTINGS.iter().find(|(_, name)| name == key).map_or(key.as_str(), |(known, _)| known).to_owned();
+        let name = HYPERPARAMETER_NAMES
+            .iter()
+            .find(|(_, name)| name == key)
+            .map_or(key.as_str(), |(known, _)| known)
+            .to_owned();
         let number = value.as_str().and_then(|text| serde_json::from_str(text).ok()).filter(Value::is_number);
         (name, number.unwrap_or_else(|| value.clone()))
     };

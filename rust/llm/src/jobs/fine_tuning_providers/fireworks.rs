@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{failure, hand, last, moment, of_account, said, status_of};
+use super::{account_resource, job_error, job_status, last_segment, move_setting, non_null_fields, unix_seconds};
 use crate::{
     chat::request::{Fields, RequestError},
     jobs::fine_tuning::FineTuningRequest,
 };
 
-const SETTINGS: [(&str, &str); 6] = [
+const HYPERPARAMETER_NAMES: [(&str, &str); 6] = [
     ("n_epochs", "epochs"),
     ("learning_rate", "learningRate"),
     ("batch_size", "batchSize"),
@@ -17,42 +17,43 @@ const SETTINGS: [(&str, &str); 6] = [
     ("early_stop", "earlyStop"),
 ];
 
-pub fn tune(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
+pub fn write_job(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
     tune.check_method(&["supervised"])?;
     let account = tune.take_field_or_option("", "fireworks_account_id").unwrap_or_default();
     let mut body = Fields::new();
-    body.insert("dataset".into(), of_account(&account, "datasets", &tune.training_file).into());
+    body.insert("dataset".into(), account_resource(&account, "datasets", &tune.training_file).into());
     if let Some(file) = &tune.validation_file {
-        body.insert("evaluationDataset".into(), of_account(&account, "datasets", file).into());
+        body.insert("evaluationDataset".into(), account_resource(&account, "datasets", file).into());
     }
     if let Some(suffix) = &tune.suffix {
         body.insert("displayName".into(), suffix.as_str().into());
     }
     // Theirs need no account.
-    body.insert("baseModel".into(), of_account("fireworks", "models", &tune.model).into());
+    body.insert("baseModel".into(), account_resource("fireworks", "models", &tune.model).into());
     if let Some(output) = tune.take_field_or_option("output_model", "") {
-        body.insert("outputModel".into(), of_account(&account, "models", &output).into());
+        body.insert("outputModel".into(), account_resource(&account, "models", &output).into());
     }
     // Beside the settings is where some clients say it.
-    hand(&mut tune.fields, "learning_rate", &mut body, "learningRate");
-    for (key, name) in SETTINGS {
-        hand(&mut tune.hyperparameters, key, &mut body, name);
+    move_setting(&mut tune.fields, "learning_rate", &mut body, "learningRate");
+    for (key, name) in HYPERPARAMETER_NAMES {
+        move_setting(&mut tune.hyperparameters, key, &mut body, name);
     }
     Ok(Value::Object(body))
 }
 
-pub fn tuned(job: &Value) -> Option<Fields> {
+pub fn read_job(job: &Value) -> Option<Fields> {
     job.as_object()?;
-    let status = job["state"].as_str().map(status_of);
-    let settings = SETTINGS.iter().filter_map(|(key, name)| Some(((*key).to_owned(), job.get(*name)?.clone())));
+    let status = job["state"].as_str().map(job_status);
+    let settings =
+        HYPERPARAMETER_NAMES.iter().filter_map(|(key, name)| Some(((*key).to_owned(), job.get(*name)?.clone())));
     let settings: Fields = settings.filter(|(_, value)| *value != 0).collect();
     let reason = &job["status"];
-    Some(said([
-        ("id", last(&job["name"]).into()),
-        ("created_at", moment(&job["createTime"])),
-        ("error", failure(status.unwrap_or_default(), &reason["code"], &reason["message"])),
+    Some(non_null_fields([
+        ("id", last_segment(&job["name"]).into()),
+        ("created_at", unix_seconds(&job["createTime"])),
+        ("error", job_error(status.unwrap_or_default(), &reason["code"], &reason["message"])),
         ("fine_tuned_model", if status == Some("succeeded") { job["outputModel"].clone() } else { json!(null) }),
-        ("finished_at", moment(&job["completedTime"])),
+        ("finished_at", unix_seconds(&job["completedTime"])),
         ("hyperparameters", if settings.is_empty() { json!(null) } else { settings.into() }),
         ("model", job["baseModel"].clone()),
         ("status", status.into()),

@@ -6,7 +6,7 @@ mod vertex;
 
 use serde_json::Value;
 
-use crate::chat::providers::Wire;
+use crate::chat::providers::ProviderFormat;
 
 use crate::{
     chat::request::{Fields, RequestError},
@@ -15,35 +15,35 @@ use crate::{
 
 /// Whose way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tuning {
+pub enum FineTuningFormat {
     Bedrock,
     Fireworks,
     Vertex,
 }
 
-pub static BEDROCK: Tuning = Tuning::Bedrock;
-pub static FIREWORKS: Tuning = Tuning::Fireworks;
-pub static VERTEX: Tuning = Tuning::Vertex;
+pub static BEDROCK: FineTuningFormat = FineTuningFormat::Bedrock;
+pub static FIREWORKS: FineTuningFormat = FineTuningFormat::Fireworks;
+pub static VERTEX: FineTuningFormat = FineTuningFormat::Vertex;
 
-impl Wire for Tuning {
-    fn tune(&self, tune: &mut FineTuningRequest<'_>) -> Result<Vec<u8>, RequestError> {
+impl ProviderFormat for FineTuningFormat {
+    fn write_tuning_request(&self, tune: &mut FineTuningRequest<'_>) -> Result<Vec<u8>, RequestError> {
         let body = match self {
-            Self::Bedrock => bedrock::tune(tune),
-            Self::Fireworks => fireworks::tune(tune),
-            Self::Vertex => vertex::tune(tune),
+            Self::Bedrock => bedrock::write_job(tune),
+            Self::Fireworks => fireworks::write_job(tune),
+            Self::Vertex => vertex::write_job(tune),
         };
         Ok(body?.to_string().into_bytes())
     }
 
-    fn tuned(&self, job: &Value) -> Option<Fields> {
+    fn read_tuning_job(&self, job: &Value) -> Option<Fields> {
         match self {
-            Self::Bedrock => bedrock::tuned(job),
-            Self::Fireworks => fireworks::tuned(job),
-            Self::Vertex => vertex::tuned(job),
+            Self::Bedrock => bedrock::read_job(job),
+            Self::Fireworks => fireworks::read_job(job),
+            Self::Vertex => vertex::read_job(job),
         }
     }
 
-    fn jobs<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
+    fn read_job_list<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
         answer.as_object()?;
         Some(match self {
             Self::Bedrock => JobList::from_response(answer, "modelCustomizationJobSummaries", "nextToken"),
@@ -52,41 +52,41 @@ impl Wire for Tuning {
         })
     }
 
-    fn checkpoints(&self, job: &Value) -> Vec<Fields> {
-        if *self == Self::Vertex { vertex::checkpoints(job) } else { Vec::new() }
+    fn read_checkpoints(&self, job: &Value) -> Vec<Fields> {
+        if *self == Self::Vertex { vertex::read_checkpoints(job) } else { Vec::new() }
     }
 }
 
 /// The full name of what belongs to an account at Fireworks.
-pub fn of_account(account: &str, kind: &str, id: &str) -> String {
+pub fn account_resource(account: &str, kind: &str, id: &str) -> String {
     if id.contains('/') { id.to_owned() } else { format!("accounts/{account}/{kind}/{id}") }
 }
 
 /// Moves a setting under the name that it has here.
-fn hand(from: &mut Fields, key: &str, to: &mut Fields, name: &str) {
+fn move_setting(from: &mut Fields, key: &str, to: &mut Fields, name: &str) {
     if let Some(value) = from.shift_remove(key) {
         to.insert(name.to_owned(), value);
     }
 }
 
 /// What of a job's fields has a value.
-pub fn said<const N: usize>(fields: [(&str, Value); N]) -> Fields {
+pub fn non_null_fields<const N: usize>(fields: [(&str, Value); N]) -> Fields {
     let said = fields.into_iter().filter(|(_, value)| !value.is_null());
     said.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// The last segment of a resource's name.
-pub fn last(name: &Value) -> Option<&str> {
+pub fn last_segment(name: &Value) -> Option<&str> {
     name.as_str()?.rsplit('/').next().filter(|last| !last.is_empty())
 }
 
 /// In seconds since 1970, where it is one.
-pub fn moment(text: &Value) -> Value {
+pub fn unix_seconds(text: &Value) -> Value {
     text.as_str().and_then(crate::timestamp::parse_rfc3339).map_or(Value::Null, Value::from)
 }
 
 /// Why a job that failed did.
-fn failure(status: &str, code: &Value, message: &Value) -> Value {
+fn job_error(status: &str, code: &Value, message: &Value) -> Value {
     if status != "failed" {
         return Value::Null;
     }
@@ -95,7 +95,7 @@ fn failure(status: &str, code: &Value, message: &Value) -> Value {
 }
 
 /// Google's words for how a job stands, which Fireworks has too.
-fn status_of(state: &str) -> &'static str {
+fn job_status(state: &str) -> &'static str {
     match state.strip_prefix("JOB_STATE_").unwrap_or(state) {
         "RUNNING" | "UPDATING" | "PAUSED" | "WRITING_RESULTS" => "running",
         "SUCCEEDED" | "PARTIALLY_SUCCEEDED" | "COMPLETED" | "EARLY_STOPPED" => "succeeded",

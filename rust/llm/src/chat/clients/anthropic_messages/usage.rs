@@ -11,6 +11,6 @@ pub fn encode_usage(of: &Usage) -> Value {
         "cache_read_input_tokens": of.total_cache_read(),
         "cache_creation":
             {"ephemeral_5m_input_tokens": of.cache_write_5m, "ephemeral_1h_input_tokens": of.cache_write_1h},
-        "output_tokens": of.total_out(),
+        "output_tokens": of.total_output(),
     })
 }

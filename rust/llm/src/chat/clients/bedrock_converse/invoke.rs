@@ -53,7 +53,7 @@ impl StreamWriter {
             let Usage { input, audio_in, image_in, cache_write_5m, cache_write_1h, .. } = self.usage;
             event["amazon-bedrock-invocationMetrics"] = json!({
                 "inputTokenCount": input.saturating_add(audio_in).saturating_add(image_in),
-                "outputTokenCount": self.usage.total_out(), "cacheReadInputTokenCount": self.usage.total_cache_read(),
+                "outputTokenCount": self.usage.total_output(), "cacheReadInputTokenCount": self.usage.total_cache_read(),
                 "cacheWriteInputTokenCount": cache_write_5m.saturating_add(cache_write_1h)});
         }
         let payload = json!({"bytes": STANDARD.encode(event.to_string())}).to_string();

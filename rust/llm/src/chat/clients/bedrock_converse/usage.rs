@@ -7,7 +7,7 @@ use crate::usage::Usage;
 pub fn encode_usage(of: &Usage) -> Value {
     let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
     let mut usage = json!({
-        "inputTokens": of.input.saturating_add(of.audio_in).saturating_add(of.image_in), "outputTokens": of.total_out(), "totalTokens": of.total(),
+        "inputTokens": of.input.saturating_add(of.audio_in).saturating_add(of.image_in), "outputTokens": of.total_output(), "totalTokens": of.total(),
     });
     for (key, count) in [("cacheReadInputTokens", of.total_cache_read()), ("cacheWriteInputTokens", written)] {
         if count > 0 {

@@ -88,11 +88,11 @@ impl GenerateContentResponse<'_> {
 
 /// What was cached is part of the prompt; thoughts are not part of the candidates.
 fn encode_usage(of: &Usage) -> Value {
-    let mut usage = json!({"promptTokenCount": of.total_in()});
+    let mut usage = json!({"promptTokenCount": of.total_input()});
     if of.total_cache_read() > 0 {
         usage["cachedContentTokenCount"] = of.total_cache_read().into();
     }
-    usage["candidatesTokenCount"] = of.total_out().saturating_sub(of.reasoning).into();
+    usage["candidatesTokenCount"] = of.total_output().saturating_sub(of.reasoning).into();
     if of.reasoning > 0 {
         usage["thoughtsTokenCount"] = of.reasoning.into();
     }

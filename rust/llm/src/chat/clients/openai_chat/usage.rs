@@ -8,7 +8,7 @@ use crate::usage::Usage;
 pub fn encode_usage(of: &Usage) -> Value {
     let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
     let mut usage = json!({
-        "prompt_tokens": of.total_in(), "completion_tokens": of.total_out(), "total_tokens": of.total(),
+        "prompt_tokens": of.total_input(), "completion_tokens": of.total_output(), "total_tokens": of.total(),
         "prompt_tokens_details": {"cached_tokens": of.total_cache_read(), "audio_tokens": of.audio_in},
         "completion_tokens_details": {"reasoning_tokens": of.reasoning, "audio_tokens": of.audio_out},
     });

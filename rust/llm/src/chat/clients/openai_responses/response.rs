@@ -232,8 +232,8 @@ pub(crate) fn has_annotation_for_all(cites: &CitationSet<'_>) -> bool {
 fn usage_json(of: &Usage) -> Value {
     let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
     let mut usage = json!({
-        "input_tokens": of.total_in(), "input_tokens_details": {"cached_tokens": of.total_cache_read()},
-        "output_tokens": of.total_out(), "output_tokens_details": {"reasoning_tokens": of.reasoning},
+        "input_tokens": of.total_input(), "input_tokens_details": {"cached_tokens": of.total_cache_read()},
+        "output_tokens": of.total_output(), "output_tokens_details": {"reasoning_tokens": of.reasoning},
         "total_tokens": of.total(),
     });
     if written > 0 {

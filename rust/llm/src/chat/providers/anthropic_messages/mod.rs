@@ -4,12 +4,12 @@ mod request;
 pub(crate) mod response;
 pub(crate) mod thinking;
 
-pub use crate::chat::providers::anthropic_messages::response::compact;
-pub(crate) use request::{end_in_words, most, native};
+pub use crate::chat::providers::anthropic_messages::response::compact_json;
+pub(crate) use request::{max_output_tokens, native_tool, trim_prefill};
 
 use serde_json::Value;
 
-use super::{Broken, Found, Listener, Wire};
+use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::chat::providers::openai_chat;
 use crate::{
     chat::{
@@ -22,29 +22,29 @@ use crate::{
     translation::TranslationInput,
 };
 
-pub struct Messages {
+pub struct MessagesFormat {
     /// Where somebody else hosts the model, its name stands in the path and the version of the API in the body.
-    version: Option<&'static str>,
+    hosted_api_version: Option<&'static str>,
 }
 
-pub static ANTHROPIC: Messages = Messages { version: None };
-pub static VERTEX: Messages = Messages { version: Some("vertex-2023-10-16") };
+pub static ANTHROPIC: MessagesFormat = MessagesFormat { hosted_api_version: None };
+pub static VERTEX: MessagesFormat = MessagesFormat { hosted_api_version: Some("vertex-2023-10-16") };
 
-impl Wire for Messages {
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        thinking::refuse(asked)?;
-        let answer = thinking::last_answer(asked);
-        let mut body = request::write(asked)?;
-        thinking::refuse_beginning(answer, &body)?;
+impl ProviderFormat for MessagesFormat {
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        thinking::reject_forced_tool_choice(asked)?;
+        let answer = thinking::prefill_index(asked);
+        let mut body = request::write_body(asked)?;
+        thinking::reject_prefill(answer, &body)?;
         let said = asked.fields.get("anthropic_version").and_then(Value::as_str).map(ToOwned::to_owned);
         // A host's version has the host's name before the date.
-        let host = if self.version.is_some() { "vertex-" } else { "" };
+        let host = if self.hosted_api_version.is_some() { "vertex-" } else { "" };
         let is_date = |text: &str| text.bytes().all(|one| one.is_ascii_digit() || one == b'-');
         let said = said.filter(|said| said.strip_prefix(host).is_some_and(|date| !date.is_empty() && is_date(date)));
         if said.is_some() {
             asked.fields.shift_remove("anthropic_version");
         }
-        match self.version {
+        match self.hosted_api_version {
             Some(usual) => {
                 body.shift_remove("model");
                 body.insert("anthropic_version".into(), said.map_or_else(|| usual.into(), Value::from));
@@ -54,28 +54,28 @@ impl Wire for Messages {
         Ok(Value::Object(body).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
-        response::read(answer, taker)
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        response::decode_message(answer, taker)
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
-        Box::new(response::Hearing::default())
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
+        Box::new(response::MessageStreamDecoder::default())
     }
 
     /// It counts what would be read, and takes nothing of how it would be answered.
-    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        const READ: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
-        let mut body = request::write(asked)?;
-        body.retain(|key, _| READ.contains(&key.as_str()));
+    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        const COUNTED_FIELDS: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
+        let mut body = request::write_body(asked)?;
+        body.retain(|key, _| COUNTED_FIELDS.contains(&key.as_str()));
         Ok(Value::Object(body).to_string().into_bytes())
     }
 
     /// A list of models for those who read Anthropic's.
-    fn carry(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
+    fn pass_through_request(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
         (question.operation == Operation::Models && question.hints.is_anthropic_client).then(|| Ok(Vec::new()))
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
         let one = |item: &Value| {
             let created = item["created_at"].as_str().and_then(timestamp::parse_rfc3339).unwrap_or_default();
             Some(ListedModel { id: item["id"].as_str()?.to_owned(), created, owner: String::new() })
@@ -83,11 +83,11 @@ impl Wire for Messages {
         Some(answer["data"].as_array()?.iter().filter_map(one).collect())
     }
 
-    fn counted(&self, answer: &Value) -> Option<u64> {
+    fn read_token_count(&self, answer: &Value) -> Option<u64> {
         answer["input_tokens"].as_u64()
     }
 
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 }

@@ -15,23 +15,23 @@ use crate::{
     citations,
 };
 
-pub fn write(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
+pub fn write_body(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
     asked.reject_several_choices()?;
     let mut out = Fields::new();
     let model = std::mem::take(&mut asked.model);
     out.insert("model".into(), model.as_str().into());
-    let most = asked.take_param("max_tokens").unwrap_or_else(|| most(&model).into());
+    let most = asked.take_param("max_tokens").unwrap_or_else(|| max_output_tokens(&model).into());
     out.insert("max_tokens".into(), most);
-    let may_think = thinking::may(asked, &model);
-    messages(asked, &mut out)?;
-    tools(asked, &mut out)?;
-    sampling(asked, &model, &mut out);
-    thinking::write(asked, &model, &mut out, may_think)?;
-    format(asked, &mut out);
+    let may_think = thinking::can_think(asked, &model);
+    write_messages(asked, &mut out)?;
+    write_tools(asked, &mut out)?;
+    write_sampling(asked, &model, &mut out);
+    thinking::write_config(asked, &model, &mut out, may_think)?;
+    write_output_format(asked, &mut out);
     if let Some(user) = asked.take_param("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
     }
-    asked.betas = asked.take_param("anthropic_beta").map(betas);
+    asked.betas = asked.take_param("anthropic_beta").map(join_betas);
     for key in ["container", "mcp_servers", "context_management"] {
         asked.move_param(key, &mut out, key);
     }
@@ -42,7 +42,7 @@ pub fn write(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
 }
 
 /// Names, in a list or with commas between them.
-fn betas(said: Value) -> String {
+fn join_betas(said: Value) -> String {
     match said {
         Value::String(text) => text,
         Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
@@ -52,7 +52,7 @@ fn betas(said: Value) -> String {
 }
 
 /// What a model can say at most: the field must be there, and more than that is refused.
-pub(crate) fn most(model: &str) -> u64 {
+pub(crate) fn max_output_tokens(model: &str) -> u64 {
     let is_of = |family: &str| model.contains(family);
     match () {
         () if is_of("claude-3-7") || is_of("claude-3.7") => 64_000,
@@ -62,14 +62,14 @@ pub(crate) fn most(model: &str) -> u64 {
     }
 }
 
-fn messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     let were = asked.messages.len();
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
         let path = format!("messages[{at}]");
         let Message { role, parts } = message;
-        let blocks = parts.into_iter().filter_map(|part| block(part, &path, asked).transpose());
+        let blocks = parts.into_iter().filter_map(|part| content_block(part, &path, asked).transpose());
         let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
         match turns.last_mut() {
             _ if role == Role::System => system.extend(blocks),
@@ -83,7 +83,7 @@ fn messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestErro
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
     ChatRequest::reject_empty_messages(were, turns.len())?;
-    end_in_words(&mut turns);
+    trim_prefill(&mut turns);
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
     out.insert("messages".into(), turns.into_iter().map(turn).collect());
@@ -91,28 +91,29 @@ fn messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestErro
 }
 
 /// Takes the space off the end of an answer that is to go on: Claude refuses one that ends in it.
-pub(crate) fn end_in_words(turns: &mut [(Role, Vec<Value>)]) {
+pub(crate) fn trim_prefill(turns: &mut [(Role, Vec<Value>)]) {
     let Some((Role::Assistant, blocks)) = turns.last_mut() else { return };
     if let Some(Value::String(text)) = blocks.last_mut().and_then(|last| last.get_mut("text")) {
         text.truncate(text.trim_end().len());
     }
 }
 
-fn block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value>, RequestError> {
+fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value>, RequestError> {
     let (mut block, cache) = match part {
         // A text of nothing but space is refused.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
-        Part::Text { text, cache, citations } => (said(&text, citations.as_ref(), asked), cache),
+        Part::Text { text, cache, citations } => (text_block(&text, citations.as_ref(), asked), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
             return Err(RequestError::new(path, format!("this provider does not take {mime}")));
         }
         Part::Image { source, cache, detail } => {
             asked.record_dropped_if_set("image_url.detail", detail.as_ref());
-            (json!({"type": "image", "source": place(source)}), cache)
+            (json!({"type": "image", "source": source_object(source)}), cache)
         }
         Part::Document { source, name, cache, extra: more } => {
             let named = name.map(|name| ("title".to_owned(), name.into()));
-            let mut block = Fields::from_iter([("type".into(), "document".into()), ("source".into(), place(source))]);
+            let mut block =
+                Fields::from_iter([("type".into(), "document".into()), ("source".into(), source_object(source))]);
             block.extend(named.into_iter().chain(*more));
             (block.into(), cache)
         }
@@ -130,7 +131,7 @@ fn block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value
             return Ok(None);
         }
         // Tools that Anthropic itself runs.
-        Part::ProviderBlock { kind, mut fields } if thinking::is_own(&kind) => {
+        Part::ProviderBlock { kind, mut fields } if thinking::is_server_tool_block(&kind) => {
             fields.insert("type".into(), kind.into());
             (fields.into(), None)
         }
@@ -146,7 +147,7 @@ fn block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value
         }
         Part::ToolResult { id, parts, is_error, cache } => {
             let mut result = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.normalise_id(&id)});
-            let inner = parts.into_iter().filter_map(|part| block(part, path, asked).transpose());
+            let inner = parts.into_iter().filter_map(|part| content_block(part, path, asked).transpose());
             let inner = inner.collect::<Result<Vec<_>, _>>()?;
             if !inner.is_empty() {
                 result["content"] = inner.into();
@@ -163,7 +164,7 @@ fn block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value
     Ok(Some(block))
 }
 
-fn said(text: &str, citations: Option<&Value>, asked: &mut ChatRequest) -> Value {
+fn text_block(text: &str, citations: Option<&Value>, asked: &mut ChatRequest) -> Value {
     let mut block = json!({"type": "text", "text": text});
     match citations.map(citations::to_anthropic_request) {
         Some(Some(own)) => block["citations"] = own.into(),
@@ -172,7 +173,7 @@ fn said(text: &str, citations: Option<&Value>, asked: &mut ChatRequest) -> Value
     block
 }
 
-fn place(source: Source) -> Value {
+fn source_object(source: Source) -> Value {
     match source {
         Source::Data { mime, data } if mime == "text/plain" => match decode_base64_text(&data) {
             Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
@@ -185,8 +186,8 @@ fn place(source: Source) -> Value {
     }
 }
 
-fn tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
-    let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(|one| tool(one, asked)).collect();
+fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+    let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(|one| tool_definition(one, asked)).collect();
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
@@ -208,15 +209,15 @@ fn tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> 
 }
 
 /// What Anthropic alone knows of tools of one's own.
-const OF_TOOLS: [&str; 3] = ["defer_loading", "allowed_callers", "input_examples"];
+const ANTHROPIC_TOOL_FIELDS: [&str; 3] = ["defer_loading", "allowed_callers", "input_examples"];
 
-fn tool(tool: Tool, asked: &mut ChatRequest) -> Value {
+fn tool_definition(tool: Tool, asked: &mut ChatRequest) -> Value {
     match tool {
         Tool::Function { name, description, schema, strict, cache, extra: mut more } => {
             let mut tool = json!({"name": name, "description": description.unwrap_or_default()});
             tool["input_schema"] =
                 if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
-            let own = OF_TOOLS.into_iter().map(|key| (key, more.shift_remove(key)));
+            let own = ANTHROPIC_TOOL_FIELDS.into_iter().map(|key| (key, more.shift_remove(key)));
             for (key, value) in [("strict", strict), ("cache_control", cache)].into_iter().chain(own) {
                 if let Some(value) = value.filter(|value| !value.is_null()) {
                     tool[key] = value;
@@ -225,12 +226,12 @@ fn tool(tool: Tool, asked: &mut ChatRequest) -> Value {
             asked.record_dropped_fields("tools", &more);
             tool
         }
-        Tool::BuiltIn { kind, fields } => native(&kind, fields),
+        Tool::BuiltIn { kind, fields } => native_tool(&kind, fields),
     }
 }
 
 /// `{"type": T, T: {"name": …}}` in chat completions; in messages it is flat.
-pub fn native(kind: &str, mut fields: Fields) -> Value {
+pub fn native_tool(kind: &str, mut fields: Fields) -> Value {
     let inner = fields.shift_remove(kind).unwrap_or_default();
     let mut tool = json!({"type": kind});
     if let (Some(name), Some(tool)) = (inner.get("name").cloned(), tool.as_object_mut()) {
@@ -244,8 +245,8 @@ pub fn native(kind: &str, mut fields: Fields) -> Value {
     tool
 }
 
-fn sampling(asked: &mut ChatRequest, model: &str, out: &mut Fields) {
-    thinking::sample(asked, model);
+fn write_sampling(asked: &mut ChatRequest, model: &str, out: &mut Fields) {
+    thinking::drop_unsupported_sampling(asked, model);
     // Their scales end at 1.
     for key in ["temperature", "top_p"] {
         asked.clamp_param(key, &(0..=1));
@@ -260,12 +261,12 @@ fn sampling(asked: &mut ChatRequest, model: &str, out: &mut Fields) {
     }
 }
 
-fn format(asked: &mut ChatRequest, out: &mut Fields) {
+fn write_output_format(asked: &mut ChatRequest, out: &mut Fields) {
     let Some(format) = asked.take_param("response_format") else { return };
     match (format["type"].as_str(), response_schema(&format)) {
         (Some("json_schema"), Some(schema)) => {
             let format = json!({"type": "json_schema", "schema": schema});
-            thinking::configure(out, "format", format);
+            thinking::set_output_config(out, "format", format);
         }
         (Some("text"), _) => (),
         _ => asked.record_dropped("response_format"),

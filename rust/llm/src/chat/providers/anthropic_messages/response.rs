@@ -9,10 +9,10 @@ use crate::{
     api_format::ApiFormat,
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
-        providers::{Broken, Listener},
+        providers::{MalformedResponse, StreamDecoder},
     },
     json::scan::{decode_string, for_each_field},
-    usage::Counts,
+    usage::UsageCounts,
 };
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ struct Message<'a> {
     #[serde(default, borrow)]
     model: Cow<'a, str>,
     #[serde(default, borrow)]
-    content: Vec<Block<'a>>,
+    content: Vec<ContentBlock<'a>>,
     #[serde(default, borrow)]
     stop_reason: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -32,7 +32,7 @@ struct Message<'a> {
 }
 
 #[derive(Deserialize)]
-struct Block<'a> {
+struct ContentBlock<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     #[serde(default, borrow)]
@@ -53,38 +53,38 @@ struct Block<'a> {
     citations: Option<&'a RawValue>,
 }
 
-impl Block<'_> {
+impl ContentBlock<'_> {
     /// Of a kind that others have too.
-    fn is_known(&self) -> bool {
+    fn is_translatable(&self) -> bool {
         matches!(&*self.kind, "text" | "thinking" | "redacted_thinking" | "tool_use")
     }
 }
 
-pub fn read(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+pub fn decode_message(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
     let message: Message<'_> = serde_json::from_slice(answer)?;
     taker.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
     let mut calls = 0;
     for (at, block) in message.content.iter().enumerate() {
-        if !block.is_known() {
+        if !block.is_translatable() {
             // Seldom: only then is it read again as it is.
             let answer: Value = serde_json::from_slice(answer)?;
             taker
                 .push_event(ResponseEvent::NativeBlock { kind: &block.kind, json: &answer["content"][at].to_string() });
             continue;
         }
-        begin(block, taker);
+        emit_block(block, taker);
         if block.kind == "tool_use" {
             taker.push_event(ResponseEvent::ToolCallArguments {
                 call_index: calls,
-                json: &compact(block.input.map_or("{}", RawValue::get)),
+                json: &compact_json(block.input.map_or("{}", RawValue::get)),
             });
             calls += 1;
         }
     }
     if let Some(usage) = message.usage {
-        let mut counts = Counts::default();
-        counts.read(usage.get().as_bytes());
-        tell(&counts, taker);
+        let mut counts = UsageCounts::default();
+        counts.read_usage(usage.get().as_bytes());
+        emit_usage(&counts, taker);
     }
     let reason = message.stop_reason.as_deref().unwrap_or_default();
     taker.push_event(ResponseEvent::Finish { reason, stop_sequence: message.stop_sequence.as_deref() });
@@ -93,7 +93,7 @@ pub fn read(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
 }
 
 /// Arguments are told as text, so how they were indented is nobody's business.
-pub fn compact(json: &str) -> Cow<'_, str> {
+pub fn compact_json(json: &str) -> Cow<'_, str> {
     if !json.contains('\n') {
         return Cow::Borrowed(json);
     }
@@ -102,7 +102,7 @@ pub fn compact(json: &str) -> Cow<'_, str> {
 }
 
 /// What a block says by itself, and that a call begins.
-fn begin(block: &Block<'_>, taker: &mut dyn EventSink) {
+fn emit_block(block: &ContentBlock<'_>, taker: &mut dyn EventSink) {
     match &*block.kind {
         "text" => {
             taker.push_event(ResponseEvent::TextBlockStart);
@@ -128,14 +128,14 @@ fn begin(block: &Block<'_>, taker: &mut dyn EventSink) {
     }
 }
 
-fn tell(counts: &Counts, taker: &mut dyn EventSink) {
-    if let Some(usage) = counts.settle(ApiFormat::Anthropic) {
+fn emit_usage(counts: &UsageCounts, taker: &mut dyn EventSink) {
+    if let Some(usage) = counts.to_usage(ApiFormat::Anthropic) {
         taker.push_event(ResponseEvent::Usage(usage));
     }
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct StreamEvent<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     #[serde(default)]
@@ -145,15 +145,15 @@ struct Event<'a> {
     #[serde(default, borrow)]
     content_block: Option<&'a RawValue>,
     #[serde(default, borrow)]
-    delta: Option<Delta<'a>>,
+    delta: Option<MessageDelta<'a>>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
-    error: Option<Error<'a>>,
+    error: Option<StreamError<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Delta<'a> {
+struct MessageDelta<'a> {
     #[serde(default, borrow)]
     stop_reason: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -162,15 +162,15 @@ struct Delta<'a> {
 
 /// What a block grows by. Most events say nothing else, so nothing is built of them: these are parts of their JSON.
 #[derive(Default)]
-struct Growth<'a> {
+struct BlockDelta<'a> {
     index: &'a [u8],
     kind: &'a [u8],
-    said: &'a [u8],
+    payload: &'a [u8],
 }
 
-impl<'a> Growth<'a> {
+impl<'a> BlockDelta<'a> {
     /// `None` for any other event.
-    fn of(event: &'a [u8]) -> Option<Self> {
+    fn parse(event: &'a [u8]) -> Option<Self> {
         let (mut is_growth, mut delta, mut found) = (false, None, Self::default());
         for_each_field(event, |key, at| {
             match key {
@@ -186,7 +186,7 @@ impl<'a> Growth<'a> {
         for_each_field(delta, |key, at| {
             match key {
                 b"type" => found.kind = &delta[at],
-                b"text" | b"thinking" | b"signature" | b"partial_json" | b"citation" => found.said = &delta[at],
+                b"text" | b"thinking" | b"signature" | b"partial_json" | b"citation" => found.payload = &delta[at],
                 _ => (),
             }
             Ok(())
@@ -195,13 +195,13 @@ impl<'a> Growth<'a> {
         Some(found)
     }
 
-    fn index(&self) -> u64 {
+    fn block_index(&self) -> u64 {
         serde_json::from_slice(self.index).unwrap_or_default()
     }
 }
 
 #[derive(Deserialize)]
-struct Error<'a> {
+struct StreamError<'a> {
     #[serde(rename = "type", default, borrow)]
     kind: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -210,38 +210,39 @@ struct Error<'a> {
 
 /// Hears a streamed message.
 #[derive(Default)]
-pub struct Hearing {
-    counts: Counts,
+pub struct MessageStreamDecoder {
+    counts: UsageCounts,
     /// Which block each call is, and whether something of its arguments came.
-    calls: Vec<(u64, bool)>,
+    tool_calls: Vec<(u64, bool)>,
     /// A block that only Anthropic knows, while its input is still being told.
-    native: Option<(u64, Value, String)>,
+    native_block: Option<(u64, Value, String)>,
 }
 
-impl Listener for Hearing {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
-        if let Some(growth) = Growth::of(data) {
-            return self.grow(&growth, taker);
+impl StreamDecoder for MessageStreamDecoder {
+    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+        if let Some(growth) = BlockDelta::parse(data) {
+            return self.apply_delta(&growth, taker);
         }
         // What is no event of this kind says nothing.
-        let Ok(event) = serde_json::from_slice::<Event<'_>>(data) else { return };
+        let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
         match &*event.kind {
-            "content_block_start" => self.start(&event, taker),
-            "content_block_stop" => self.stop(event.index, taker),
+            "content_block_start" => self.start_block(&event, taker),
+            "content_block_stop" => self.stop_block(event.index, taker),
             "message_start" => {
                 let Some(message) = &event.message else { return };
-                self.count(message.usage);
+                self.add_usage(message.usage);
                 taker.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
             }
             "message_delta" => {
-                self.count(event.usage);
-                tell(&self.counts, taker);
-                let Some(Delta { stop_reason: Some(reason), stop_sequence, .. }) = &event.delta else { return };
+                self.add_usage(event.usage);
+                emit_usage(&self.counts, taker);
+                let Some(MessageDelta { stop_reason: Some(reason), stop_sequence, .. }) = &event.delta else { return };
                 taker.push_event(ResponseEvent::Finish { reason, stop_sequence: stop_sequence.as_deref() });
             }
             "message_stop" => taker.push_event(ResponseEvent::End),
             "error" => {
-                let error = event.error.unwrap_or(Error { kind: None, message: Cow::Borrowed("the provider failed") });
+                let error =
+                    event.error.unwrap_or(StreamError { kind: None, message: Cow::Borrowed("the provider failed") });
                 taker.push_event(ResponseEvent::Failed {
                     kind: error.kind.as_deref(),
                     message: &error.message,
@@ -253,67 +254,67 @@ impl Listener for Hearing {
     }
 }
 
-impl Hearing {
-    fn count(&mut self, usage: Option<&RawValue>) {
+impl MessageStreamDecoder {
+    fn add_usage(&mut self, usage: Option<&RawValue>) {
         if let Some(usage) = usage {
-            self.counts.read(usage.get().as_bytes());
+            self.counts.read_usage(usage.get().as_bytes());
         }
     }
 
-    fn start(&mut self, event: &Event<'_>, taker: &mut dyn EventSink) {
+    fn start_block(&mut self, event: &StreamEvent<'_>, taker: &mut dyn EventSink) {
         let Some(json) = event.content_block.map(RawValue::get) else { return };
-        let Ok(block) = serde_json::from_str::<Block<'_>>(json) else { return };
-        if !block.is_known() {
-            self.native = serde_json::from_str(json).ok().map(|block| (event.index, block, String::new()));
+        let Ok(block) = serde_json::from_str::<ContentBlock<'_>>(json) else { return };
+        if !block.is_translatable() {
+            self.native_block = serde_json::from_str(json).ok().map(|block| (event.index, block, String::new()));
             return;
         }
-        begin(&block, taker);
+        emit_block(&block, taker);
         if block.kind == "tool_use" {
-            self.calls.push((event.index, false));
+            self.tool_calls.push((event.index, false));
         }
     }
 
-    fn grow(&mut self, growth: &Growth<'_>, taker: &mut dyn EventSink) {
+    fn apply_delta(&mut self, growth: &BlockDelta<'_>, taker: &mut dyn EventSink) {
         if growth.kind == b"\"citations_delta\"" {
-            let json = format!("[{}]", String::from_utf8_lossy(growth.said));
+            let json = format!("[{}]", String::from_utf8_lossy(growth.payload));
             return taker.push_event(ResponseEvent::ExtraField {
                 scope: FieldScope::Block,
                 name: "citations",
                 json: &json,
             });
         }
-        let Some(said) = decode_string(growth.said) else { return };
+        let Some(said) = decode_string(growth.payload) else { return };
         match growth.kind {
             b"\"text_delta\"" => taker.push_event(ResponseEvent::Text(&said)),
             b"\"thinking_delta\"" => taker.push_event(ResponseEvent::Thinking(&said)),
             b"\"signature_delta\"" => taker.push_event(ResponseEvent::ThinkingSignature(&said)),
-            b"\"input_json_delta\"" => self.argue(growth.index(), &said, taker),
+            b"\"input_json_delta\"" => self.append_arguments(growth.block_index(), &said, taker),
             _ => (),
         }
     }
 
-    fn argue(&mut self, index: u64, json: &str, taker: &mut dyn EventSink) {
-        if let Some((_, _, input)) = &mut self.native {
+    fn append_arguments(&mut self, index: u64, json: &str, taker: &mut dyn EventSink) {
+        if let Some((_, _, input)) = &mut self.native_block {
             return input.push_str(json);
         }
-        let call = self.calls.iter().position(|(block, _)| *block == index);
+        let call = self.tool_calls.iter().position(|(block, _)| *block == index);
         if let Some(call) = call.filter(|_| !json.is_empty()) {
-            self.calls[call].1 = true;
+            self.tool_calls[call].1 = true;
             taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
         }
     }
 
     /// A tool without parameters is called without a word; its arguments are an object all the same.
-    fn stop(&mut self, index: u64, taker: &mut dyn EventSink) {
-        if let Some((_, mut block, input)) = self.native.take_if(|(at, ..)| *at == index) {
+    fn stop_block(&mut self, index: u64, taker: &mut dyn EventSink) {
+        if let Some((_, mut block, input)) = self.native_block.take_if(|(at, ..)| *at == index) {
             if let Ok(input) = serde_json::from_str(&input) {
                 block["input"] = input;
             }
             let kind = block["type"].as_str().unwrap_or_default();
             taker.push_event(ResponseEvent::NativeBlock { kind, json: &block.to_string() });
         }
-        if let Some(call) = self.calls.iter().position(|(block, said)| *block == index && !said) {
-            self.calls[call].1 = true;
+        if let Some(call) = self.tool_calls.iter().position(|(block, said)| *block == index && !said) {
+            self.tool_calls[call].1 = true;
             taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: "{}" });
         }
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Efforts that callers know, and as many tokens as they stand for.
-const EFFORTS: [(&str, u64); 7] = [
+const EFFORT_BUDGETS: [(&str, u64); 7] = [
     ("none", 0),
     ("minimal", 1024),
     ("low", 1024),
@@ -20,56 +20,56 @@ const EFFORTS: [(&str, u64); 7] = [
 ];
 
 /// Fewer tokens for thinking are refused.
-const LEAST: u64 = 1024;
+const MIN_BUDGET_TOKENS: u64 = 1024;
 /// As many at least are left to the answer where the caller has one word for how much is thought.
-const ROOM: u64 = 256;
+const MIN_ANSWER_TOKENS: u64 = 256;
 
 /// What a model takes for how much it may think, and for how it picks its words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ThinkingMode {
     /// A budget in tokens.
     Budget,
     /// A budget, or as much as it likes by an effort.
-    Either,
+    BudgetOrAdaptive,
     /// As much as it likes, by an effort: a budget is refused, and so is any sampling of one's own.
-    Effort(Rest),
+    AdaptiveOnly(DisableMode),
 }
 
 /// How a model that knows efforts alone is told not to think.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
+enum DisableMode {
     /// By saying nothing.
-    Unsaid,
-    Disabled,
+    Omitted,
+    Explicit,
     /// It always may.
-    Never,
+    Impossible,
 }
 
-impl Kind {
-    fn of(model: &str) -> Self {
+impl ThinkingMode {
+    fn for_model(model: &str) -> Self {
         let version = claude_version(model);
         match version {
             _ if ["claude-mythos", "claude-fable"].iter().any(|family| model.contains(family)) => {
-                Self::Effort(Rest::Never)
+                Self::AdaptiveOnly(DisableMode::Impossible)
             }
             None => Self::Budget,
             Some(version) if version < (4, 6) => Self::Budget,
-            Some((4, 6)) => Self::Either,
-            Some((4, _)) => Self::Effort(Rest::Unsaid),
-            Some((5, 0)) => Self::Effort(Rest::Disabled),
-            Some(_) => Self::Effort(Rest::Never),
+            Some((4, 6)) => Self::BudgetOrAdaptive,
+            Some((4, _)) => Self::AdaptiveOnly(DisableMode::Omitted),
+            Some((5, 0)) => Self::AdaptiveOnly(DisableMode::Explicit),
+            Some(_) => Self::AdaptiveOnly(DisableMode::Impossible),
         }
     }
 }
 
 /// Whether a model thinks as much as it likes, and is told an effort at most.
-pub fn takes_efforts_only(model: &str) -> bool {
-    matches!(Kind::of(model), Kind::Effort(_))
+pub fn is_adaptive_only(model: &str) -> bool {
+    matches!(ThinkingMode::for_model(model), ThinkingMode::AdaptiveOnly(_))
 }
 
 /// Takes back what a model refuses of how it is to pick its words.
-pub fn sample(asked: &mut ChatRequest, model: &str) {
-    if takes_efforts_only(model) {
+pub fn drop_unsupported_sampling(asked: &mut ChatRequest, model: &str) {
+    if is_adaptive_only(model) {
         for key in ["temperature", "top_p", "top_k"] {
             // What is said anyway is no loss.
             let said = asked.take_param(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
@@ -85,16 +85,18 @@ pub fn sample(asked: &mut ChatRequest, model: &str) {
 }
 
 /// Writes `thinking` for a model, and takes back what does not go with it.
-pub fn write(asked: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) -> Result<(), RequestError> {
-    let effort = effort(asked)?;
-    let kind = Kind::of(model);
-    if let Kind::Effort(rest) = kind {
-        with_effort(asked, effort.map(|(word, _)| word), rest, out, may);
+pub fn write_config(asked: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) -> Result<(), RequestError> {
+    let effort = parse_effort(asked)?;
+    let kind = ThinkingMode::for_model(model);
+    if let ThinkingMode::AdaptiveOnly(rest) = kind {
+        write_adaptive(asked, effort.map(|(word, _)| word), rest, out, may);
         return Ok(());
     }
     let (thinking, word, room) = match (asked.take_param("thinking"), effort) {
-        (Some(thinking), Some((word, 1..))) if kind == Kind::Either && thinking["type"] == "adaptive" => {
-            configure(out, "effort", level(word).into());
+        (Some(thinking), Some((word, 1..)))
+            if kind == ThinkingMode::BudgetOrAdaptive && thinking["type"] == "adaptive" =>
+        {
+            set_output_config(out, "effort", effort_level(word).into());
             (thinking, "thinking", 1)
         }
         (Some(thinking), effort) => {
@@ -103,18 +105,20 @@ pub fn write(asked: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) 
             (thinking, "thinking", 1)
         }
         (None, Some((_, 0))) => (json!({"type": "disabled"}), "reasoning_effort", 0),
-        (None, Some((_, budget))) => (json!({"type": "enabled", "budget_tokens": budget}), "reasoning_effort", ROOM),
+        (None, Some((_, budget))) => {
+            (json!({"type": "enabled", "budget_tokens": budget}), "reasoning_effort", MIN_ANSWER_TOKENS)
+        }
         (None, None) => return Ok(()),
     };
     if thinking["type"] == "disabled" {
         out.insert("thinking".into(), thinking);
         return Ok(());
     }
-    match within(thinking, out, room).filter(|_| may) {
+    match fit_budget(thinking, out, room).filter(|_| may) {
         Some((thinking, is_less)) => {
             asked.record_dropped_if_set(word, is_less.then_some(&()));
             out.insert("thinking".into(), thinking);
-            unsuited(out, &mut asked.dropped_params);
+            drop_conflicting_sampling(out, &mut asked.dropped_params);
         }
         None => asked.record_dropped(word),
     }
@@ -122,16 +126,22 @@ pub fn write(asked: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) 
 }
 
 /// To a model that is told an effort, and that it may think.
-fn with_effort(asked: &mut ChatRequest, effort: Option<&'static str>, rest: Rest, out: &mut Fields, may: bool) {
+fn write_adaptive(
+    asked: &mut ChatRequest,
+    effort: Option<&'static str>,
+    rest: DisableMode,
+    out: &mut Fields,
+    may: bool,
+) {
     let thinking = asked.take_param("thinking");
     let is_off = thinking.as_ref().map_or(effort == Some("none"), |thinking| thinking["type"] == "disabled");
     if is_off {
         match rest {
-            Rest::Unsaid => (),
-            Rest::Disabled => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
-            Rest::Never => {
+            DisableMode::Omitted => (),
+            DisableMode::Explicit => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
+            DisableMode::Impossible => {
                 asked.record_dropped(if thinking.is_some() { "thinking" } else { "reasoning_effort" });
-                configure(out, "effort", "low".into());
+                set_output_config(out, "effort", "low".into());
             }
         }
         return;
@@ -140,11 +150,11 @@ fn with_effort(asked: &mut ChatRequest, effort: Option<&'static str>, rest: Rest
     asked.record_dropped_if_set("thinking.budget_tokens", budget.as_ref());
     // A budget is at least told as the effort that it stands for elsewhere.
     let of_budget =
-        |budget| EFFORTS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(word, _)| *word);
+        |budget| EFFORT_BUDGETS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(word, _)| *word);
     let word = effort.filter(|word| *word != "none").or(budget.map(of_budget));
     if let Some(word) = word {
-        configure(out, "effort", level(word).into());
-        asked.record_dropped_if_set("reasoning_effort", (level(word) != word).then_some(&()));
+        set_output_config(out, "effort", effort_level(word).into());
+        asked.record_dropped_if_set("reasoning_effort", (effort_level(word) != word).then_some(&()));
     }
     match thinking {
         None if word.is_none() => (),
@@ -168,12 +178,12 @@ fn with_effort(asked: &mut ChatRequest, effort: Option<&'static str>, rest: Rest
 }
 
 /// The least effort that there is stands for less.
-fn level(word: &'static str) -> &'static str {
+fn effort_level(word: &'static str) -> &'static str {
     if word == "minimal" { "low" } else { word }
 }
 
 /// Says one thing of how it is to answer, beside others.
-pub fn configure(out: &mut Fields, key: &str, value: Value) {
+pub fn set_output_config(out: &mut Fields, key: &str, value: Value) {
     let config = out.entry("output_config").or_insert_with(|| json!({}));
     if let Some(config) = config.as_object_mut() {
         config.insert(key.into(), value);
@@ -181,11 +191,11 @@ pub fn configure(out: &mut Fields, key: &str, value: Value) {
 }
 
 /// One of the words for how much is to be thought, and its tokens.
-pub fn effort(asked: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
+pub fn parse_effort(asked: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
     let Some(said) = asked.take_param("reasoning_effort") else { return Ok(None) };
-    let found = EFFORTS.into_iter().find(|(word, _)| said == *word);
+    let found = EFFORT_BUDGETS.into_iter().find(|(word, _)| said == *word);
     let unknown = || {
-        let words = EFFORTS.map(|(word, _)| word).join(", ");
+        let words = EFFORT_BUDGETS.map(|(word, _)| word).join(", ");
         let said = said.as_str().map_or_else(|| said.to_string(), ToOwned::to_owned);
         RequestError::new("reasoning_effort", format!("`{said}` is not known here: it must be one of {words}"))
     };
@@ -193,26 +203,26 @@ pub fn effort(asked: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, Re
 }
 
 /// Refuses what a model refuses and what nothing stands for: another answer would be none to this question.
-pub fn refuse(asked: &ChatRequest) -> Result<(), RequestError> {
-    if matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) && is_since(asked, (5, 1)) {
+pub fn reject_forced_tool_choice(asked: &ChatRequest) -> Result<(), RequestError> {
+    if matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) && is_at_least_version(asked, (5, 1)) {
         return Err(RequestError::new("tool_choice", "this model calls tools when it likes: it must be auto or none"));
     }
     Ok(())
 }
 
 /// The message that may be the beginning of an answer, where a model does not go on from one.
-pub fn last_answer(asked: &ChatRequest) -> Option<usize> {
+pub fn prefill_index(asked: &ChatRequest) -> Option<usize> {
     let is_answer = |message: &Message| message.role == Role::Assistant;
-    if is_since(asked, (4, 6)) { asked.messages.iter().rposition(is_answer) } else { None }
+    if is_at_least_version(asked, (4, 6)) { asked.messages.iter().rposition(is_answer) } else { None }
 }
 
 /// Refuses that beginning where what is written ends with it: not all that is said is written.
-pub fn refuse_beginning(answer: Option<usize>, written: &Fields) -> Result<(), RequestError> {
+pub fn reject_prefill(answer: Option<usize>, written: &Fields) -> Result<(), RequestError> {
     let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
     let (Some(at), Some(last)) = (answer, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
     let kind = last["content"].as_array().and_then(|blocks| blocks.last()?["type"].as_str());
     // A turn in which a tool of its own is at work is paused, and goes on when it comes back.
-    if kind.is_some_and(is_own) {
+    if kind.is_some_and(is_server_tool_block) {
         return Ok(());
     }
     Err(RequestError::new(
@@ -222,24 +232,24 @@ pub fn refuse_beginning(answer: Option<usize>, written: &Fields) -> Result<(), R
 }
 
 /// Whether a block is of a tool that Anthropic itself runs.
-pub fn is_own(kind: &str) -> bool {
+pub fn is_server_tool_block(kind: &str) -> bool {
     kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
 }
 
-fn is_since(asked: &ChatRequest, first: (u32, u32)) -> bool {
+fn is_at_least_version(asked: &ChatRequest, first: (u32, u32)) -> bool {
     claude_version(&asked.model).is_some_and(|version| version >= first)
 }
 
 /// Whether this request may be thought about: not where a tool is called in any case.
-pub fn may(asked: &ChatRequest, model: &str) -> bool {
+pub fn can_think(asked: &ChatRequest, model: &str) -> bool {
     let is_forced = matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
     // Who thinks as much as it likes takes turns without thoughts.
-    !is_forced && (takes_efforts_only(model) || !continues_without(asked))
+    !is_forced && (is_adaptive_only(model) || !continues_without_thinking(asked))
 }
 
 /// The budget is part of what may be said at all; one that leaves less room than this to the answer becomes half of that. And
 /// whether it did.
-fn within(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value, bool)> {
+fn fit_budget(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value, bool)> {
     let Some(budget) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
     let most = out.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
     if budget.saturating_add(room) <= most {
@@ -247,11 +257,11 @@ fn within(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value, bo
     }
     let half = most / 2;
     thinking["budget_tokens"] = half.into();
-    (half >= LEAST).then_some((thinking, true))
+    (half >= MIN_BUDGET_TOKENS).then_some((thinking, true))
 }
 
 /// Sampling cannot be steered while it thinks.
-fn unsuited(out: &mut Fields, lost: &mut DroppedParams) {
+fn drop_conflicting_sampling(out: &mut Fields, lost: &mut DroppedParams) {
     for key in ["temperature", "top_k"] {
         if out.shift_remove(key).is_some_and(|value| value != 1 && value != 1.0) {
             lost.add(key);
@@ -260,7 +270,7 @@ fn unsuited(out: &mut Fields, lost: &mut DroppedParams) {
 }
 
 /// Whether the last turn called tools and its thoughts are not here: it may not go on thinking.
-fn continues_without(asked: &ChatRequest) -> bool {
+fn continues_without_thinking(asked: &ChatRequest) -> bool {
     let is_result = |part: &Part| matches!(part, Part::ToolResult { .. });
     let thought =
         |part: &Part| matches!(part, Part::Thinking { signature: Some(_), .. } | Part::RedactedThinking { .. });

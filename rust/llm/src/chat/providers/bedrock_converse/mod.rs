@@ -7,7 +7,7 @@ pub(crate) mod vendor_fields;
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Frames, Listener, Wire};
+use super::{ErrorDetails, EventFraming, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::chat::providers::{anthropic_messages::thinking, openai_chat};
 use crate::{
     chat::{
@@ -22,47 +22,47 @@ pub struct ConverseFormat;
 /// What is looked at where tokens are counted.
 const TOKEN_COUNT_FIELDS: [&str; 4] = ["messages", "system", "toolConfig", "additionalModelRequestFields"];
 
-impl Wire for ConverseFormat {
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        thinking::refuse(asked)?;
-        let answer = thinking::last_answer(asked);
+impl ProviderFormat for ConverseFormat {
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        thinking::reject_forced_tool_choice(asked)?;
+        let answer = thinking::prefill_index(asked);
         let body = request::build_body(asked)?;
-        thinking::refuse_beginning(answer, &body)?;
+        thinking::reject_prefill(answer, &body)?;
         Ok(serde_json::Value::Object(body).to_string().into_bytes())
     }
 
-    fn says_betas(&self, model: &str) -> bool {
+    fn has_betas_in_body(&self, model: &str) -> bool {
         model.contains("anthropic")
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
         response::decode_response(answer, taker)
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::ConverseDecoder::default())
     }
 
-    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         let mut said = request::build_body(asked)?;
         said.retain(|key, _| TOKEN_COUNT_FIELDS.contains(&key.as_str()));
         Ok(json!({"input": {"converse": said}}).to_string().into_bytes())
     }
 
-    fn counted(&self, answer: &Value) -> Option<u64> {
+    fn read_token_count(&self, answer: &Value) -> Option<u64> {
         answer["inputTokens"].as_u64()
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
         model_list::parse_models_at(answer, "/modelSummaries", "modelId", "")
     }
 
     /// `{message}`, and nothing else.
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 
-    fn frames(&self) -> Frames {
-        Frames::AwsEventStream
+    fn event_framing(&self) -> EventFraming {
+        EventFraming::AwsEventStream
     }
 }

@@ -97,7 +97,7 @@ fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), Reque
     turns.retain(|(_, blocks)| !blocks.is_empty());
     ChatRequest::reject_empty_messages(were, turns.len())?;
     if vendor_fields::may_be_claude(&asked.model) {
-        anthropic_messages::end_in_words(&mut turns);
+        anthropic_messages::trim_prefill(&mut turns);
     }
     document_names::assign_unique_names(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
     let turn =
@@ -287,7 +287,7 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, 
                 (name, description, schema, strict, cache, more)
             }
             Tool::BuiltIn { kind, fields } if Vendor::from_model(&asked.model) == Vendor::Anthropic => {
-                native.push(anthropic_messages::native(&kind, fields));
+                native.push(anthropic_messages::native_tool(&kind, fields));
                 continue;
             }
             Tool::BuiltIn { .. } => {

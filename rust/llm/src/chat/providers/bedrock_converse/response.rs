@@ -9,9 +9,9 @@ use crate::{
     api_format::ApiFormat,
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
-        providers::{Broken, Listener, anthropic_messages::compact},
+        providers::{MalformedResponse, StreamDecoder, anthropic_messages::compact_json},
     },
-    usage::Counts,
+    usage::UsageCounts,
 };
 
 #[derive(Deserialize)]
@@ -123,14 +123,14 @@ struct ReasoningText<'a> {
 }
 
 fn emit_usage(usage: &RawValue, taker: &mut dyn EventSink) {
-    let mut counts = Counts::default();
-    counts.read(usage.get().as_bytes());
-    if let Some(usage) = counts.settle(ApiFormat::Bedrock) {
+    let mut counts = UsageCounts::default();
+    counts.read_usage(usage.get().as_bytes());
+    if let Some(usage) = counts.to_usage(ApiFormat::Bedrock) {
         taker.push_event(ResponseEvent::Usage(usage));
     }
 }
 
-pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
     let answer: ConverseResponse<'_> = serde_json::from_slice(answer)?;
     taker.push_event(ResponseEvent::Start { id: "", model: "" });
     let mut calls = 0;
@@ -146,7 +146,7 @@ pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), B
             taker.push_event(ResponseEvent::ToolCall { id: &call.id, name: &call.name, signature: None });
             taker.push_event(ResponseEvent::ToolCallArguments {
                 call_index: calls,
-                json: &compact(call.input.map_or("{}", RawValue::get)),
+                json: &compact_json(call.input.map_or("{}", RawValue::get)),
             });
             calls += 1;
         }
@@ -238,12 +238,12 @@ pub struct ConverseDecoder {
     finish_reason: Option<String>,
 }
 
-impl Listener for ConverseDecoder {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
-        self.named("", data, taker);
+impl StreamDecoder for ConverseDecoder {
+    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+        self.decode_named("", data, taker);
     }
 
-    fn named(&mut self, name: &str, data: &[u8], taker: &mut dyn EventSink) {
+    fn decode_named(&mut self, name: &str, data: &[u8], taker: &mut dyn EventSink) {
         // What is no event of this kind says nothing.
         let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
         match name {
@@ -284,7 +284,7 @@ impl Listener for ConverseDecoder {
     }
 
     /// What it cost comes after the word that it is over, so only the end is the end.
-    fn over(&mut self, taker: &mut dyn EventSink) {
+    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
         let Some(reason) = self.finish_reason.take() else { return };
         taker.push_event(ResponseEvent::Finish { reason: &reason, stop_sequence: None });
         taker.push_event(ResponseEvent::End);
@@ -352,7 +352,7 @@ mod tests {
         decode_response(answer.replace(r#"sequence"}"#, &format!(r#"sequence"{beside}"#)).as_bytes(), &mut whole)
             .unwrap();
         let end = format!(r#"{{"stopReason":"stop_sequence"{beside}"#);
-        ConverseDecoder::default().named("messageStop", end.as_bytes(), &mut streamed);
+        ConverseDecoder::default().decode_named("messageStop", end.as_bytes(), &mut streamed);
         assert_eq!(whole.0, [format!("additionalModelResponseFields {fields}")]);
         assert_eq!(streamed.0, whole.0);
     }

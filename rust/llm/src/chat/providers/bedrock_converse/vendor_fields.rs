@@ -84,7 +84,7 @@ pub fn supports_cache_ttl(model: &str) -> bool {
 
 /// Whether Claude may think about this, before its messages are written.
 pub fn can_think(asked: &ChatRequest) -> bool {
-    thinking::may(asked, &asked.model)
+    thinking::can_think(asked, &asked.model)
 }
 
 /// Says to Claude in its own words how much it is to think, where the caller has one word for all; and takes back what does not
@@ -94,18 +94,21 @@ pub fn convert_thinking(asked: &mut ChatRequest, may: bool) -> Result<(), Reques
         return Ok(());
     }
     let model = asked.model.clone();
-    thinking::sample(asked, &model);
+    thinking::drop_unsupported_sampling(asked, &model);
     let is_said = asked.fields.get("thinking").is_some_and(|own| !own.is_null());
-    if is_said && !thinking::takes_efforts_only(&model) {
+    if is_said && !thinking::is_adaptive_only(&model) {
         return Ok(());
     }
     let mut said = Fields::new();
     let most = asked.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
-    said.insert("max_tokens".into(), most.unwrap_or_else(|| anthropic_messages::most(&asked.model).into()));
+    said.insert(
+        "max_tokens".into(),
+        most.unwrap_or_else(|| anthropic_messages::max_output_tokens(&asked.model).into()),
+    );
     for key in ["temperature", "top_k"] {
         asked.move_param(key, &mut said, key);
     }
-    thinking::write(asked, &model, &mut said, may)?;
+    thinking::write_config(asked, &model, &mut said, may)?;
     said.shift_remove("max_tokens");
     asked.fields.extend(said);
     Ok(())
@@ -173,7 +176,7 @@ fn write_claude_fields(asked: &mut ChatRequest, more: &mut Fields) {
     for (key, value) in
         asked.take_param("output_config").and_then(|config| config.as_object().cloned()).into_iter().flatten()
     {
-        thinking::configure(more, &key, value);
+        thinking::set_output_config(more, &key, value);
     }
     if let Some(user) = asked.take_param("user") {
         more.insert("metadata".into(), json!({"user_id": user}));

@@ -5,7 +5,7 @@ pub(crate) mod response;
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire};
+use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::chat::providers::{
     anthropic_messages::thinking,
     openai_chat::{self, request},
@@ -49,8 +49,8 @@ const COHERE_PARAMS: &[(&str, &str)] = &[
     ("strict_tools", "strict_tools"),
 ];
 
-impl Wire for CohereFormat {
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+impl ProviderFormat for CohereFormat {
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         asked.reject_several_choices()?;
         for key in ["frequency_penalty", "presence_penalty"] {
             asked.clamp_param(key, &(0..=1));
@@ -87,19 +87,19 @@ impl Wire for CohereFormat {
         Ok(Value::Object(out).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
         response::decode_response(answer, taker)
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::CohereDecoder::default())
     }
 
-    fn sees(&self, _model: &str) -> bool {
+    fn can_embed_images(&self, _model: &str) -> bool {
         true
     }
 
-    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_embedding_request(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let model = std::mem::take(&mut texts.model);
         let mut out = json!({"model": model});
         if let (Some(out), Value::Object(rest)) = (out.as_object_mut(), build_embed_body(texts)?) {
@@ -108,7 +108,7 @@ impl Wire for CohereFormat {
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
+    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
         let vectors = answer.pointer("/embeddings/float")?.as_array()?.clone();
         let tokens =
             answer.pointer("/meta/tokens/input_tokens").or_else(|| answer.pointer("/meta/billed_units/input_tokens"));
@@ -118,12 +118,12 @@ impl Wire for CohereFormat {
         Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
         model_list::parse_models_at(answer, "/models", "name", "")
     }
 
     /// `{message}`, and nothing else.
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 }
@@ -187,7 +187,7 @@ fn convert_reasoning_effort(asked: &mut ChatRequest) -> Result<(), RequestError>
     if !asked.model.contains("reasoning") || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
         return Ok(());
     }
-    if let Some((_, budget)) = thinking::effort(asked)? {
+    if let Some((_, budget)) = thinking::parse_effort(asked)? {
         let kind = if budget == 0 { "disabled" } else { "enabled" };
         let budget = (budget > 0).then_some(budget);
         asked.fields.insert("thinking".into(), json!({"type": kind, "budget_tokens": budget}));

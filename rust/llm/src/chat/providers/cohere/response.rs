@@ -7,14 +7,16 @@ use crate::{
     api_format::ApiFormat,
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
-        providers::{Broken, Listener},
+        providers::{MalformedResponse, StreamDecoder},
     },
-    usage::Counts,
+    usage::UsageCounts,
 };
 
-pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
     let answer: Value = serde_json::from_slice(answer)?;
-    let Some(message) = answer["message"].as_object() else { return Err(Broken("it has no message".into())) };
+    let Some(message) = answer["message"].as_object() else {
+        return Err(MalformedResponse("it has no message".into()));
+    };
     taker.push_event(ResponseEvent::Start { id: as_text(&answer["id"]), model: "" });
     if let Some(plan) = message.get("tool_plan").map(as_text).filter(|plan| !plan.is_empty()) {
         taker.push_event(ResponseEvent::Thinking(plan));
@@ -69,9 +71,9 @@ fn emit_call_start(call: &Value, taker: &mut dyn EventSink) {
 }
 
 fn emit_end(answer: &Value, taker: &mut dyn EventSink) {
-    let mut counts = Counts::default();
-    counts.read(answer["usage"].to_string().as_bytes());
-    if let Some(usage) = counts.settle(ApiFormat::OpenAi) {
+    let mut counts = UsageCounts::default();
+    counts.read_usage(answer["usage"].to_string().as_bytes());
+    if let Some(usage) = counts.to_usage(ApiFormat::OpenAi) {
         taker.push_event(ResponseEvent::Usage(usage));
     }
     taker.push_event(ResponseEvent::Finish { reason: as_text(&answer["finish_reason"]), stop_sequence: None });
@@ -86,8 +88,8 @@ pub struct CohereDecoder {
     citations: CitationTracker,
 }
 
-impl Listener for CohereDecoder {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+impl StreamDecoder for CohereDecoder {
+    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         // What is no event of this kind says nothing.
         let Ok(event) = serde_json::from_slice::<Value>(data) else { return };
         let message = &event["delta"]["message"];

@@ -9,7 +9,7 @@ mod thinking;
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire};
+use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::chat::providers::openai_chat;
 use crate::{
     chat::{
@@ -28,24 +28,24 @@ pub struct GeminiFormat {
 pub static AI_STUDIO: GeminiFormat = GeminiFormat { is_vertex: false };
 pub static VERTEX_AI: GeminiFormat = GeminiFormat { is_vertex: true };
 
-impl Wire for GeminiFormat {
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        Ok(serde_json::Value::Object(request::write(asked, !self.is_vertex)?).to_string().into_bytes())
+impl ProviderFormat for GeminiFormat {
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        Ok(serde_json::Value::Object(request::write_body(asked, !self.is_vertex)?).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
         response::decode_response(answer, taker)
     }
 
-    fn signs(&self, model: &str) -> bool {
-        thinking::wants_signatures(model)
+    fn signs_tool_calls(&self, model: &str) -> bool {
+        thinking::requires_signatures(model)
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::GeminiDecoder::default())
     }
 
-    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_embedding_request(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let model = format!("models/{}", texts.model.trim_start_matches("models/"));
         let task = texts.fields.shift_remove("task_type");
         let request = |text: &String| {
@@ -62,14 +62,14 @@ impl Wire for GeminiFormat {
     }
 
     /// Nothing is said of tokens.
-    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
+    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
         let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
 
-    fn count(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         let model = format!("models/{}", asked.model.trim_start_matches("models/"));
-        let mut said = request::write(asked, !self.is_vertex)?;
+        let mut said = request::write_body(asked, !self.is_vertex)?;
         let body = if self.is_vertex {
             said.retain(|key, _| matches!(key.as_str(), "contents" | "systemInstruction" | "tools"));
             Value::Object(said)
@@ -80,11 +80,11 @@ impl Wire for GeminiFormat {
         Ok(body.to_string().into_bytes())
     }
 
-    fn counted(&self, answer: &Value) -> Option<u64> {
+    fn read_token_count(&self, answer: &Value) -> Option<u64> {
         answer["totalTokens"].as_u64()
     }
 
-    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
         if self.is_vertex {
             return model_list::parse_models_at(answer, "/publisherModels", "name", "publishers/google/models/");
         }
@@ -92,7 +92,7 @@ impl Wire for GeminiFormat {
     }
 
     /// `{error: {code, message, status}}`: the fields have the names that others use.
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 }

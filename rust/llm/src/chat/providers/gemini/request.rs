@@ -14,7 +14,7 @@ use crate::chat::{
 };
 
 /// Names of functions that mean a tool of Google's own.
-const NATIVE: &[(&str, &str)] = &[
+const NATIVE_TOOL_NAMES: &[(&str, &str)] = &[
     ("googleSearch", "google_search"),
     ("googleSearchRetrieval", "google_search_retrieval"),
     ("computerUse", "computer_use"),
@@ -24,16 +24,16 @@ const NATIVE: &[(&str, &str)] = &[
 ];
 
 /// Parts that only Gemini has, under the kinds by which callers are told of them.
-pub(crate) const OWN_PARTS: [&str; 2] = ["executableCode", "codeExecutionResult"];
+pub(crate) const NATIVE_PART_KINDS: [&str; 2] = ["executableCode", "codeExecutionResult"];
 
 /// Stands for the name of a function whose call the caller left out.
-const FILLER: &str = "unknown_function";
+const UNKNOWN_FUNCTION_NAME: &str = "unknown_function";
 
 /// Says that a signature is missing and must not be looked for.
-const NO_SIGNATURE: &str = "skip_thought_signature_validator";
+const SKIP_SIGNATURE_VALIDATION: &str = "skip_thought_signature_validator";
 
 /// Parameters of `generationConfig`.
-const GENERATION: &[(&str, &str)] = &[
+const GENERATION_PARAMS: &[(&str, &str)] = &[
     ("temperature", "temperature"),
     ("top_p", "topP"),
     ("top_k", "topK"),
@@ -44,20 +44,20 @@ const GENERATION: &[(&str, &str)] = &[
 ];
 
 /// Where the scales of numbers begin and end; those of penalties leave their ends out.
-const SCALES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
+const PARAM_RANGES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
 
 /// `names_calls`: whether calls have ids there, where the model knows them.
-pub fn write(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
+pub fn write_body(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
     asked.reject_several_choices()?;
     let mut out = Fields::new();
-    let called = names(&asked.messages);
+    let called = collect_call_names(&asked.messages);
     let were = asked.messages.len();
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
         let Message { role, parts } = message;
         let path = format!("messages[{at}]");
-        let said = if role == Role::System { &mut system } else { turn_of(role, &mut turns) };
+        let said = if role == Role::System { &mut system } else { turn_for_role(role, &mut turns) };
         for part in parts {
             write_part(part, &path, &called, asked, said)?;
         }
@@ -67,18 +67,18 @@ pub fn write(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, Reque
     }
     turns.retain(|(_, parts)| !parts.is_empty());
     ChatRequest::reject_empty_messages(were, turns.len())?;
-    in_order(&mut turns);
-    let is_of_today = thinking::wants_signatures(&asked.model);
-    if is_of_today && fill_signatures(&mut turns, asked.signatures.as_ref()) {
+    sort_function_responses(&mut turns);
+    let is_of_today = thinking::requires_signatures(&asked.model);
+    if is_of_today && fill_missing_signatures(&mut turns, asked.signatures.as_ref()) {
         asked.dropped_params.add("thought_signature");
     }
     if !(names_calls && is_of_today) {
-        drop_ids(&mut turns);
+        drop_call_ids(&mut turns);
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
-    tools(asked, &mut out)?;
-    generation(asked, &mut out)?;
+    write_tools(asked, &mut out)?;
+    write_generation_config(asked, &mut out)?;
     for (key, name) in
         [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
     {
@@ -91,7 +91,7 @@ pub fn write(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, Reque
 }
 
 /// Messages of one role that follow each other are one turn here.
-fn turn_of(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
+fn turn_for_role(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
     if turns.last().is_none_or(|(last, _)| *last != role) {
         turns.push((role, Vec::new()));
     }
@@ -100,7 +100,7 @@ fn turn_of(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
 }
 
 /// What functions gave back stands in the order in which they were called; what is seen beside a result stays behind it.
-fn in_order(turns: &mut [(Role, Vec<Value>)]) {
+fn sort_function_responses(turns: &mut [(Role, Vec<Value>)]) {
     let id = |part: &Value, kind: &str| part.get(kind).and_then(|told| told["id"].as_str().map(ToOwned::to_owned));
     for at in 1..turns.len() {
         let (before, after) = turns.split_at_mut(at);
@@ -121,7 +121,7 @@ fn in_order(turns: &mut [(Role, Vec<Value>)]) {
 }
 
 /// Who knows no ids of calls refuses them; what came of them stands in their order.
-fn drop_ids(turns: &mut [(Role, Vec<Value>)]) {
+fn drop_call_ids(turns: &mut [(Role, Vec<Value>)]) {
     for part in turns.iter_mut().flat_map(|(_, parts)| parts) {
         for kind in ["functionCall", "functionResponse"] {
             part.get_mut(kind).and_then(Value::as_object_mut).map(|told| told.shift_remove("id"));
@@ -131,7 +131,7 @@ fn drop_ids(turns: &mut [(Role, Vec<Value>)]) {
 
 /// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
 /// that another model made, or whose signatures nobody kept. Whether there was one without.
-fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&ScopedSignatures>) -> bool {
+fn fill_missing_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&ScopedSignatures>) -> bool {
     let gives_back = |part: &Value| part.get("functionResponse").is_some();
     let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
     let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
@@ -141,14 +141,14 @@ fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&ScopedS
         if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
             let kept = first["functionCall"]["id"].as_str().and_then(|id| signatures?.get(id));
             is_filled |= kept.is_none();
-            first["thoughtSignature"] = kept.as_deref().unwrap_or(NO_SIGNATURE).into();
+            first["thoughtSignature"] = kept.as_deref().unwrap_or(SKIP_SIGNATURE_VALIDATION).into();
         }
     }
     is_filled
 }
 
 /// What comes back beside text must be something that a caller can be told.
-fn modalities(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+fn write_modalities(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
     let Some(kinds) = asked.take_param("modalities") else { return Ok(()) };
     let kinds = into_array(Some(kinds), "modalities")?;
     let said = kinds.iter().map(|kind| match kind.as_str() {
@@ -163,7 +163,7 @@ fn modalities(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), Reques
 }
 
 /// How images are to be made.
-fn image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+fn write_image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
     let Some(wanted) = asked.take_param("image_config") else { return Ok(()) };
     let mut wanted = into_object(wanted, "image_config")?;
     let mut told = Fields::new();
@@ -183,7 +183,7 @@ fn image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), Requ
 }
 
 /// The names behind the ids of calls: a result is told by name here.
-fn names(messages: &[Message]) -> Vec<(String, String)> {
+fn collect_call_names(messages: &[Message]) -> Vec<(String, String)> {
     let calls = messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
         Part::ToolCall(call) => Some((call.id.clone(), call.name.clone())),
         _ => None,
@@ -201,20 +201,20 @@ fn write_part(
     out.push(match part {
         Part::Text { text, .. } if text.is_empty() => return Ok(()),
         Part::Text { text, cache, citations } => {
-            hint(cache.as_ref(), asked);
+            drop_cache_hint(cache.as_ref(), asked);
             asked.record_dropped_if_set("citations", citations.as_ref());
             json!({"text": text})
         }
         Part::Image { source, detail, cache } => {
-            hint(cache.as_ref(), asked);
+            drop_cache_hint(cache.as_ref(), asked);
             asked.record_dropped_if_set("image_url.detail", detail.as_ref());
-            place(source, "image/jpeg", path)?
+            source_part(source, "image/jpeg", path)?
         }
         Part::Document { source, name, cache, extra: more } => {
-            hint(cache.as_ref(), asked);
+            drop_cache_hint(cache.as_ref(), asked);
             asked.record_dropped_fields("document", &more);
             asked.record_dropped_if_set("filename", name.as_ref());
-            place(source, "application/pdf", path)?
+            source_part(source, "application/pdf", path)?
         }
         Part::Audio { data, format } => json!({"inlineData": {"mimeType": format!("audio/{format}"), "data": data}}),
         // Only what Google itself signed may come back, and that is on the calls.
@@ -223,23 +223,23 @@ fn write_part(
             return Ok(());
         }
         Part::Signature(signature) => {
-            seal(signature, out);
+            attach_signature(signature, out);
             return Ok(());
         }
         Part::ProviderBlock { kind, mut fields } => match fields.shift_remove(&kind) {
-            Some(value) if OWN_PARTS.contains(&kind.as_str()) => json!({kind: value}),
+            Some(value) if NATIVE_PART_KINDS.contains(&kind.as_str()) => json!({kind: value}),
             _ => {
                 asked.record_dropped(&kind);
                 return Ok(());
             }
         },
-        Part::ToolCall(call) => function_call(call, path)?,
+        Part::ToolCall(call) => function_call_part(call, path)?,
         Part::ToolResult { id, parts, is_error, cache } => {
-            hint(cache.as_ref(), asked);
+            drop_cache_hint(cache.as_ref(), asked);
             let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
             asked.record_dropped_if_set("tool_call_id", name.is_none().then_some(&id));
             let is_known = name.is_some();
-            let name = name.unwrap_or(FILLER);
+            let name = name.unwrap_or(UNKNOWN_FUNCTION_NAME);
             let key = if is_error { "error" } else { "output" };
             let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
             let mut told = json!({"name": name, "response": {key: join_text(texts)}});
@@ -255,14 +255,14 @@ fn write_part(
 }
 
 /// What seals a text stands beside it; one whose text is not there stands alone.
-fn seal(signature: String, out: &mut Vec<Value>) {
+fn attach_signature(signature: String, out: &mut Vec<Value>) {
     match out.last_mut() {
         Some(last) if last.get("text").is_some() => last["thoughtSignature"] = signature.into(),
         _ => out.push(json!({"text": "", "thoughtSignature": signature})),
     }
 }
 
-fn function_call(call: ToolCall, path: &str) -> Result<Value, RequestError> {
+fn function_call_part(call: ToolCall, path: &str) -> Result<Value, RequestError> {
     let args = call.parse_arguments();
     let args = args.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
     let mut part = json!({"functionCall": {"name": call.name, "args": args}});
@@ -275,7 +275,7 @@ fn function_call(call: ToolCall, path: &str) -> Result<Value, RequestError> {
     Ok(part)
 }
 
-fn place(source: Source, default: &str, path: &str) -> Result<Value, RequestError> {
+fn source_part(source: Source, default: &str, path: &str) -> Result<Value, RequestError> {
     Ok(match source {
         Source::Data { mime, data } => json!({"inlineData": {"mimeType": mime, "data": data}}),
         // What names no place holds the bytes themselves.
@@ -283,7 +283,7 @@ fn place(source: Source, default: &str, path: &str) -> Result<Value, RequestErro
             json!({"inlineData": {"mimeType": mime.as_deref().unwrap_or(default), "data": url}})
         }
         Source::Url { url, mime } => {
-            let mime = mime.unwrap_or_else(|| of_extension(&url).unwrap_or(default).to_owned());
+            let mime = mime.unwrap_or_else(|| mime_from_extension(&url).unwrap_or(default).to_owned());
             json!({"fileData": {"mimeType": mime, "fileUri": url}})
         }
         Source::Text(text) => json!({"text": text}),
@@ -293,7 +293,7 @@ fn place(source: Source, default: &str, path: &str) -> Result<Value, RequestErro
     })
 }
 
-fn of_extension(url: &str) -> Option<&'static str> {
+fn mime_from_extension(url: &str) -> Option<&'static str> {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     let (_, extension) = path.rsplit_once('.')?;
     Some(match extension.to_ascii_lowercase().as_str() {
@@ -311,32 +311,32 @@ fn of_extension(url: &str) -> Option<&'static str> {
 }
 
 /// These caches are made beforehand, not by a hint.
-fn hint(cache: Option<&Value>, asked: &mut ChatRequest) {
+fn drop_cache_hint(cache: Option<&Value>, asked: &mut ChatRequest) {
     if cache.is_some() {
         asked.record_dropped("cache_control");
     }
 }
 
-fn tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut functions = Vec::new();
     let mut native = Vec::new();
     let mut retrieval = None;
     for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
         match tool {
-            Tool::Function { name, schema, .. } if native_name(&name).is_some() => {
-                let own = native_name(&name).unwrap_or_default();
+            Tool::Function { name, schema, .. } if native_tool_name(&name).is_some() => {
+                let own = native_tool_name(&name).unwrap_or_default();
                 let inner = Value::Object(schema.as_object().cloned().unwrap_or_default());
-                native.push(json!({own: placed(own, inner, &mut retrieval)}));
+                native.push(json!({own: extract_retrieval_config(own, inner, &mut retrieval)}));
             }
             Tool::Function { name, description, schema, strict, cache, extra: more } => {
-                hint(cache.as_ref(), asked);
+                drop_cache_hint(cache.as_ref(), asked);
                 asked.record_dropped_fields("tools", &more);
                 if strict == Some(Value::Bool(true)) {
                     asked.record_dropped("strict");
                 }
-                functions.push(declaration(&name, description, &schema, asked));
+                functions.push(function_declaration(&name, description, &schema, asked));
             }
-            Tool::BuiltIn { kind, .. } if is_dated(&kind) => {
+            Tool::BuiltIn { kind, .. } if has_date_suffix(&kind) => {
                 return Err(RequestError::new(
                     format!("tools[{at}].type"),
                     format!("this provider has nothing like `{kind}`"),
@@ -344,8 +344,8 @@ fn tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> 
             }
             Tool::BuiltIn { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
-                let own = native_name(&kind).unwrap_or(&kind);
-                native.push(json!({own: placed(own, inner, &mut retrieval)}));
+                let own = native_tool_name(&kind).unwrap_or(&kind);
+                native.push(json!({own: extract_retrieval_config(own, inner, &mut retrieval)}));
             }
         }
     }
@@ -373,13 +373,13 @@ fn tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> 
 }
 
 /// Tools that Anthropic itself runs have a date in their names; Google's have none.
-fn is_dated(kind: &str) -> bool {
+fn has_date_suffix(kind: &str) -> bool {
     let date = kind.rsplit('_').next().unwrap_or_default();
     date.len() == "20250305".len() && date.bytes().all(|one| one.is_ascii_digit())
 }
 
 /// What a tool of Google's own is told. Where a map is looked at stands beside the tools, for all of them.
-fn placed(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
+fn extract_retrieval_config(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
     let fields = inner.as_object_mut().filter(|_| own == "googleMaps");
     let found = fields
         .and_then(|fields| ["retrievalConfig", "retrieval_config"].iter().find_map(|key| fields.shift_remove(*key)));
@@ -389,32 +389,32 @@ fn placed(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
     inner
 }
 
-fn native_name(name: &str) -> Option<&'static str> {
-    NATIVE.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
+fn native_tool_name(name: &str) -> Option<&'static str> {
+    NATIVE_TOOL_NAMES.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
 }
 
-fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut ChatRequest) -> Value {
+fn function_declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut ChatRequest) -> Value {
     let mut function = json!({"name": name});
     if let Some(description) = description {
         function["description"] = description.into();
     }
     // An object without properties is refused; no parameters at all are not.
-    let parameters = schema::clean(schema, &mut asked.dropped_params);
-    if !schema::is_empty(&parameters) {
+    let parameters = schema::sanitize_schema(schema, &mut asked.dropped_params);
+    if !schema::is_empty_object(&parameters) {
         function["parameters"] = parameters;
     }
-    if schema::has_free_names(schema) {
+    if schema::has_typed_additional_properties(schema) {
         asked.record_dropped("additionalProperties");
     }
     function
 }
 
-fn generation(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_generation_config(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut config = Fields::new();
-    for (key, scale) in SCALES {
+    for (key, scale) in PARAM_RANGES {
         asked.clamp_param(key, scale);
     }
-    for (key, name) in GENERATION {
+    for (key, name) in GENERATION_PARAMS {
         asked.move_param(key, &mut config, name);
     }
     match asked.take_param("stop") {
@@ -422,29 +422,29 @@ fn generation(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestEr
         Some(stop) => drop(config.insert("stopSequences".into(), stop)),
         None => (),
     }
-    format(asked, &mut config);
-    modalities(asked, &mut config)?;
-    image_config(asked, &mut config)?;
+    write_response_format(asked, &mut config);
+    write_modalities(asked, &mut config)?;
+    write_image_config(asked, &mut config)?;
     if asked.take_param("logprobs") == Some(Value::Bool(true)) {
         config.insert("responseLogprobs".into(), true.into());
         // As many of the most likely besides.
         asked.move_param("top_logprobs", &mut config, "logprobs");
     }
-    thinking::write(asked, &mut config)?;
+    thinking::write_config(asked, &mut config)?;
     if !config.is_empty() {
         out.insert("generationConfig".into(), config.into());
     }
     Ok(())
 }
 
-fn format(asked: &mut ChatRequest, config: &mut Fields) {
+fn write_response_format(asked: &mut ChatRequest, config: &mut Fields) {
     let Some(format) = asked.take_param("response_format") else { return };
     if matches!(format["type"].as_str(), Some("json_object" | "json_schema")) {
         config.insert("responseMimeType".into(), "application/json".into());
     }
     if let Some(wanted) = response_schema(&format) {
-        config.insert("responseSchema".into(), schema::clean(&wanted, &mut asked.dropped_params));
-        if schema::has_free_names(&wanted) {
+        config.insert("responseSchema".into(), schema::sanitize_schema(&wanted, &mut asked.dropped_params));
+        if schema::has_typed_additional_properties(&wanted) {
             asked.record_dropped("additionalProperties");
         }
     }

@@ -5,15 +5,15 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{grounding::GroundingTracker, logprobs, request::OWN_PARTS};
+use super::{grounding::GroundingTracker, logprobs, request::NATIVE_PART_KINDS};
 use crate::{
     api_format::ApiFormat,
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,
-        providers::{Broken, Found, Listener, anthropic_messages::compact, openai_chat},
+        providers::{ErrorDetails, MalformedResponse, StreamDecoder, anthropic_messages::compact_json, openai_chat},
     },
-    usage::Counts,
+    usage::UsageCounts,
 };
 
 #[derive(Deserialize)]
@@ -117,15 +117,15 @@ struct PromptFeedback<'a> {
     block_reason: Option<Cow<'a, str>>,
 }
 
-pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
     let answer: GenerateContentResponse<'_> = serde_json::from_slice(answer)?;
     if answer.candidates.is_empty() && answer.prompt_feedback.is_none() {
-        return Err(Broken("it has no candidates".into()));
+        return Err(MalformedResponse("it has no candidates".into()));
     }
     let mut hearing = GeminiDecoder::default();
     hearing.process_chunk(&answer, taker);
     hearing.finish_reason.get_or_insert_default();
-    hearing.over(taker);
+    hearing.finish_stream(taker);
     Ok(())
 }
 
@@ -135,18 +135,18 @@ pub struct GeminiDecoder {
     is_started: bool,
     call_count: usize,
     response_id: String,
-    usage_counts: Counts,
+    usage_counts: UsageCounts,
     finish_reason: Option<String>,
     grounding: GroundingTracker,
 }
 
-impl Listener for GeminiDecoder {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+impl StreamDecoder for GeminiDecoder {
+    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         // What is no chunk says nothing.
         let Ok(answer) = serde_json::from_slice::<GenerateContentResponse<'_>>(data) else { return };
         if answer.error.is_some() {
             self.finish_reason = None;
-            let Found { message, kind, code, .. } = openai_chat::parse_error(data);
+            let ErrorDetails { message, kind, code, .. } = openai_chat::parse_error(data);
             let message = message.as_deref().unwrap_or("the provider failed");
             return taker.push_event(ResponseEvent::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
         }
@@ -154,9 +154,9 @@ impl Listener for GeminiDecoder {
     }
 
     /// Nothing says the end but the end; without a reason it was cut.
-    fn over(&mut self, taker: &mut dyn EventSink) {
+    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
         let Some(reason) = self.finish_reason.take() else { return };
-        if let Some(usage) = self.usage_counts.settle(ApiFormat::Gemini) {
+        if let Some(usage) = self.usage_counts.to_usage(ApiFormat::Gemini) {
             taker.push_event(ResponseEvent::Usage(usage));
         }
         // A call of a function ends with the same word as everything else.
@@ -175,7 +175,7 @@ impl GeminiDecoder {
             let id = answer.response_id.as_deref().unwrap_or_default();
             id.clone_into(&mut self.response_id);
             let model = answer.model_version.as_deref().unwrap_or_default();
-            self.usage_counts.answers_as(model.as_bytes());
+            self.usage_counts.set_model(model.as_bytes());
             taker.push_event(ResponseEvent::Start { id, model });
         }
         for metadata in answer.candidates.iter().filter_map(|candidate| candidate.grounding_metadata) {
@@ -220,7 +220,7 @@ impl GeminiDecoder {
         }
         // Each says what it was so far.
         if let Some(usage) = answer.usage_metadata {
-            self.usage_counts.read(usage.get().as_bytes());
+            self.usage_counts.read_usage(usage.get().as_bytes());
         }
     }
 
@@ -237,7 +237,7 @@ impl GeminiDecoder {
         if let Some(Blob { mime_type, data }) = &part.inline_data {
             taker.push_event(ResponseEvent::Image { mime: mime_type, data });
         }
-        for (kind, json) in OWN_PARTS.into_iter().zip([part.executable_code, part.code_execution_result]) {
+        for (kind, json) in NATIVE_PART_KINDS.into_iter().zip([part.executable_code, part.code_execution_result]) {
             if let Some(json) = json {
                 taker.push_event(ResponseEvent::NativeBlock {
                     kind,
@@ -254,7 +254,7 @@ impl GeminiDecoder {
         taker.push_event(ResponseEvent::ToolCall { id, name: &call.name, signature });
         taker.push_event(ResponseEvent::ToolCallArguments {
             call_index: self.call_count,
-            json: &compact(call.args.map_or("{}", RawValue::get)),
+            json: &compact_json(call.args.map_or("{}", RawValue::get)),
         });
         self.call_count += 1;
     }

@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use crate::{chat::request::is_default_value, translation::dropped::DroppedParams};
 
 /// References within references are followed so deep; what is deeper may be anything.
-const DEEPEST: usize = 24;
+const MAX_SCHEMA_DEPTH: usize = 24;
 /// So much is written out for references altogether: definitions that name each other twice double with every step.
-const MOST: usize = 10_000;
+const MAX_EXPANDED_SCHEMAS: usize = 10_000;
 
 /// Keywords that Gemini knows and that are written as they are. Any other is refused.
-const PLAIN: [&str; 15] = [
+const COPIED_KEYWORDS: [&str; 15] = [
     "title",
     "description",
     "nullable",
@@ -33,21 +33,26 @@ const PLAIN: [&str; 15] = [
     "enum",
 ];
 /// What says nothing of a value, or is written out where it is used.
-const SILENT: [&str; 7] = ["$schema", "$id", "$comment", "$defs", "definitions", "strict", "additionalProperties"];
+const IGNORED_KEYWORDS: [&str; 7] =
+    ["$schema", "$id", "$comment", "$defs", "definitions", "strict", "additionalProperties"];
 /// The formats that are known.
-const FORMATS: [&str; 6] = ["enum", "date-time", "float", "double", "int32", "int64"];
+const SUPPORTED_FORMATS: [&str; 6] = ["enum", "date-time", "float", "double", "int32", "int64"];
 
 /// Without what Gemini refuses: definitions are written out where they are used, a null among alternatives becomes a flag. What
 /// is left out is named.
-pub fn clean(schema: &Value, lost: &mut DroppedParams) -> Value {
-    let cleaning = Cleaning { root: schema, left: Cell::new(MOST), lost: RefCell::default() };
-    let cleaned = cleaning.cleaned(schema, 0, false);
-    lost.merge(&cleaning.lost.into_inner());
+pub fn sanitize_schema(schema: &Value, lost: &mut DroppedParams) -> Value {
+    let cleaning = SchemaSanitizer {
+        root: schema,
+        remaining_expansions: Cell::new(MAX_EXPANDED_SCHEMAS),
+        dropped: RefCell::default(),
+    };
+    let cleaned = cleaning.sanitize(schema, 0, false);
+    lost.merge(&cleaning.dropped.into_inner());
     cleaned
 }
 
 /// Whether it is an object and says nothing of what is in it. Gemini refuses such a one.
-pub fn is_empty(schema: &Value) -> bool {
+pub fn is_empty_object(schema: &Value) -> bool {
     let says_nothing = |key: &str, value: &Value| match (key, value) {
         ("type", kind) => kind == "object",
         ("description" | "title", _) | (_, Value::Null) => true,
@@ -59,68 +64,68 @@ pub fn is_empty(schema: &Value) -> bool {
 }
 
 /// Whether somewhere in it any names may be given to values of a kind: what Gemini has no word for.
-pub fn has_free_names(schema: &Value) -> bool {
+pub fn has_typed_additional_properties(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.iter().any(|(key, value)| match key.as_str() {
             "additionalProperties" => value.as_object().is_some_and(|kind| !kind.is_empty()),
             // The names in it are the caller's.
             "properties" | "$defs" | "definitions" => {
-                value.as_object().is_some_and(|named| named.values().any(has_free_names))
+                value.as_object().is_some_and(|named| named.values().any(has_typed_additional_properties))
             }
             "enum" | "default" | "example" | "examples" | "const" => false,
-            _ => has_free_names(value),
+            _ => has_typed_additional_properties(value),
         }),
-        Value::Array(items) => items.iter().any(has_free_names),
+        Value::Array(items) => items.iter().any(has_typed_additional_properties),
         _ => false,
     }
 }
 
-struct Cleaning<'v> {
+struct SchemaSanitizer<'v> {
     root: &'v Value,
-    left: Cell<usize>,
-    lost: RefCell<DroppedParams>,
+    remaining_expansions: Cell<usize>,
+    dropped: RefCell<DroppedParams>,
 }
 
-impl Cleaning<'_> {
-    fn cleaned(&self, schema: &Value, depth: usize, is_referred: bool) -> Value {
-        let left = self.left.get();
-        if depth > DEEPEST || is_referred && left == 0 {
+impl SchemaSanitizer<'_> {
+    fn sanitize(&self, schema: &Value, depth: usize, is_referred: bool) -> Value {
+        let left = self.remaining_expansions.get();
+        if depth > MAX_SCHEMA_DEPTH || is_referred && left == 0 {
             return Value::Object(Map::default());
         }
-        self.left.set(left.saturating_sub(usize::from(is_referred)));
-        let inner = |value: &Value| self.cleaned(value, depth + 1, is_referred);
+        self.remaining_expansions.set(left.saturating_sub(usize::from(is_referred)));
+        let inner = |value: &Value| self.sanitize(value, depth + 1, is_referred);
         // Where anything goes there is nothing to say.
         let Value::Object(fields) = schema else { return Value::Object(Map::new()) };
         let mut out = Map::new();
         for (key, value) in fields {
             match key.as_str() {
-                _ if SILENT.contains(&key.as_str()) => (),
+                _ if IGNORED_KEYWORDS.contains(&key.as_str()) => (),
                 "$ref" | "allOf" | "exclusiveMinimum" | "exclusiveMaximum" => (),
-                "properties" => drop(out.insert(key.clone(), properties(value, inner))),
-                "items" => drop(out.insert(key.clone(), self.items(value, inner))),
-                "anyOf" | "oneOf" => alternatives(value, inner, &mut out),
-                "type" if value.is_array() => types(value, &mut out),
-                "const" => self.constant(value, &mut out),
-                "format" if !FORMATS.iter().any(|known| value == known) => self.lose(key, value),
+                "properties" => drop(out.insert(key.clone(), convert_properties(value, inner))),
+                "items" => drop(out.insert(key.clone(), self.convert_items(value, inner))),
+                "anyOf" | "oneOf" => convert_alternatives(value, inner, &mut out),
+                "type" if value.is_array() => convert_type_list(value, &mut out),
+                "const" => self.convert_const(value, &mut out),
+                "format" if !SUPPORTED_FORMATS.iter().any(|known| value == known) => self.record_dropped(key, value),
                 "type" | "format" | "minimum" | "maximum" => drop(out.insert(key.clone(), value.clone())),
-                plain if PLAIN.contains(&plain) => drop(out.insert(key.clone(), value.clone())),
-                _ => self.lose(key, value),
+                plain if COPIED_KEYWORDS.contains(&plain) => drop(out.insert(key.clone(), value.clone())),
+                _ => self.record_dropped(key, value),
             }
         }
-        self.bound(fields, &mut out);
-        self.choose(&mut out);
+        self.convert_exclusive_bounds(fields, &mut out);
+        self.convert_enum(&mut out);
         for more in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
             if let Value::Object(more) = inner(more) {
-                join(&mut out, more);
+                merge_schema(&mut out, more);
             }
         }
         if let Some(path) = fields.get("$ref").and_then(Value::as_str) {
             // What stands beside a reference holds before what it refers to.
             match path.strip_prefix('#').and_then(|path| self.root.pointer(path)) {
-                None => self.lose("$ref", &fields["$ref"]),
+                None => self.record_dropped("$ref", &fields["$ref"]),
                 Some(found) => {
-                    if let Value::Object(found) = self.cleaned(found, depth + 1, true) {
-                        join(&mut out, found);
+                    if let Value::Object(found) = self.sanitize(found, depth + 1, true) {
+                        merge_schema(&mut out, found);
                     }
                 }
             }
@@ -128,23 +133,23 @@ impl Cleaning<'_> {
         Value::Object(out)
     }
 
-    fn lose(&self, key: &str, value: &Value) {
+    fn record_dropped(&self, key: &str, value: &Value) {
         if !is_default_value(value) {
-            self.lost.borrow_mut().add(key);
+            self.dropped.borrow_mut().add(key);
         }
     }
 
     /// One schema holds for all items here.
-    fn items(&self, value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
+    fn convert_items(&self, value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
         let Some(each) = value.as_array() else { return cleaned(value) };
-        self.lose("items", value);
+        self.record_dropped("items", value);
         let mut out = Map::new();
-        alternatives(&each.iter().cloned().collect(), cleaned, &mut out);
+        convert_alternatives(&each.iter().cloned().collect(), cleaned, &mut out);
         out.into()
     }
 
     /// One value is a choice of one, or a range of one number.
-    fn constant(&self, value: &Value, out: &mut Map<String, Value>) {
+    fn convert_const(&self, value: &Value, out: &mut Map<String, Value>) {
         match value {
             Value::String(_) => drop(out.insert("enum".into(), vec![value.clone()].into())),
             Value::Number(number) => {
@@ -155,21 +160,21 @@ impl Cleaning<'_> {
             }
             Value::Bool(_) => {
                 out.entry("type").or_insert_with(|| "boolean".into());
-                self.lost.borrow_mut().add("const");
+                self.dropped.borrow_mut().add("const");
             }
             Value::Null => drop(out.insert("nullable".into(), true.into())),
-            Value::Array(_) | Value::Object(_) => self.lost.borrow_mut().add("const"),
+            Value::Array(_) | Value::Object(_) => self.dropped.borrow_mut().add("const"),
         }
     }
 
     /// Bounds that are outside of what is meant; of whole numbers the next is within.
-    fn bound(&self, fields: &Map<String, Value>, out: &mut Map<String, Value>) {
+    fn convert_exclusive_bounds(&self, fields: &Map<String, Value>, out: &mut Map<String, Value>) {
         let is_whole = out.get("type").is_some_and(|kind| kind == "integer");
         for (key, name, step) in [("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)] {
             let Some(said) = fields.get(key) else { continue };
             let next = said.as_i64().filter(|_| is_whole).and_then(|bound| bound.checked_add(step));
             if next.is_none() {
-                self.lose(key, said);
+                self.record_dropped(key, said);
             }
             let Some(bound) = next.map(Value::from).or_else(|| Some(said.clone()).filter(Value::is_number)) else {
                 continue;
@@ -186,7 +191,7 @@ impl Cleaning<'_> {
     }
 
     /// Texts alone can be chosen from, and none of them empty; what is chosen from has a type.
-    fn choose(&self, out: &mut Map<String, Value>) {
+    fn convert_enum(&self, out: &mut Map<String, Value>) {
         let Some(said) = out.get_mut("enum") else { return };
         let mut values = said.as_array().cloned().unwrap_or_default();
         let were = values.len();
@@ -203,7 +208,7 @@ impl Cleaning<'_> {
             () => None,
         };
         if !is_text || values.len() < named {
-            self.lost.borrow_mut().add("enum");
+            self.dropped.borrow_mut().add("enum");
         }
         let is_empty = values.is_empty();
         if is_text {
@@ -221,13 +226,13 @@ impl Cleaning<'_> {
 }
 
 /// The names of properties are the caller's: one may be called as a keyword is.
-fn properties(value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
+fn convert_properties(value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
     let Some(fields) = value.as_object() else { return value.clone() };
     fields.iter().map(|(name, schema)| (name.clone(), cleaned(schema))).collect()
 }
 
 /// A schema that holds as well: what both say of one thing is said by the first, but for properties, which are everybody's.
-fn join(out: &mut Map<String, Value>, more: Map<String, Value>) {
+fn merge_schema(out: &mut Map<String, Value>, more: Map<String, Value>) {
     for (key, value) in more {
         match (out.get_mut(&key), value) {
             (None, value) => drop(out.insert(key, value)),
@@ -245,7 +250,7 @@ fn join(out: &mut Map<String, Value>, more: Map<String, Value>) {
     }
 }
 
-fn alternatives(value: &Value, cleaned: impl Fn(&Value) -> Value, out: &mut Map<String, Value>) {
+fn convert_alternatives(value: &Value, cleaned: impl Fn(&Value) -> Value, out: &mut Map<String, Value>) {
     let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
     let is_null = |schema: &&Value| schema["type"] == "null";
     if all.iter().any(|schema| is_null(&schema)) {
@@ -260,7 +265,7 @@ fn alternatives(value: &Value, cleaned: impl Fn(&Value) -> Value, out: &mut Map<
 }
 
 /// `["string", "null"]`
-fn types(value: &Value, out: &mut Map<String, Value>) {
+fn convert_type_list(value: &Value, out: &mut Map<String, Value>) {
     let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
     if all.iter().any(|kind| kind == "null") {
         out.insert("nullable".into(), true.into());
@@ -281,33 +286,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn definitions_are_written_out_and_nulls_become_a_flag() {
+    fn expands_definitions_and_converts_null_to_nullable() {
         let schema = json!({"$schema": "x", "type": "object", "additionalProperties": false, "$defs": {"a": {"type": "string"}},
             "properties": {"strict": {"$ref": "#/$defs/a"}, "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
                 "t": {"type": ["string", "null"]}}, "required": ["strict"]});
         let expected = json!({"type": "object", "properties": {"strict": {"type": "string"},
             "n": {"nullable": true, "type": "integer"}, "t": {"nullable": true, "type": "string"}}, "required": ["strict"]});
         let mut lost = DroppedParams::default();
-        assert_eq!(clean(&schema, &mut lost), expected);
+        assert_eq!(sanitize_schema(&schema, &mut lost), expected);
         assert!(lost.is_empty(), "{lost:?}");
     }
 
     #[test]
-    fn definitions_that_name_each_other_again_and_again_end_soon() {
+    fn bounds_expansion_of_definitions_that_reference_each_other() {
         let names: Vec<_> = (0..30).map(|n| format!("p{n}")).collect();
         let again: Map<_, _> = names.iter().map(|name| (name.clone(), json!({"$ref": "#/$defs/a"}))).collect();
         let schema = json!({"$defs": {"a": {"type": "object", "properties": again}}, "$ref": "#/$defs/a"});
-        assert!(clean(&schema, &mut DroppedParams::default()).to_string().len() < 1_000_000);
+        assert!(sanitize_schema(&schema, &mut DroppedParams::default()).to_string().len() < 1_000_000);
     }
 
     #[test]
-    fn a_schema_that_refers_to_itself_ends() {
+    fn bounds_expansion_of_self_reference() {
         let schema = json!({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"});
-        assert!(clean(&schema, &mut DroppedParams::default()).to_string().len() < 2_000);
+        assert!(sanitize_schema(&schema, &mut DroppedParams::default()).to_string().len() < 2_000);
     }
 
     #[test]
-    fn what_gemini_does_not_know_is_said_in_what_it_knows_or_left_out_by_name() {
+    fn converts_unsupported_keywords_or_reports_them_as_dropped() {
         for (schema, expected, named) in [
             (json!({"const": "a"}), json!({"enum": ["a"], "type": "string"}), ""),
             (json!({"const": 3}), json!({"type": "integer", "minimum": 3, "maximum": 3}), ""),
@@ -339,17 +344,17 @@ mod tests {
             ),
         ] {
             let mut lost = DroppedParams::default();
-            assert_eq!(clean(&schema, &mut lost), expected, "{schema}");
+            assert_eq!(sanitize_schema(&schema, &mut lost), expected, "{schema}");
             assert_eq!(lost.header_value(), named, "{schema}");
         }
     }
 
     #[test]
-    fn what_stands_beside_a_reference_stays() {
+    fn keeps_keywords_beside_reference() {
         let schema = json!({"$defs": {"a": {"type": "string", "description": "any"}}, "type": "object",
             "properties": {"x": {"$ref": "#/$defs/a", "description": "this one", "maxLength": 3}}});
         let expected = json!({"type": "object",
             "properties": {"x": {"description": "this one", "maxLength": 3, "type": "string"}}});
-        assert_eq!(clean(&schema, &mut DroppedParams::default()), expected);
+        assert_eq!(sanitize_schema(&schema, &mut DroppedParams::default()), expected);
     }
 }

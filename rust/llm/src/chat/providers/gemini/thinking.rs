@@ -5,18 +5,18 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use crate::chat::{
-    providers::anthropic_messages::thinking::effort,
+    providers::anthropic_messages::thinking::parse_effort,
     request::{ChatRequest, Fields, RequestError},
 };
 
 /// What a model can be told.
-enum Scale {
+enum ThinkingControl {
     /// Nothing: it does not think.
-    None,
+    Unsupported,
     /// So many tokens; and whether it can be told not to think at all.
-    Tokens(RangeInclusive<i64>, bool),
+    Budget(RangeInclusive<i64>, bool),
     /// One of these words, from little to much. No word stands for nothing.
-    Words(&'static [&'static str]),
+    Levels(&'static [&'static str]),
 }
 
 const MINIMAL: &str = "minimal";
@@ -25,33 +25,33 @@ const MEDIUM: &str = "medium";
 const HIGH: &str = "high";
 
 /// All words, from little to much.
-const LEVELS: [&str; 4] = [MINIMAL, LOW, MEDIUM, HIGH];
+const THINKING_LEVELS: [&str; 4] = [MINIMAL, LOW, MEDIUM, HIGH];
 
 /// As many tokens stand for a word, and as a caller's word stands for them.
-const LITTLE: i64 = 1024;
-const SOME: i64 = 8192;
-const MUCH: i64 = 24576;
+const LOW_BUDGET_TOKENS: i64 = 1024;
+const MEDIUM_BUDGET_TOKENS: i64 = 8192;
+const HIGH_BUDGET_TOKENS: i64 = 24576;
 
 /// It thinks as much as it likes.
-const AS_IT_LIKES: i64 = -1;
+const DYNAMIC_BUDGET: i64 = -1;
 
 /// Whether a model refuses calls of functions that come back without their signatures.
-pub fn wants_signatures(model: &str) -> bool {
-    matches!(scale(model), Scale::Words(_)) || is_newest(model)
+pub fn requires_signatures(model: &str) -> bool {
+    matches!(thinking_control(model), ThinkingControl::Levels(_)) || is_latest_alias(model)
 }
 
 /// Writes `thinkingConfig`; what the model cannot be told is named.
-pub fn write(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
-    let scale = scale(&asked.model);
-    let effort = effort(asked)?.map(|(word, _)| word);
+pub fn write_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+    let scale = thinking_control(&asked.model);
+    let effort = parse_effort(asked)?.map(|(word, _)| word);
     let thinking = asked.take_param("thinking");
     let is_free = |thinking: &Value| thinking["type"] == "adaptive" && thinking.get("budget_tokens").is_none();
     if let (Some(_), Some(word)) = (thinking.as_ref().filter(|thinking| is_free(thinking)), effort)
-        && !matches!(scale, Scale::None)
+        && !matches!(scale, ThinkingControl::Unsupported)
         && word != "none"
     {
         // As much as it likes, and the effort says how much that is.
-        let mut told = worded(word, &scale, asked);
+        let mut told = config_from_effort(word, &scale, asked);
         told.insert("includeThoughts".into(), true.into());
         config.insert("thinkingConfig".into(), told.into());
         return Ok(());
@@ -59,8 +59,8 @@ pub fn write(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), Request
     // What was said in so many words holds.
     asked.record_dropped_if_set("reasoning_effort", effort.filter(|_| thinking.is_some()).as_ref());
     let told = match (thinking, effort) {
-        (Some(thinking), _) => budgeted(&thinking, &scale, asked),
-        (None, Some(word)) => worded(word, &scale, asked),
+        (Some(thinking), _) => config_from_thinking(&thinking, &scale, asked),
+        (None, Some(word)) => config_from_effort(word, &scale, asked),
         (None, None) => return Ok(()),
     };
     if !told.is_empty() {
@@ -70,63 +70,63 @@ pub fn write(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), Request
 }
 
 /// Of a caller that says whether there is to be thought, and perhaps for how many tokens.
-fn budgeted(thinking: &Value, scale: &Scale, asked: &mut ChatRequest) -> Fields {
+fn config_from_thinking(thinking: &Value, scale: &ThinkingControl, asked: &mut ChatRequest) -> Fields {
     let mut told = Fields::new();
     if thinking["type"] == "disabled" {
-        if !rest(scale, &mut told) {
+        if !minimise_thinking(scale, &mut told) {
             asked.record_dropped("thinking");
         }
         return told;
     }
-    if matches!(scale, Scale::None) {
+    if matches!(scale, ThinkingControl::Unsupported) {
         asked.record_dropped("thinking");
         return told;
     }
     told.insert("includeThoughts".into(), true.into());
     let Some(budget) = thinking.get("budget_tokens").and_then(Value::as_i64) else { return told };
     match scale {
-        Scale::Tokens(within, _) => {
+        ThinkingControl::Budget(within, _) => {
             let bound = budget.clamp(*within.start(), *within.end());
-            let is_kept = bound == budget || budget == AS_IT_LIKES;
+            let is_kept = bound == budget || budget == DYNAMIC_BUDGET;
             asked.record_dropped_if_set("thinking.budget_tokens", (!is_kept).then_some(&()));
             told.insert("thinkingBudget".into(), if is_kept { budget } else { bound }.into());
         }
         // It thinks as much as it likes unless it is told.
-        Scale::Words(_) if budget == AS_IT_LIKES => (),
-        Scale::Words(words) => {
+        ThinkingControl::Levels(_) if budget == DYNAMIC_BUDGET => (),
+        ThinkingControl::Levels(words) => {
             let word = match budget {
-                little if little <= LITTLE => LOW,
-                some if some <= SOME => MEDIUM,
+                little if little <= LOW_BUDGET_TOKENS => LOW,
+                some if some <= MEDIUM_BUDGET_TOKENS => MEDIUM,
                 _ => HIGH,
             };
             asked.record_dropped("thinking.budget_tokens");
-            told.insert("thinkingLevel".into(), nearest(word, words).into());
+            told.insert("thinkingLevel".into(), nearest_level(word, words).into());
         }
-        Scale::None => (),
+        ThinkingControl::Unsupported => (),
     }
     told
 }
 
 /// Of a caller that has one word for it.
-fn worded(word: &'static str, scale: &Scale, asked: &mut ChatRequest) -> Fields {
+fn config_from_effort(word: &'static str, scale: &ThinkingControl, asked: &mut ChatRequest) -> Fields {
     let mut told = Fields::new();
     let is_kept = match scale {
-        _ if word == "none" => rest(scale, &mut told),
-        Scale::None => false,
-        Scale::Words(words) => {
-            let level = nearest(word, words);
+        _ if word == "none" => minimise_thinking(scale, &mut told),
+        ThinkingControl::Unsupported => false,
+        ThinkingControl::Levels(words) => {
+            let level = nearest_level(word, words);
             told.insert("thinkingLevel".into(), level.into());
             level == word
         }
-        Scale::Tokens(within, _) => {
+        ThinkingControl::Budget(within, _) => {
             let budget = match word {
-                MINIMAL | LOW => LITTLE,
-                MEDIUM => SOME,
-                _ => MUCH,
+                MINIMAL | LOW => LOW_BUDGET_TOKENS,
+                MEDIUM => MEDIUM_BUDGET_TOKENS,
+                _ => HIGH_BUDGET_TOKENS,
             };
             told.insert("thinkingBudget".into(), budget.min(*within.end()).into());
             // More than much is not known here.
-            LEVELS.contains(&word)
+            THINKING_LEVELS.contains(&word)
         }
     };
     asked.record_dropped_if_set("reasoning_effort", (!is_kept).then_some(&()));
@@ -134,18 +134,18 @@ fn worded(word: &'static str, scale: &Scale, asked: &mut ChatRequest) -> Fields 
 }
 
 /// As little as there can be, and whether that is none.
-fn rest(scale: &Scale, told: &mut Fields) -> bool {
+fn minimise_thinking(scale: &ThinkingControl, told: &mut Fields) -> bool {
     match scale {
-        Scale::None => true,
-        Scale::Tokens(_, true) => {
+        ThinkingControl::Unsupported => true,
+        ThinkingControl::Budget(_, true) => {
             told.insert("thinkingBudget".into(), 0.into());
             true
         }
-        Scale::Tokens(within, false) => {
+        ThinkingControl::Budget(within, false) => {
             told.insert("thinkingBudget".into(), (*within.start()).into());
             false
         }
-        Scale::Words(words) => {
+        ThinkingControl::Levels(words) => {
             told.insert("thinkingLevel".into(), words[0].into());
             false
         }
@@ -153,37 +153,37 @@ fn rest(scale: &Scale, told: &mut Fields) -> bool {
 }
 
 /// The word itself, else the next one that means more, else the last.
-fn nearest(word: &str, words: &'static [&'static str]) -> &'static str {
-    let at = LEVELS.iter().position(|level| *level == word).unwrap_or(LEVELS.len());
-    let is_enough = |level: &&&'static str| LEVELS.iter().position(|known| known == *level) >= Some(at);
+fn nearest_level(word: &str, words: &'static [&'static str]) -> &'static str {
+    let at = THINKING_LEVELS.iter().position(|level| *level == word).unwrap_or(THINKING_LEVELS.len());
+    let is_enough = |level: &&&'static str| THINKING_LEVELS.iter().position(|known| known == *level) >= Some(at);
     words.iter().find(is_enough).or(words.last()).copied().unwrap_or(HIGH)
 }
 
 /// As Google documents it of each family.
-fn scale(model: &str) -> Scale {
+fn thinking_control(model: &str) -> ThinkingControl {
     let is = |part: &str| model.contains(part);
-    match generation(model) {
-        Some(..=1) => Scale::None,
-        Some(2) if is("image") || is("gemini-2.0") && !is("thinking") => Scale::None,
-        Some(2) if is("pro") => Scale::Tokens(128..=32768, false),
-        Some(2) if is("lite") => Scale::Tokens(512..=MUCH, true),
-        Some(3..) if is("gemini-3-pro") => Scale::Words(&[LOW, HIGH]),
-        Some(3..) if is("pro") => Scale::Words(&[LOW, MEDIUM, HIGH]),
-        Some(3..) => Scale::Words(&LEVELS),
-        _ => Scale::Tokens(0..=MUCH, true),
+    match model_generation(model) {
+        Some(..=1) => ThinkingControl::Unsupported,
+        Some(2) if is("image") || is("gemini-2.0") && !is("thinking") => ThinkingControl::Unsupported,
+        Some(2) if is("pro") => ThinkingControl::Budget(128..=32768, false),
+        Some(2) if is("lite") => ThinkingControl::Budget(512..=HIGH_BUDGET_TOKENS, true),
+        Some(3..) if is("gemini-3-pro") => ThinkingControl::Levels(&[LOW, HIGH]),
+        Some(3..) if is("pro") => ThinkingControl::Levels(&[LOW, MEDIUM, HIGH]),
+        Some(3..) => ThinkingControl::Levels(&THINKING_LEVELS),
+        _ => ThinkingControl::Budget(0..=HIGH_BUDGET_TOKENS, true),
     }
 }
 
 /// The number before the dot in the model's name.
-fn generation(model: &str) -> Option<u32> {
+fn model_generation(model: &str) -> Option<u32> {
     let (_, rest) = model.split_once("gemini-")?;
     let digits = rest.find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
 }
 
 /// Whether a name stands for whichever model is the newest.
-fn is_newest(model: &str) -> bool {
-    model.contains("gemini-") && model.ends_with("-latest") && generation(model).is_none()
+fn is_latest_alias(model: &str) -> bool {
+    model.contains("gemini-") && model.ends_with("-latest") && model_generation(model).is_none()
 }
 
 #[cfg(test)]
@@ -193,16 +193,16 @@ mod tests {
     use super::*;
 
     /// What is told of it, and what is lost.
-    fn told(model: &str, fields: &Value) -> (Value, String) {
+    fn thinking_config(model: &str, fields: &Value) -> (Value, String) {
         let fields = fields.as_object().unwrap().clone();
         let mut asked = ChatRequest { model: model.to_owned(), fields, ..ChatRequest::default() };
         let mut config = Fields::new();
-        write(&mut asked, &mut config).unwrap();
+        write_config(&mut asked, &mut config).unwrap();
         (config.shift_remove("thinkingConfig").unwrap_or_default(), asked.into_dropped_params().header_value())
     }
 
     #[test]
-    fn each_model_is_told_in_what_it_takes_how_much_to_think() {
+    fn maps_effort_to_budget_or_level() {
         let words = ["none", "minimal", "low", "medium", "high", "max"];
         let (tokens, levels) = ("thinkingBudget", "thinkingLevel");
         for (model, key, expected, lost) in [
@@ -219,20 +219,23 @@ mod tests {
             ("gemini-3-flash", levels, json!(["minimal", "minimal", "low", "medium", "high", "high"]), &[0, 5]),
         ] {
             for (at, word) in words.iter().enumerate() {
-                let (told, named) = told(model, &json!({"reasoning_effort": word}));
+                let (told, named) = thinking_config(model, &json!({"reasoning_effort": word}));
                 assert_eq!(told, json!({key: expected[at]}), "{model} {word}");
                 assert_eq!(named == "reasoning_effort", lost.contains(&at), "{model} {word} {named}");
             }
         }
         assert_eq!(
-            told("gemini-2.0-flash", &json!({"reasoning_effort": "low"})),
+            thinking_config("gemini-2.0-flash", &json!({"reasoning_effort": "low"})),
             (Value::Null, "reasoning_effort".into())
         );
-        assert_eq!(told("gemini-2.0-flash", &json!({"reasoning_effort": "none"})), (Value::Null, String::new()));
+        assert_eq!(
+            thinking_config("gemini-2.0-flash", &json!({"reasoning_effort": "none"})),
+            (Value::Null, String::new())
+        );
     }
 
     #[test]
-    fn a_budget_is_within_what_a_model_takes_or_a_word_for_it() {
+    fn clamps_budget_or_maps_it_to_level() {
         let budget = "thinking.budget_tokens";
         for (model, said, key, expected, lost) in [
             ("gemini-2.5-pro", 1, "thinkingBudget", json!(128), budget),
@@ -246,7 +249,7 @@ mod tests {
         ] {
             let expected = (json!({"includeThoughts": true, key: expected}), lost.to_owned());
             let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": said}});
-            assert_eq!(told(model, &thinking), expected, "{model} {said}");
+            assert_eq!(thinking_config(model, &thinking), expected, "{model} {said}");
         }
         let off = json!({"thinking": {"type": "disabled"}});
         for (model, expected, lost) in [
@@ -256,17 +259,17 @@ mod tests {
             ("gemini-3.1-pro", json!({"thinkingLevel": "low"}), "thinking"),
             ("gemini-1.5-pro", Value::Null, ""),
         ] {
-            assert_eq!(told(model, &off), (expected, lost.to_owned()), "{model}");
+            assert_eq!(thinking_config(model, &off), (expected, lost.to_owned()), "{model}");
         }
     }
 
     #[test]
-    fn signatures_are_wanted_since_the_third_generation() {
+    fn requires_signatures_since_gemini_3() {
         for model in ["gemini-3-pro-preview", "google.gemini-3.1-flash-lite", "gemini-flash-latest", "gemini-12-pro"] {
-            assert!(wants_signatures(model), "{model}");
+            assert!(requires_signatures(model), "{model}");
         }
         for model in ["gemini-2.5-pro", "gemini-2.0-flash", "gemma-3-27b", "gemini-1.5-pro-latest", ""] {
-            assert!(!wants_signatures(model), "{model}");
+            assert!(!requires_signatures(model), "{model}");
         }
     }
 }

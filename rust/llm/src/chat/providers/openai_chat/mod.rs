@@ -9,7 +9,7 @@ pub use crate::chat::providers::openai_chat::response::parse_error;
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire};
+use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::{
     chat::{
         event::EventSink,
@@ -90,8 +90,8 @@ fn adapter_name(model: &str) -> String {
     model.split_once(':').map_or_else(String::new, |(_, adapter)| adapter.to_owned())
 }
 
-impl Wire for ChatFormat {
-    fn write(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+impl ProviderFormat for ChatFormat {
+    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         asked.model = (self.map_model_name)(&asked.model);
         asked.clamp_param("temperature", &(0..=self.max_temperature));
         let mut written = request::build_body(asked, self.max_tokens_field, self.reasoning_replay)?;
@@ -104,15 +104,15 @@ impl Wire for ChatFormat {
         Ok(Value::Object(written).to_string().into_bytes())
     }
 
-    fn read(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Broken> {
+    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
         response::decode_response(answer, self.reasoning_replay, taker)
     }
 
-    fn listener(&self) -> Box<dyn Listener> {
+    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::ChatDecoder::new(self.reasoning_replay))
     }
 
-    fn embed(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_embedding_request(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let inputs = std::mem::take(&mut texts.texts);
         let mut out = json!({"model": (self.map_model_name)(&texts.model), "input": inputs});
         if let Some(dimensions) = texts.dimensions.take() {
@@ -121,7 +121,7 @@ impl Wire for ChatFormat {
         Ok(out.to_string().into_bytes())
     }
 
-    fn embedded(&self, answer: &Value) -> Option<EmbeddingResponse> {
+    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
         let mut data: Vec<_> = answer["data"].as_array()?.iter().collect();
         data.sort_by_key(|one| one["index"].as_u64());
         let vectors = data.into_iter().map(|one| one["embedding"].clone()).collect();
@@ -132,11 +132,11 @@ impl Wire for ChatFormat {
     }
 
     /// Of those whose lists are not `OpenAI`'s.
-    fn listed(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
         model_list::parse_models(answer).or_else(|| model_list::parse_models_at(answer, "/result", "name", ""))
     }
 
-    fn error(&self, answer: &[u8]) -> Found {
+    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         response::parse_error(answer)
     }
 }

@@ -12,11 +12,11 @@ use crate::{
     chat::{
         call_ids,
         event::{EventSink, FieldScope, ResponseEvent},
-        providers::{Broken, Found, Listener},
+        providers::{ErrorDetails, MalformedResponse, StreamDecoder},
         request::Source,
     },
     citations::TextIndex,
-    usage::Counts,
+    usage::UsageCounts,
 };
 
 #[derive(Deserialize)]
@@ -115,14 +115,18 @@ impl ToolCall<'_> {
     }
 }
 
-pub fn decode_response(answer: &[u8], thoughts: ReasoningReplay, taker: &mut dyn EventSink) -> Result<(), Broken> {
+pub fn decode_response(
+    answer: &[u8],
+    thoughts: ReasoningReplay,
+    taker: &mut dyn EventSink,
+) -> Result<(), MalformedResponse> {
     let answer: ChatCompletion<'_> = serde_json::from_slice(answer)?;
     if answer.choices.is_empty() {
-        return Err(Broken("it has no choices".into()));
+        return Err(MalformedResponse("it has no choices".into()));
     }
     let mut hearing = ChatDecoder { is_complete_response: true, ..ChatDecoder::new(thoughts) };
     hearing.process_chunk(&answer, taker);
-    hearing.over(taker);
+    hearing.finish_stream(taker);
     Ok(())
 }
 
@@ -136,7 +140,7 @@ pub struct ChatDecoder {
     has_finish_reason: bool,
     is_ended: bool,
     response_id: String,
-    usage_counts: Counts,
+    usage_counts: UsageCounts,
     tool_calls: Vec<StartedToolCall>,
     citations: CitationTracker,
     /// What is to come back of its thoughts, where they are said in more than words.
@@ -150,8 +154,8 @@ struct StartedToolCall {
     name: String,
 }
 
-impl Listener for ChatDecoder {
-    fn hear(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+impl StreamDecoder for ChatDecoder {
+    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
         if data.trim_ascii() == b"[DONE]" {
             return self.emit_end(taker);
         }
@@ -164,7 +168,7 @@ impl Listener for ChatDecoder {
     }
 
     /// Some close where `OpenAI` says that it is done.
-    fn over(&mut self, taker: &mut dyn EventSink) {
+    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
         if self.has_finish_reason {
             self.emit_end(taker);
         }
@@ -205,10 +209,10 @@ impl ChatDecoder {
         }
         let beside = answer.x_groq.as_ref().and_then(|groq| groq.usage);
         if let Some(usage) = answer.usage.or(beside) {
-            self.usage_counts.read(usage.get().as_bytes());
+            self.usage_counts.read_usage(usage.get().as_bytes());
         }
         if let Some(tier) = answer.service_tier {
-            self.usage_counts.serve(b"service_tier", tier.get().as_bytes());
+            self.usage_counts.read_service_tier(b"service_tier", tier.get().as_bytes());
         }
         for (name, json) in [("citations", answer.citations), ("search_results", answer.search_results)] {
             let Some(json) = json.filter(|json| is_nonempty(json)) else { continue };
@@ -305,7 +309,7 @@ impl ChatDecoder {
             details.emit_signature(taker);
         }
         self.citations.emit_citations(taker);
-        if let Some(usage) = self.usage_counts.settle(ApiFormat::OpenAi) {
+        if let Some(usage) = self.usage_counts.to_usage(ApiFormat::OpenAi) {
             taker.push_event(ResponseEvent::Usage(usage));
         }
         taker.push_event(ResponseEvent::End);
@@ -378,37 +382,37 @@ fn extract_text(raw: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 /// The error in whichever place a compatible provider has it.
-pub fn parse_error(answer: &[u8]) -> Found {
+pub fn parse_error(answer: &[u8]) -> ErrorDetails {
     // Some put it into an array.
     let body = match serde_json::from_slice(answer) {
         Ok(Value::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
-        Ok(Value::String(message)) => return Found { message: Some(message), ..Found::default() },
+        Ok(Value::String(message)) => return ErrorDetails { message: Some(message), ..ErrorDetails::default() },
         Ok(body) => body,
-        Err(_) => return Found::default(),
+        Err(_) => return ErrorDetails::default(),
     };
     match &body["error"] {
         // What else is said of it stands beside it.
-        Value::String(message) => Found { message: Some(message.clone()), ..parse_error_fields(&body) },
+        Value::String(message) => ErrorDetails { message: Some(message.clone()), ..parse_error_fields(&body) },
         Value::Object(_) => parse_error_fields(&body["error"]),
         _ => parse_error_fields(&body),
     }
 }
 
-fn parse_stream_error(error: &[u8]) -> Found {
+fn parse_stream_error(error: &[u8]) -> ErrorDetails {
     match serde_json::from_slice::<Value>(error) {
-        Ok(Value::String(message)) => Found { message: Some(message), ..Found::default() },
+        Ok(Value::String(message)) => ErrorDetails { message: Some(message), ..ErrorDetails::default() },
         Ok(error) => parse_error_fields(&error),
-        Err(_) => Found::default(),
+        Err(_) => ErrorDetails::default(),
     }
 }
 
-fn parse_error_fields(error: &Value) -> Found {
+fn parse_error_fields(error: &Value) -> ErrorDetails {
     let fault = &error["fault"];
     let detail = match &error["detail"] {
         Value::Array(items) => items.first().map(describe_validation_error),
         detail => string_or_number(detail),
     };
-    Found {
+    ErrorDetails {
         message: string_or_number(&error["message"])
             .or(detail)
             .or_else(|| string_or_number(&fault["faultstring"]))
@@ -507,7 +511,7 @@ mod tests {
             assert_eq!(found.message.as_deref(), Some(message), "{body}");
             assert_eq!((found.kind.as_deref(), found.code.as_deref()), (kind, code), "{body}");
         }
-        assert_eq!(parse_error(b"<html>"), Found::default());
+        assert_eq!(parse_error(b"<html>"), ErrorDetails::default());
         assert_eq!(parse_error(b"{\"unknown\":1}").message, None);
     }
 }
