@@ -1,4 +1,4 @@
-//! Every error of the data plane: what it is called, its status, whose fault it is, and how it is told to the caller.
+//! Errors of the data plane: code, HTTP status, origin, and the error response in the client's API format.
 
 use penstock_llm::{
     api_format::{self, ApiFormat, Failure},
@@ -15,7 +15,7 @@ use crate::{
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Who caused an error.
+/// The party that caused an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorOrigin {
     Client,
@@ -23,7 +23,7 @@ pub enum ErrorOrigin {
     Upstream,
 }
 
-/// One problem in a document: where it is and what is wrong.
+/// One validation error: the JSON path in the document and what is wrong there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     pub path: String,
@@ -88,17 +88,17 @@ pub enum Error {
     Panicked,
 }
 
-/// Most of an answer that cannot be read is told with the error.
+/// Maximum number of bytes of an unreadable response that the error message quotes.
 const MAX_RESPONSE_EXCERPT_BYTES: usize = 2048;
 
 impl Error {
-    /// An answer that is read, and is none of this provider's.
+    /// Builds the error for a complete response that is not in this provider's format.
     pub fn invalid_response(provider: &'static str, status: u16, answer: &[u8]) -> Self {
         let excerpt = String::from_utf8_lossy(&answer[..answer.len().min(MAX_RESPONSE_EXCERPT_BYTES)]).into_owned();
         Self::ResponseInvalid { provider, status, excerpt }
     }
 
-    /// The identifier that clients and metrics use.
+    /// Returns the error code that clients and metrics use.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
@@ -219,7 +219,7 @@ impl Error {
         }
     }
 
-    /// Whether it says that no answer came over the network, or none that is one.
+    /// Returns true if the network delivered no response, or one that cannot be parsed.
     pub fn is_network_error(&self) -> bool {
         matches!(
             self,
@@ -230,7 +230,7 @@ impl Error {
         )
     }
 
-    /// Whether it would be the same whatever target is tried.
+    /// Returns true if every other target would fail in the same way, so that fallback stops.
     pub fn stops_fallback(&self) -> bool {
         matches!(
             self,
@@ -246,20 +246,20 @@ impl Error {
         )
     }
 
-    /// What is told to the caller: what was wrong and what is allowed. Never holds a credential.
+    /// Returns the message for the client: what was wrong and what is allowed. It never contains a credential.
     #[allow(clippy::too_many_lines, reason = "a row for each error")]
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),
-            Self::MethodNotAllowed => "method not allowed; CONNECT, TRACE and TRACK are not, nor is what is no token".into(),
+            Self::MethodNotAllowed => "method not allowed; CONNECT, TRACE, TRACK and invalid method names are rejected".into(),
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
             Self::KeyForbidden { denial: lack } => format!("this key may not call models: {}", lack.reason()),
             Self::TokenInvalid => "Invalid token. Error Code: 03".into(),
-            Self::TokenExpired => "token has expired or is not good yet. Error Code: 03".into(),
-            Self::TokenVerificationUnavailable => "tokens of this issuer cannot be checked now: its keys could not be read yet".into(),
-            Self::TokenSubjectRemoved => "whom this token names was taken out of the organisation. Error Code: 03".into(),
+            Self::TokenExpired => "token has expired or is not valid yet. Error Code: 03".into(),
+            Self::TokenVerificationUnavailable => "tokens of this issuer cannot be verified now: its signing keys have not been loaded yet".into(),
+            Self::TokenSubjectRemoved => "the subject of this token was removed from the organisation. Error Code: 03".into(),
             Self::TokenForbidden { claim: what } => format!("the {what} of this token is not allowed here"),
             Self::ProviderRequired => {
                 "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
@@ -268,13 +268,13 @@ impl Error {
                 "a passthrough target takes its provider from the request: send `@slug` in x-gateway-provider or `@slug/model` as model"
                     .into()
             }
-            Self::NoMatchingTarget => "no condition of the config holds and it has no default".into(),
+            Self::NoMatchingTarget => "no condition of the config matches and it has no default target".into(),
             Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
             Self::NotFoundInWorkspace { kind, slug } => format!("{kind} `{slug}` does not exist"),
             Self::ConfigInvalid(_) => "invalid config".into(),
-            Self::ExplainRequestInvalid(_) => "invalid request to be explained".into(),
+            Self::ExplainRequestInvalid(_) => "invalid explain request".into(),
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
-            Self::InlineOptionBlocked { field, .. } => format!("{field} may not be chosen by a request here"),
+            Self::InlineOptionBlocked { field, .. } => format!("requests may not set {field}; an inline-config policy blocks it"),
             Self::CustomHostInvalid { message } => format!("invalid custom host: {message}"),
             Self::CredentialUnavailable { provider, message } => format!("no credential for {provider}: {message}"),
             Self::ProviderOptionInvalid { provider, message } => format!("{provider}: {message}"),
@@ -283,21 +283,21 @@ impl Error {
                 format!("the request's headers are larger than {limit} bytes (server.header_bytes)")
             }
             Self::BodyTooLarge { limit } => format!("request body is larger than {limit} bytes"),
-            Self::BodyTimeout { setting: limit, value } => format!("request body came too slowly: limits.{limit} is {value}"),
-            Self::InvalidFraming => "request body is not framed as HTTP/1.1 asks".into(),
+            Self::BodyTimeout { setting: limit, value } => format!("request body arrived too slowly: limits.{limit} is {value}"),
+            Self::InvalidFraming => "request body framing is not valid HTTP/1.1".into(),
             Self::IncompleteBody => "request body ended before it was complete".into(),
             Self::Untranslatable { provider, path, message } => {
-                format!("this request cannot be said to {provider}: {path}: {message}")
+                format!("this request cannot be translated for {provider}: {path}: {message}")
             }
             Self::TokensUncountable { path, message } => {
                 format!("the tokens of this request cannot be counted: {path}: {message}")
             }
-            Self::ConfigOverrideNotAllowed => "this key has a config of its own, which a request may not override".into(),
+            Self::ConfigOverrideNotAllowed => "this key is bound to a config, which a request may not override".into(),
             Self::ModelNotAllowed { model } if model.is_empty() => {
-                "only some models may be used here, and the request names none where it can be read".into()
+                "only some models are allowed here, and no model name could be read from the request".into()
             }
             Self::ModelNotAllowed { model } => format!("the model `{model}` may not be used here"),
-            Self::BatchUnreadable { message } => format!("which models this batch names cannot be read: {message}"),
+            Self::BatchUnreadable { message } => format!("cannot read which models this batch uses: {message}"),
             Self::NoBatchOutput { status } if status.is_empty() => "this batch has no output".into(),
             Self::NoBatchOutput { status } => format!("this batch has no output: it is {status}"),
             Self::UnsupportedOperation { operation, provider } => {
@@ -306,19 +306,19 @@ impl Error {
             }
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::ClientReadTimeout { milliseconds } => {
-                format!("the answer was not read for {milliseconds} ms (server.write_stall_ms)")
+                format!("the response was not read for {milliseconds} ms (server.write_stall_ms)")
             }
             Self::IdleTimeout { milliseconds } => {
                 format!("the provider's answer broke off: nothing came for {milliseconds} ms")
             }
-            Self::ConnectTimeout { host, step } => format!("no connection to {host} in time: its {step} took too long"),
+            Self::ConnectTimeout { host, step } => format!("timed out connecting to {host}: its {step} took too long"),
             Self::ConnectFailed { host, cause } => format!("no connection to {host}: {cause}"),
             Self::UpstreamResponseBroken { cause } => format!("the provider's answer broke off: {cause}"),
             Self::ResponseInvalid { provider, excerpt: said, .. } => format!("{provider} returned an invalid response: {said}"),
             Self::ControlUnavailable => "the management service is restarting".into(),
             Self::Overloaded => "too many requests in flight".into(),
             Self::MemoryExhausted => {
-                "no room for this request's body now: limits.gathered_bytes bounds those that are held at once".into()
+                "not enough memory for this request's body now; limits.gathered_bytes bounds the bodies that are buffered at once".into()
             }
             Self::Draining => "the gateway is shutting down; send the request again".into(),
             Self::Panicked => "Something went wrong".into(),
@@ -337,7 +337,7 @@ impl Error {
         }
     }
 
-    /// The answer that tells a caller of this dialect. Without a record there is no `request_id`.
+    /// Builds the error response in the client's API format. `request_id` is `None` if the request has no record.
     pub fn to_response(&self, dialect: ApiFormat, request_id: Option<&str>) -> CompleteResponse {
         let mut headers = Headers::with_capacity(4);
         headers.push(b"content-type", b"application/json");
@@ -388,13 +388,14 @@ impl Error {
     }
 }
 
-/// Files and batches there are at every provider, where the gateway keeps them itself.
+/// Returns the hint that the gateway's own file and batch store works with every provider. Empty for operations that
+/// the store does not serve.
 fn gateway_store_hint(operation: &str) -> &'static str {
     let is_it = |one: &&Operation| one.id() == operation;
     let is_ours = |one: &Operation| one.is_file_operation() || one.is_batch() || *one == Operation::GetBatchOutput;
     if Operation::ALL.iter().find(is_it).is_some_and(is_ours) {
-        "; hint: with a store the gateway has files and batches of its own, which any provider answers: name none in \
-         x-gateway-provider, or `gateway`, and this one in gateway_options of the batch (docs/batches.md)"
+        "; hint: with a store, the gateway manages files and batches itself, for any provider: leave out x-gateway-provider \
+         or set it to `gateway`, and name this provider in gateway_options of the batch (docs/batches.md)"
     } else {
         ""
     }

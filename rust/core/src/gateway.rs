@@ -1,4 +1,5 @@
-//! The walk of a request, once per request and once per target. Read this first.
+//! Request pipeline of the gateway: the steps per request (`handle`) and per target (`attempt_target`). Read this file
+//! first.
 
 use std::{
     pin::pin,
@@ -59,19 +60,20 @@ use crate::{
     upstream::{BodyFraming, IncomingResponse, OutgoingRequest, Upstream},
 };
 
-/// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
+/// Largest JSON body that is scanned on the async thread; larger ones go to a blocking thread. Scanning this much takes
+/// less than a millisecond. It is also the most that crosses the Python boundary in one piece.
 const MAX_INLINE_PEEK_BYTES: usize = 1024 * 1024;
-/// So much of a form is waited for to learn its model.
+/// Number of bytes of a form to wait for when looking for its model.
 const MAX_FORM_PREFIX_BYTES: usize = 64 * 1024;
 
-/// A request as it arrived.
+/// Request as received from the client.
 #[derive(Debug)]
 pub struct Request {
     pub head: RequestHead,
     pub body: Body,
 }
 
-/// Everything that requests share.
+/// State shared by all requests of a worker.
 pub struct Gateway {
     pub settings: Settings,
     pub record_sink: Arc<RecordSink>,
@@ -110,7 +112,7 @@ impl Gateway {
         })
     }
 
-    /// Puts a new snapshot in the place of the old one; requests in flight keep theirs.
+    /// Compiles a new snapshot and replaces the current one. Requests in flight keep the old snapshot.
     pub fn apply_snapshot(&self, json: &[u8]) -> std::result::Result<(), Vec<Problem>> {
         let next = self.snapshot.load().apply_update(json)?;
         let old = self.snapshot.swap(Arc::new(next));
@@ -123,15 +125,15 @@ impl Gateway {
         self.snapshot.load().epoch.clone()
     }
 
-    /// From now on `/ready` says no.
+    /// Starts draining: from now on `/ready` returns 503.
     pub fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
         self.drain_notify.notify_waiters();
     }
 
-    /// Resolves when `/ready` begins to say no: the server's end waits for no WebSocket.
+    /// Resolves when draining starts. WebSockets wait for it, because the server's shutdown does not wait for them.
     pub async fn wait_for_drain_start(&self) {
-        // In this order, as below.
+        // Creates the waiter before checking the flag, so that a concurrent `drain` is not missed.
         let told = self.drain_notify.notified();
         if !self.is_draining.load(Ordering::Acquire) {
             told.await;
@@ -144,30 +146,30 @@ impl Gateway {
         self.end_streams_notify.notify_waiters();
     }
 
-    /// Resolves when streams must end.
+    /// Resolves when open streams must end.
     pub async fn wait_for_stream_shutdown(&self) {
-        // In this order: who comes after the word was given finds it written.
+        // Creates the waiter before checking the flag, so that a concurrent `end_streams` is not missed.
         let told = self.end_streams_notify.notified();
         if !self.is_ending_streams.load(Ordering::Acquire) {
             told.await;
         }
     }
 
-    /// Whether a path is the control process's to answer.
+    /// Returns true if the control process serves this path.
     pub fn is_management_path(&self, path: &str) -> bool {
         self.snapshot.load().is_management_path(path)
     }
 
-    /// Whether no further request is taken.
+    /// Returns true if too many requests are in flight to accept another one.
     pub(crate) fn is_overloaded(&self) -> bool {
         self.record_sink.metrics.in_flight() > self.settings.max_in_flight as u64
     }
 
-    /// Once per request.
+    /// Handles one client request and returns its response.
     pub async fn handle(self: &Arc<Self>, request: Request) -> ClientResponse {
         let mut answer = self.dispatch(request).await;
         if self.is_draining.load(Ordering::Acquire) {
-            // So that a caller's next request opens a connection to one who stays.
+            // Makes the client open a new connection for its next request, to a worker that is not draining.
             answer.head.headers.push(b"connection", b"close");
         }
         answer
@@ -177,7 +179,8 @@ impl Gateway {
         let Request { mut head, body } = request;
         let snapshot = self.snapshot.load_full();
         if let Some(message) = headers::find_path_error(&head.path) {
-            // Where it leads is for nobody to decide: it is nobody's but a refused request.
+            // The path is ambiguous, so it must not select a destination. The request is rejected and recorded as a
+            // provider request.
             let odd = Error::HeaderInvalid { name: "path", message: message.into() };
             return Box::pin(self.handle_provider_request(snapshot, Request { head, body }, Some(odd))).await;
         }
@@ -203,12 +206,12 @@ impl Gateway {
         if let Some(path) = route::rewrite_cancel_path(&head.method, &head.path) {
             head.path = path;
         }
-        // In a box of its own, which is gone when a stream begins: streams last, and the walk takes room. Made here, where it
-        // is begun: the futures around it would be as large, and each is copied once when it is made.
+        // Boxed so that the memory is freed when a stream begins: streams last long, and this future is large. The box
+        // is created here because the enclosing futures would be as large, and each is copied once when created.
         Box::pin(self.handle_provider_request(snapshot, Request { head, body }, fault)).await
     }
 
-    /// The rest of the walk of what goes to a provider.
+    /// Handles a request that goes to a provider: opens its record, serves it and delivers the response.
     pub(crate) async fn handle_provider_request(
         self: &Arc<Self>,
         snapshot: Arc<Snapshot>,
@@ -216,7 +219,7 @@ impl Gateway {
         fault: Option<Error>,
     ) -> ClientResponse {
         let Request { head, body } = request;
-        // The record outlives this walk where the answer is a stream.
+        // The record outlives this function if the response is a stream.
         let head = Arc::new(head);
         let Some(route) = Route::parse(&head.method, &head.path) else {
             return fault
@@ -232,7 +235,7 @@ impl Gateway {
             return delivery::respond_with_error(&fault, &call, record);
         }
         let served = {
-            // Pinned here: what is given to `select` is copied once more.
+            // Pinned here because `select` would copy a future that it takes by value once more.
             let serving = pin!(self.admit_and_send(&snapshot, &call, body, &mut record.log));
             tokio::select! {
                 biased;
@@ -250,7 +253,7 @@ impl Gateway {
         }
     }
 
-    /// Admits, finds the target, attempts it.
+    /// Admits the caller, resolves the target and attempts it.
     async fn admit_and_send(
         &self,
         snapshot: &Snapshot,
@@ -265,7 +268,7 @@ impl Gateway {
         let require = self.settings.require_key;
         let caller = caller::admit(passport.as_ref(), snapshot, require, &call.head.headers, &call.control)?;
         facts.set_caller(&caller, snapshot);
-        // Of who may call at all.
+        // Counts the body towards the memory budget only after admission, so that rejected clients cannot use it up.
         let body = body.with_memory_budget(&self.shared.body_memory)?;
         let choice = self.target_resolver(snapshot, call, &caller);
         if routing::is_explain_request(call) {
@@ -275,7 +278,7 @@ impl Gateway {
         facts.config_slug = plan.config_slug.map(ToOwned::to_owned);
         let is_special = call.control.should_explain() || call.control.is_nitro_mode();
         if !plan.config.is_plain || !plan.has_provider() || is_special {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             return Box::pin(routing::route_request(self, &choice, &plan, body, facts)).await;
         }
         let (mut target, _) = choice.resolve_target(&plan, &plan.config.root, "")?;
@@ -289,13 +292,13 @@ impl Gateway {
             facts.count_input = Some(self.record_sink.token_counter.retain_body(call.requested_operation(), bytes));
         }
         if facts.model.starts_with('@') {
-            // It may name a provider before the model.
+            // The model may carry a provider prefix (`@slug/model`).
             return Box::pin(routing::resolve_model_prefix(self, &choice, &plan, body, facts)).await;
         }
         target.apply_model(call, &facts.model, body.complete_bytes())?;
         target.cap_timeout(until);
         if let Some(nameless) = target.provider.model_lookup(&target.options, &facts.model) {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             Box::pin(inference_profiles::resolve_backing_model(
                 self,
                 call.route.operation,
@@ -318,14 +321,14 @@ impl Gateway {
         TargetResolver { settings, base_urls: bases, snapshot, inline_configs, call, caller }
     }
 
-    /// Reads what must be known of a body before it is forwarded.
+    /// Reads what must be known about a body before it is forwarded: its model, user and stream flag.
     pub(crate) async fn read_body(&self, call: &Call<'_>, body: Body, facts: &mut RequestLog) -> Result<Body> {
         let operation = call.route.operation;
         let mut body = body.with_limits(self.body_limits)?;
         let fields = &call.head.headers;
         if !operation.has_json_body() {
             if let (true, Some(kind)) = (operation.has_model_in_form(), fields.get_str("content-type")) {
-                // In a box of its own: it would make the future of every request larger.
+                // Boxed because an inline future would enlarge the future of every request.
                 facts.model = Box::pin(read_form_model(kind, &mut body)).await?;
             }
             return Ok(observe_body(call, body, facts));
@@ -334,7 +337,7 @@ impl Gateway {
         let peek = peek_json(&bytes).await.map_err(|found| match fields.get_str("content-encoding") {
             None | Some("identity") => Error::BodyInvalid { offset: found.offset, message: found.message },
             Some(coding) => {
-                let message = format!("`{coding}` is not read: send JSON as it is");
+                let message = format!("`{coding}` is not supported; send uncompressed JSON");
                 Error::HeaderInvalid { name: "content-encoding", message }
             }
         })?;
@@ -350,7 +353,7 @@ impl Gateway {
         Ok(Body::Complete(bytes))
     }
 
-    /// Once per target.
+    /// Attempts one target.
     pub(crate) async fn attempt_target(
         &self,
         call: &Call<'_>,
@@ -358,20 +361,20 @@ impl Gateway {
         body: Body,
         facts: &mut RequestLog,
     ) -> Result<UpstreamResponse> {
-        // Of a target before.
+        // Clears what a previous target set.
         (facts.dropped_fields, facts.hides_usage) = (None, false);
         if call.route.operation == Operation::ImageGenerate {
             facts.billing.image_params = Some(Box::new(ImageParams::from_json(body.complete_bytes())));
         }
         let body = if target.batch_line_allowlist(call).is_some() {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             Box::pin(allowlist::check_batch_models(self, call, target, body, facts)).await?
         } else {
             body
         };
         let wire = target.provider_format(call.route.operation, &facts.model);
         if let (Some(wire), false) = (wire, target.is_passthrough) {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
         if let (true, Some(keeper)) = (call.route.operation.is_file_operation(), target.provider.file_store()) {
@@ -384,12 +387,12 @@ impl Gateway {
             return Box::pin(count_tokens::count_locally(call, body, &facts.model, &self.coarse_timer)).await;
         }
         let body = match param_map::param_rules(call, target, &facts.model) {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             Some(wording) => Box::pin(param_map::apply_param_rules(wording, body, facts)).await?,
             None => body,
         };
         let body = if body.complete_bytes().len() > MAX_INLINE_PEEK_BYTES {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             Box::pin(include_usage::request_usage_blocking(call, target, body, facts)).await
         } else {
             include_usage::request_usage(call, target, body, facts)
@@ -404,19 +407,19 @@ impl Gateway {
         if let Some(mending) =
             normalise::normaliser_for(call, target).filter(|mending| normalise::needs_normalising(*mending, &incoming))
         {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             incoming = Box::pin(normalise::normalise_response(mending, incoming, &mut deadline)).await?;
         }
         let dialect = response_api_format(call, target);
         if target.inspects_stream && dialect == ApiFormat::Anthropic && delivery::can_inspect_events(&incoming) {
-            // In a box of its own too.
+            // Boxed because an inline future would enlarge the future of every request.
             let incoming = Box::pin(deadline.enforce(inspect_stream::inspect_first_event(incoming))).await?;
             return Ok(UpstreamResponse::new(incoming, dialect, deadline));
         }
         Ok(UpstreamResponse::new(incoming, dialect, deadline))
     }
 
-    /// Once per target that is asked in another way than the caller asks.
+    /// Attempts one target whose API format differs from the client's.
     async fn attempt_translated(
         &self,
         call: &Call<'_>,
@@ -443,10 +446,11 @@ impl Gateway {
         if let (Some(head), true) = (translate::job_status_head(call), incoming.head.status < 300) {
             let look = translate::job_status_call(call, &head);
             let looking = self.send_to_target(&look, target, (Body::empty(), Some(&translation)), facts);
-            // Both questions are one to the caller, and have the time of one.
+            // Both upstream requests serve one client request and share its deadline.
             (incoming, _) = deadline.enforce(looking).await?;
         }
-        // Whoever it comes from: others host Anthropic's models too, and the first event of other streams says nothing here.
+        // Applies to every provider: others host Anthropic's models too. For other streams the first event has no
+        // effect here.
         if target.inspects_stream && delivery::can_inspect_events(&incoming) {
             incoming = deadline.enforce(inspect_stream::inspect_first_event(incoming)).await?;
         }
@@ -454,7 +458,8 @@ impl Gateway {
         Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline))
     }
 
-    /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.
+    /// Sends a body to a target and waits for the response head. The returned deadline bounds the part of the response
+    /// that must arrive before delivery.
     pub(crate) async fn send_to_target(
         &self,
         call: &Call<'_>,
@@ -469,7 +474,7 @@ impl Gateway {
             None => body,
         };
         let (body, payload) = if target.signs_requests() {
-            // In a box of its own: it would make the future of every request larger.
+            // Boxed because an inline future would enlarge the future of every request.
             let (body, payload) = Box::pin(credentials::prepare_payload(target, operation, body)).await?;
             (body, Some(payload))
         } else {
@@ -517,14 +522,15 @@ impl Gateway {
         };
         facts.set_target(target, operation);
         let sent = Instant::now();
-        // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.
+        // Pinned here because an async function stores its arguments twice, and this is the largest part of a request's
+        // future.
         let sending = pin!(self.upstream.send(&target.base_url.origin, outgoing));
         let incoming = deadline.enforce(sending).await?;
         facts.upstream_latency = Some(sent.elapsed());
         Ok((incoming, deadline.response_started()))
     }
 
-    /// Paths that the engine answers by itself.
+    /// Returns the response for a path that the gateway serves itself, else 404.
     fn builtin_response(&self, head: &RequestHead) -> ClientResponse {
         let is_ready = self.is_ready.load(Ordering::Acquire) && !self.is_draining.load(Ordering::Acquire);
         match (head.method.as_str(), head.path.as_str()) {
@@ -536,7 +542,7 @@ impl Gateway {
         }
     }
 
-    /// What is wrong with a head, wherever it leads.
+    /// Validates a request head for any destination. Returns the error, or `None` if the head is valid.
     pub(crate) fn find_head_error(&self, head: &RequestHead) -> Option<Error> {
         let limit = self.settings.header_bytes;
         if head.size_bytes() > limit {
@@ -546,7 +552,7 @@ impl Gateway {
         fault.map(|(name, message)| Error::HeaderInvalid { name, message })
     }
 
-    /// An error of ours of which there is no record.
+    /// Returns a gateway error response for a request that has no record.
     pub(crate) fn reject_without_record(&self, error: &Error, head: &RequestHead) -> ClientResponse {
         delivery::add_request_ids(
             ClientResponse::from_error(error, ApiFormat::OpenAi),
@@ -556,7 +562,7 @@ impl Gateway {
     }
 }
 
-/// The model that a form which is still coming names in its beginning: it may say which provider is meant.
+/// Returns the model named in the first bytes of a form that is still arriving. The model may carry a provider prefix.
 async fn read_form_model(kind: &str, body: &mut Body) -> Result<String> {
     let Some(mut form) = FormScanner::from_content_type(kind) else { return Ok(String::new()) };
     let is_enough = |piece: &[u8]| {
@@ -567,18 +573,19 @@ async fn read_form_model(kind: &str, body: &mut Body) -> Result<String> {
     Ok(form.model().unwrap_or_default().to_owned())
 }
 
-/// What must be known of a JSON body. A large one is looked through elsewhere: here others wait.
+/// Extracts the routing fields of a JSON body. Scans a large body on a blocking thread, so that other requests do not
+/// wait.
 async fn peek_json(body: &Bytes) -> std::result::Result<Peek, ScanError> {
     if body.len() <= MAX_INLINE_PEEK_BYTES {
         return api_format::peek(body);
     }
     let body = body.clone();
     let elsewhere = tokio::task::spawn_blocking(move || api_format::peek(&body)).await;
-    // Looking neither panics nor is cancelled, unless the process ends.
-    elsewhere.unwrap_or(Err(ScanError { offset: 0, message: "it could not be looked through" }))
+    // Scanning neither panics nor is cancelled, unless the process ends.
+    elsewhere.unwrap_or(Err(ScanError { offset: 0, message: "the body could not be scanned" }))
 }
 
-/// A chat whose last message its provider must be told is the beginning of the answer.
+/// Marks the last message of a chat as an assistant prefill, for providers that need an explicit flag.
 fn mark_prefill(how: &PrefillSupport, body: Body) -> Body {
     match &body {
         Body::Complete(bytes) => how.mark_prefill(bytes).map_or(body, |marked| Body::Complete(marked.into())),
@@ -586,7 +593,8 @@ fn mark_prefill(how: &PrefillSupport, body: Body) -> Body {
     }
 }
 
-/// What can be known of a body that goes on as it comes; what is wrong with it is for the provider to say.
+/// Extracts model, user and stream flag from a body that is forwarded as it arrives. Ignores errors, because the
+/// provider validates the body.
 fn observe_body(call: &Call<'_>, body: Body, facts: &mut RequestLog) -> Body {
     let Some(kind) = call.head.headers.get_str("content-type") else { return body };
     if let Some(form) = FormScanner::from_content_type(kind) {
@@ -610,10 +618,10 @@ fn observe_body(call: &Call<'_>, body: Body, facts: &mut RequestLog) -> Body {
     body
 }
 
-/// Refuses what would have to be told in other words where it is to stay as it is.
+/// Rejects a passthrough request that would need translation at this provider.
 pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'_>, model: &str) -> Result<()> {
     let (operation, provider) = (call.route.operation, target.provider);
-    // These have paths of the provider's own that take what is meant for it.
+    // These operations have native paths at the provider, which accept the provider's own format.
     let is_raw = matches!(operation, Operation::Models | Operation::Rerank);
     let has_wire = || !is_raw && target.provider_format(operation, model).is_some();
     let is_kept = || operation.is_file_operation() && provider.file_store().is_some();
@@ -623,7 +631,7 @@ pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'
     Ok(())
 }
 
-/// The dialect of an answer: the caller's where that is plain, else the provider's.
+/// Returns the API format of a response: the client's if the path determines it, else the provider's.
 pub(crate) fn response_api_format(call: &Call<'_>, target: &Target<'_>) -> ApiFormat {
     match call.client_api_format() {
         ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.api_format(),

@@ -1,4 +1,5 @@
-//! What happens to a request between arriving and being answered. Reading order: `gateway`, `call`, `rendering`, `upstream`, `answer`, `record`.
+//! Gateway core: handles a request from its arrival to the delivered response. Reading order: `gateway`, `call`,
+//! `rendering`, `upstream`, `answer`, `record`.
 #![forbid(unsafe_code)]
 
 pub mod accounting;

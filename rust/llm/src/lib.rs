@@ -1,4 +1,5 @@
-//! What providers' APIs look like: operations, dialects, providers, files, streams, translation, usage and tokens. Pure, no I/O.
+//! Provider APIs: operations, API formats, the provider catalog, files, streams, translation, usage and tokens. All of
+//! it is pure and does no I/O.
 
 pub mod api_format;
 pub mod avro;

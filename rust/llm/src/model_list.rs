@@ -1,13 +1,13 @@
-//! Lists of models, in one shape: `OpenAI`'s, and whose they are.
+//! Model lists of all providers in OpenAI's or Anthropic's format, with the owner of each model.
 
 use serde_json::{Value, json};
 
 use crate::{api_format::ApiFormat, timestamp};
 
-/// A model as it may be asked for.
+/// Model in a list, under the ID that requests use.
 pub struct ListedModel {
     pub id: String,
-    /// In seconds since 1970; 0 where nobody says.
+    /// Creation time in seconds since 1970; 0 if unknown.
     pub created: u64,
     pub owner: String,
 }
@@ -21,7 +21,7 @@ pub fn encode_openai_list(models: Vec<ListedModel>, provider: &str) -> Vec<u8> {
     json!({"object": "list", "data": data, "provider": provider}).to_string().into_bytes()
 }
 
-/// All of them as Anthropic tells a page of its own.
+/// Encodes all models as a single page in Anthropic's format.
 pub fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
     let one = |model: &ListedModel| {
         let (id, made) = (&model.id, timestamp::format_rfc3339(model.created));
@@ -33,8 +33,8 @@ pub fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
     json!({"data": data, "has_more": false, "first_id": first, "last_id": last}).to_string().into_bytes()
 }
 
-/// The same list in the shape that everybody's have, whatever else is said of the models; `None` where it is no list, or is in
-/// that shape already.
+/// Converts a model list to the client's API format and drops additional fields. `None` if it is not a model list, or
+/// is in Anthropic's format already.
 pub fn normalise_list(answer: &[u8], provider: &str, dialect: ApiFormat) -> Option<Vec<u8>> {
     let answer = serde_json::from_slice(answer).ok()?;
     if dialect != ApiFormat::Anthropic {
@@ -44,7 +44,7 @@ pub fn normalise_list(answer: &[u8], provider: &str, dialect: ApiFormat) -> Opti
     if is_same { None } else { Some(encode_anthropic_list(&parse_models(&answer)?)) }
 }
 
-/// The models of a list, be it an array or an object around one, or around several as Deepgram's.
+/// Parses a model list: an array, an object with one array, or an object with several arrays as Deepgram sends.
 pub fn parse_models(answer: &Value) -> Option<Vec<ListedModel>> {
     let mut lists = ["data", "models", "results", "output"].iter().filter_map(|key| answer[key].as_array());
     if let Some(list) = lists.next().or_else(|| answer.as_array()) {
@@ -54,16 +54,16 @@ pub fn parse_models(answer: &Value) -> Option<Vec<ListedModel>> {
     (!spoken.is_empty()).then(|| spoken.into_iter().flatten().filter_map(parse_model).collect())
 }
 
-/// A model under the name by which it is asked for.
+/// Parses a model of a list. Its ID is the name that requests use.
 fn parse_model(item: &Value) -> Option<ListedModel> {
     let text = |keys: &[&str]| keys.iter().find_map(|key| item[key].as_str()).map(ToOwned::to_owned);
     let made = &item["created_at"];
     let created =
         item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| timestamp::parse_rfc3339(made.as_str()?));
-    // Azure's registry has ids by which nobody asks.
+    // The `id` in Azure's registry cannot be used in requests.
     let id = text(&["id", "modelId", "canonical_name", "name"]).filter(|id| !id.starts_with("azureml://"));
     let id = id.or_else(|| text(&["name"]))?;
-    // Of who has models of many owners, both are the name.
+    // Providers that host models of many owners identify a model by owner and name.
     let owner = text(&["owner"]);
     Some(ListedModel {
         id: owner.as_ref().filter(|_| item.get("id").is_none()).map_or(id.clone(), |owner| format!("{owner}/{id}")),
@@ -72,14 +72,14 @@ fn parse_model(item: &Value) -> Option<ListedModel> {
     })
 }
 
-/// Where the next page of a list begins, if there is one.
+/// Returns the token of the next page of a list; `None` if this is the last page.
 pub fn next_page_token(answer: &[u8]) -> Option<String> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let token = ["nextPageToken", "next_page_token"].iter().find_map(|key| answer[key].as_str())?;
     (!token.is_empty()).then(|| token.to_owned())
 }
 
-/// The models of an array under a pointer, by the text behind a key without what stands before it.
+/// Parses the models in the array at a JSON pointer. The ID is the string at `key` without the prefix `before`.
 pub fn parse_models_at(answer: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<ListedModel>> {
     let one = |item: &Value| {
         let id = item[key].as_str()?;

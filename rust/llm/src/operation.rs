@@ -1,20 +1,21 @@
-//! The operations that an inference API offers, and the method and path that stand for each.
+//! Operations of an inference API, with the method and path of each.
 
 use crate::api_format::ApiFormat;
 
-/// What comes with a request.
+/// Kind of request body that an operation expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
-    /// One JSON object, read before it is forwarded.
+    /// One JSON object, parsed before it is forwarded.
     Json,
-    /// A form with files, passed on as it comes.
+    /// A multipart form with files, streamed through unchanged.
     Form,
     Nothing,
 }
 
-/// A segment of a request's path that may be anything.
+/// Pattern segment that matches any non-empty path segment.
 const ANY_SEGMENT: &str = ":id";
-/// The name of a model in a path, which some clients write with slashes in it.
+/// Pattern character that matches a model name. Some clients send names with unescaped slashes, so the match may span
+/// several segments.
 const MODEL_WILDCARD: char = '*';
 
 struct OperationRow {
@@ -23,14 +24,15 @@ struct OperationRow {
     path: &'static str,
     id: &'static str,
     body_kind: BodyKind,
-    /// Its path has a segment that may be anything.
+    /// True if the path has a wildcard.
     is_pattern: bool,
 }
 
-/// One list makes both: the names that code uses and the rows that requests are looked up in.
+/// Generates the `Operation` enum and the lookup table of requests from one list.
 macro_rules! operations {
     ($(($operation:ident, $method:literal, $path:literal, $id:literal, $body_kind:ident),)*) => {
-        /// What a request asks for. `Proxy` is everything without a row of its own: forwarded as it came.
+        /// Operation that a request performs. `Proxy` stands for every request without a row of its own; it is
+        /// forwarded unchanged.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Operation {
             $($operation,)*
@@ -38,7 +40,7 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Every operation that has a row, in the order of the rows.
+            /// All operations with a row, in row order.
             pub const ALL: &[Self] = &[$(Self::$operation),*];
         }
 
@@ -53,7 +55,8 @@ macro_rules! operations {
     };
 }
 
-// Name, method, path after `/v1`, function id, what comes with it. The first match counts, so what is asked for most is first.
+// Columns: name, method, path after `/v1`, function id, body kind. The first match wins, so the most frequent
+// operations come first.
 operations! {
     (ChatComplete, "POST", "/chat/completions", "chatComplete", Json),
     (Messages, "POST", "/messages", "messages", Json),
@@ -113,13 +116,15 @@ operations! {
 }
 
 impl Operation {
-    /// The operation behind a method and a path: the path after `/v1` as it came, percent-encoded and without query.
+    /// Returns the operation of a method and a path. The path is what follows `/v1`, still percent-encoded and without
+    /// the query.
     pub fn from_method_and_path(method: &str, path: &str) -> Self {
         let is_it = |row: &&OperationRow| row.method == method && row.matches_path(path);
         ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
     }
 
-    /// Whether it asks for an answer and makes nothing that stays: the same question may be answered with the same.
+    /// Returns true if the operation only computes a response and stores nothing. An identical request may then get a
+    /// cached response.
     pub fn is_cacheable(self) -> bool {
         matches!(
             self,
@@ -147,7 +152,7 @@ impl Operation {
         )
     }
 
-    /// What a WebSocket on a path after `/v1` is for.
+    /// Returns the operation of a WebSocket on this path after `/v1`.
     pub fn from_websocket_path(path: &str) -> Self {
         match path {
             "/realtime" => Self::Realtime,
@@ -156,22 +161,23 @@ impl Operation {
         }
     }
 
-    /// The function id that records and policies use, such as `chatComplete`.
+    /// Returns the function id that records and policies use, such as `chatComplete`.
     pub fn id(self) -> &'static str {
         self.table_row().map_or("proxy", |row| row.id)
     }
 
-    /// Its method, and its path after `/v1` with `:id` and `*` where something is named; `None` where both may be anything.
+    /// Returns the method and the path after `/v1`, with `:id` and `*` as wildcards. `None` for `Proxy`, which has any
+    /// method and path.
     pub fn route(self) -> Option<(&'static str, &'static str)> {
         self.table_row().map(|row| (row.method, row.path))
     }
 
-    /// What comes with it; `None` where that may be anything.
+    /// Returns the kind of request body; `None` if any body is allowed.
     pub fn body_kind(self) -> Option<BodyKind> {
         self.table_row().map(|row| row.body_kind)
     }
 
-    /// The dialect in which its callers write and read; `None` where both have this path.
+    /// Returns the API format of the operation's requests and responses. `None` if several API formats share the path.
     pub fn api_format(self) -> Option<ApiFormat> {
         match self {
             Self::Messages | Self::MessagesCountTokens => Some(ApiFormat::Anthropic),
@@ -205,7 +211,7 @@ impl Operation {
         }
     }
 
-    /// Whether a good stream of it ends with an event that says so.
+    /// Returns true if a complete stream ends with an event that marks the end.
     pub fn has_terminal_event(self) -> bool {
         self.is_text_generation()
             || self.is_always_streaming()
@@ -213,32 +219,33 @@ impl Operation {
             || self == Self::GetModelResponse
     }
 
-    /// Whether the last event of its stream is known by its type alone, whatever is in it.
+    /// Returns true if the type alone identifies the last event of a stream, whatever the event contains.
     pub fn has_typed_terminal_event(self) -> bool {
         matches!(self, Self::ImageGenerate | Self::ImageEdit | Self::CreateSpeech | Self::CreateTranscription)
     }
 
-    /// Whether its name says that the answer is a stream.
+    /// Returns true if the operation's name implies a streaming response.
     pub fn is_always_streaming(self) -> bool {
         matches!(self, Self::StreamGenerateContent | Self::ConverseStream | Self::InvokeModelStream)
     }
 
-    /// The model that the path of its request names, percent-encoded as it came; `None` where the body does.
+    /// Returns the model in the request path, still percent-encoded. `None` if the body names the model.
     pub fn model_from_path(self, path: &str) -> Option<&str> {
         self.table_row().and_then(|row| extract_model(row.path, path))
     }
 
-    /// Whether its request and its answer are text, which can be counted where the provider did not.
+    /// Returns true if request and response are text, so that the gateway can count tokens if the provider does not
+    /// report them.
     pub fn has_countable_text(self) -> bool {
         self.is_text_generation() || self.is_embedding()
     }
 
-    /// Whether its answer is vectors.
+    /// Returns true if the response consists of embedding vectors.
     pub fn is_embedding(self) -> bool {
         matches!(self, Self::Embed | Self::EmbedContent | Self::BatchEmbedContents)
     }
 
-    /// Whether it is about jobs of fine-tuning.
+    /// Returns true if the operation is about fine-tuning jobs.
     pub fn is_fine_tuning(self) -> bool {
         matches!(
             self,
@@ -250,17 +257,17 @@ impl Operation {
         )
     }
 
-    /// Whether it is about batches, but for what came out of one.
+    /// Returns true if the operation is about batches, except for fetching a batch's output.
     pub fn is_batch(self) -> bool {
         matches!(self, Self::CreateBatch | Self::ListBatches | Self::RetrieveBatch | Self::CancelBatch)
     }
 
-    /// Whether it is about work that a provider does in its own time.
+    /// Returns true if the operation is about asynchronous jobs of a provider: batches and fine-tuning.
     pub fn is_provider_job(self) -> bool {
         self.is_fine_tuning() || self.is_batch()
     }
 
-    /// Whether it is about files.
+    /// Returns true if the operation is about files.
     pub fn is_file_operation(self) -> bool {
         matches!(
             self,
@@ -268,7 +275,7 @@ impl Operation {
         )
     }
 
-    /// Whether its answer is how many tokens a request has.
+    /// Returns true if the response is the token count of a request.
     pub fn counts_tokens(self) -> bool {
         matches!(self, Self::MessagesCountTokens | Self::CountTokens | Self::CountConverse)
     }
@@ -277,32 +284,32 @@ impl Operation {
         matches!(self, Self::ChatComplete | Self::Complete | Self::Messages | Self::CreateModelResponse)
     }
 
-    /// Whether it is about a response that may go on in the background.
+    /// Returns true if the operation returns a Responses API object that may still be running in the background.
     pub fn returns_background_response(self) -> bool {
         matches!(self, Self::CreateModelResponse | Self::GetModelResponse | Self::CancelModelResponse)
     }
 
-    /// Whether images are made.
+    /// Returns true if the operation generates or edits images.
     pub fn generates_images(self) -> bool {
         matches!(self, Self::ImageGenerate | Self::ImageEdit)
     }
 
-    /// Whether its body is a form that names a model.
+    /// Returns true if the body is a multipart form with a `model` field.
     pub fn has_model_in_form(self) -> bool {
         matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)
     }
 
-    /// Whether it brings a recording that is listened to.
+    /// Returns true if the request uploads an audio recording to transcribe or translate.
     pub fn has_audio_input(self) -> bool {
         matches!(self, Self::CreateTranscription | Self::CreateTranslation)
     }
 
-    /// Whether its body is one JSON object, read before it is forwarded.
+    /// Returns true if the body is one JSON object, parsed before it is forwarded.
     pub fn has_json_body(self) -> bool {
         self.body_kind() == Some(BodyKind::Json)
     }
 
-    // Rows stand in the order of the names; `Proxy` comes after the last of them.
+    // Rows are in the order of the enum variants; `Proxy` follows the last row and has none.
     fn table_row(self) -> Option<&'static OperationRow> {
         ROWS.get(self as usize)
     }
@@ -326,7 +333,7 @@ fn matches_pattern(pattern: &str, path: &str) -> bool {
     all && segments.next().is_none()
 }
 
-/// What of a path stands where a pattern has a model's name.
+/// Returns the part of a path that matches the model wildcard of a pattern.
 fn extract_model<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
     let (before, after) = pattern.split_once(MODEL_WILDCARD)?;
     path.strip_prefix(before)?.strip_suffix(after).filter(|name| !name.is_empty())

@@ -1,8 +1,9 @@
-//! Moments as providers and records write them.
+//! Timestamps in the formats that providers and request records use.
 
 use std::time::Duration;
 
-/// The seconds since 1970 of `2026-02-03T04:05:06.789Z`; in other places than Greenwich nobody tells them.
+/// Parses an RFC 3339 timestamp in UTC such as `2026-02-03T04:05:06.789Z` into Unix seconds. Returns `None` for other
+/// time zones, which no provider sends.
 pub fn parse_rfc3339(text: &str) -> Option<u64> {
     let (date, time) = text.split_once('T')?;
     let time = time.strip_suffix('Z').or_else(|| time.strip_suffix("+00:00"))?;
@@ -15,7 +16,7 @@ pub fn parse_rfc3339(text: &str) -> Option<u64> {
     Some(((days_since_epoch(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
 }
 
-/// The seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`, as header fields have it.
+/// Parses an HTTP date such as `Sun, 06 Nov 1994 08:49:37 GMT` into Unix seconds.
 pub fn parse_http_date(text: &str) -> Option<u64> {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (_, date) = text.split_once(", ")?;
@@ -25,14 +26,15 @@ pub fn parse_http_date(text: &str) -> Option<u64> {
     parse_rfc3339(&format!("{year}-{month}-{day}T{}Z", parts.next()?))
 }
 
-/// A moment in seconds since 1970 as `2026-02-03T04:05:06Z`.
+/// Formats Unix seconds as `2026-02-03T04:05:06Z`.
 pub fn format_rfc3339(seconds: u64) -> String {
     let (days, time) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date_from_days(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", time / 3600, time / 60 % 60, time % 60)
 }
 
-/// A moment since 1970 as `2026-02-03T04:05:06.789Z`, of years with four digits: each record has one.
+/// Formats a time since the Unix epoch as `2026-02-03T04:05:06.789Z`, for years with four digits. Avoids an allocation,
+/// because each request record has one.
 pub fn format_rfc3339_millis(since_1970: Duration) -> [u8; 24] {
     let seconds = since_1970.as_secs();
     let (year, month, day) = date_from_days(seconds / 86_400);
@@ -53,7 +55,7 @@ pub fn format_rfc3339_millis(since_1970: Duration) -> [u8; 24] {
     text
 }
 
-/// Of a day since 1970; the inverse of `days`.
+/// Converts days since 1970 into year, month and day; the inverse of `days_since_epoch`.
 fn date_from_days(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -71,7 +73,7 @@ fn parse_three_numbers(text: &str, between: char) -> Option<[u64; 3]> {
     parts.next().is_none().then_some(numbers)
 }
 
-/// Since 1970. Years that begin in March have their leap day last.
+/// Converts a date into days since 1970. Counts years from March, so that the leap day is the last day of a year.
 fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let of_years = year * 365 + year / 4 - year / 100 + year / 400;

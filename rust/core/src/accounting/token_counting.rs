@@ -1,5 +1,5 @@
-//! Counts tokens where a provider did not say, and looks where it said so in a compressed answer: on a thread of its own, when the
-//! last byte has gone to the caller.
+//! Token counting for responses without reported usage, and usage extraction from compressed responses. Runs on its own
+//! thread after the last byte was sent to the client.
 
 use std::{
     sync::{
@@ -23,16 +23,18 @@ use crate::{
     response::compressed::CompressedResponse,
 };
 
-/// Answers that may wait to be counted; those on top are guessed.
+/// Responses that may be queued for counting; for any beyond this, usage is estimated from the length.
 const MAX_QUEUED_JOBS: usize = 256;
-/// Request bodies that are kept until it is known whether they must be counted, in bytes; those on top are guessed.
+/// Bytes of request bodies that are retained until it is known if they must be counted; for any beyond this, usage is
+/// estimated from the length.
 const MAX_RETAINED_BYTES: usize = 32 * 1024 * 1024;
-/// Answers that end within this time are counted together: waking a thread costs more than counting most of them.
+/// Responses that end within this time are counted together, because waking a thread costs more than counting most of
+/// them.
 const BATCH_DELAY: Duration = Duration::from_millis(5);
-/// What an English token is long.
+/// Average length of an English token.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// A request's body, kept while its provider has not said what it cost.
+/// A request body that is retained until its provider reports usage.
 pub struct CountInput {
     operation: Operation,
     body: Bytes,
@@ -52,29 +54,29 @@ impl Drop for CountInput {
     }
 }
 
-/// What a provider answered, as far as it can be counted.
+/// The countable part of a provider's response.
 pub enum CountableResponse {
-    /// A whole answer of JSON.
+    /// A complete JSON response.
     Complete(Bytes),
     /// The text of a stream.
     Deltas(DeltaText),
-    /// So many bytes passed and were not kept.
+    /// Number of bytes that passed through without being buffered.
     ByteLength(u64),
-    /// What it cost may stand in it.
+    /// A compressed response that may contain the usage.
     Compressed(CompressedResponse),
 }
 
-/// A record that closes when its tokens are counted.
+/// A record that is closed after its tokens are counted.
 struct CountJob {
     record: Record,
     operation: Operation,
-    /// None where tokens are not what it costs.
+    /// `None` if the response is not billed by tokens.
     input: Option<CountInput>,
     response: CountableResponse,
     pending_jobs: Arc<AtomicUsize>,
 }
 
-/// The way to the thread that counts, which starts with the first answer to count.
+/// Handle to the counting thread, which starts with the first job.
 #[derive(Default)]
 pub struct TokenCounter {
     queue: OnceLock<Option<SyncSender<CountJob>>>,
@@ -83,7 +85,7 @@ pub struct TokenCounter {
 }
 
 impl TokenCounter {
-    /// Keeps a request's body, unless too much is kept already.
+    /// Retains a request body. Keeps only its length if too many bytes are retained already.
     pub fn retain_body(&self, operation: Operation, body: &Bytes) -> CountInput {
         let length = body.len();
         let has_room = self.retained_bytes.load(Ordering::Relaxed) + length <= MAX_RETAINED_BYTES;
@@ -92,14 +94,14 @@ impl TokenCounter {
         CountInput { operation, body, body_bytes: length, retained_bytes: Arc::clone(&self.retained_bytes) }
     }
 
-    /// For an answer that comes compressed.
+    /// Returns a buffer for a compressed response, which shares the limit on retained bytes.
     pub fn buffer_compressed(&self, dialect: ApiFormat, is_events: bool) -> CompressedResponse {
         CompressedResponse::new(dialect, is_events, (Arc::clone(&self.retained_bytes), MAX_RETAINED_BYTES))
     }
 
-    /// Counts in the background; the record, which has ended, closes then.
+    /// Counts the tokens in the background, and then closes the record, whose request has ended.
     pub fn submit(&self, record: Record, asked: Option<CountInput>, answered: CountableResponse) {
-        // What is passed on untouched may be an operation all the same.
+        // A request that is passed through unchanged can still be a known operation.
         let asked_for = asked.as_ref().map(|asked| asked.operation);
         let Some(operation) = asked_for.or(record.log.operation) else { return };
         self.pending_jobs.fetch_add(1, Ordering::Relaxed);
@@ -123,12 +125,12 @@ impl TokenCounter {
         }
     }
 
-    /// Answers that are not counted yet.
+    /// Returns the number of responses that are not counted yet.
     pub fn pending_jobs(&self) -> usize {
         self.pending_jobs.load(Ordering::Acquire)
     }
 
-    /// Waits until everything is counted.
+    /// Waits until all queued responses are counted.
     pub async fn wait_until_idle(&self) {
         while self.pending_jobs() > 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -136,14 +138,14 @@ impl TokenCounter {
     }
 }
 
-/// `None` where the system has no thread to give.
+/// Starts the counting thread. Returns `None` if the system cannot create one.
 fn spawn_worker() -> Option<SyncSender<CountJob>> {
     let (jobs, queue) = sync_channel(MAX_QUEUED_JOBS);
     let work = std::thread::Builder::new().name("penstock-count".into()).spawn(move || run_worker(&queue));
     work.ok().map(|_| jobs)
 }
 
-/// Until the gateway is gone.
+/// Processes jobs until the gateway is dropped.
 fn run_worker(queue: &Receiver<CountJob>) {
     while let Ok(first) = queue.recv() {
         std::thread::sleep(BATCH_DELAY);
@@ -153,7 +155,7 @@ fn run_worker(queue: &Receiver<CountJob>) {
 
 impl CountJob {
     fn run(mut self) {
-        // What would end the thread must not: nobody's tokens would be counted any more.
+        // A panic must not end the thread, because no further tokens would be counted.
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.resolve_usage()));
         let usage = found.unwrap_or_else(|_| self.estimate_usage());
         self.finish(usage);
@@ -170,7 +172,7 @@ impl CountJob {
         waiting.fetch_sub(1, Ordering::Release);
     }
 
-    /// What the provider told, else what is counted.
+    /// Returns the usage that the provider reported, otherwise a local count.
     fn resolve_usage(&mut self) -> Option<Usage> {
         if let CountableResponse::Compressed(packed) = &self.response {
             let (told, answered) = packed.read_usage(self.operation);

@@ -1,4 +1,5 @@
-//! Who is calling: the gateway key, from where the caller put it, and the provider's credential, which may stand beside it.
+//! Authentication of callers. Finds the gateway key wherever the client sent it, and the provider credential that may
+//! come with it.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -11,30 +12,31 @@ use crate::{
     state::snapshot::{GatewayKey, Snapshot, has_expired},
 };
 
-/// A caller that was admitted.
+/// Authenticated caller of a request.
 #[derive(Default, Clone, Copy)]
 pub struct Caller<'c> {
-    /// `None` where the gateway is open.
+    /// `None` if the gateway requires no key.
     pub key: Option<&'c GatewayKey>,
-    /// The gateway key as it was sent: it is no credential for a provider, wherever else it stands.
+    /// Gateway key as the client sent it. It is never used as a provider credential, in whatever header it appears.
     pub sent_key: Option<&'c str>,
-    /// Who knows of other keys of ours: one of them is no provider's either.
+    /// Snapshot for looking up other gateway keys, which are no provider credentials either.
     key_snapshot: Option<&'c Snapshot>,
 }
 
 impl<'c> Caller<'c> {
-    /// The workspace that the key is for.
+    /// Returns the workspace of the key.
     pub fn workspace(&self) -> Option<&'c str> {
         self.key.and_then(|key| key.workspace.as_deref())
     }
 }
 
-/// How often it was looked whether what a request says is a key. Who is looked through no further is taken to hold one.
+/// Bound on the key lookups of one request. Text that is not checked because the budget is exhausted is assumed to
+/// contain a key.
 #[derive(Default)]
 pub struct KeyLookupBudget(Cell<usize>);
 
 impl KeyLookupBudget {
-    /// Whether there were more than one request has, so that not all was looked at.
+    /// Returns true if the request needed more lookups than allowed, so that not everything was checked.
     pub fn is_exhausted(&self) -> bool {
         self.0.get() > MAX_KEY_LOOKUPS
     }
@@ -45,32 +47,34 @@ impl KeyLookupBudget {
     }
 }
 
-/// A place in which clients put the one key that they were given.
+/// Function that extracts the key from one header in which clients send it.
 type KeyExtractor = for<'h> fn(&'h Headers) -> Option<&'h str>;
 
-/// The places besides `x-gateway-api-key`, in the order of looking; a known key wins over what is none.
+/// Headers besides `x-gateway-api-key` that may hold the key, in lookup order. A known key wins over an unknown one.
 const KEY_EXTRACTORS: [KeyExtractor; 6] =
     [bearer_token, aws_access_key_id, x_api_key, api_key, x_goog_api_key, subprotocol_key];
 
-/// Header fields that hold a key and nothing else.
+/// Header fields that contain a key and nothing else.
 pub const KEY_HEADERS: [&str; 3] = ["x-api-key", "api-key", "x-goog-api-key"];
 
-/// So many letters and digits has a key that was made here.
+/// Number of letters and digits in a key that the gateway generates.
 const GENERATED_KEY_LENGTH: usize = 48;
-/// Words of a text that are shorter are no keys.
+/// Shorter words inside a text are not looked up as keys.
 const MIN_KEY_LENGTH: usize = 8;
-/// What may stand around a key in a text.
+/// Characters that may surround a key in a text.
 const KEY_DELIMITERS: [char; 14] = [',', ';', '=', '&', '"', '\'', '(', ')', '<', '>', '[', ']', '{', '}'];
 
-/// Looks at texts among the keys that one request has: each takes a digest. Nobody says so much beside a body by chance.
+/// Maximum number of key lookups per request; each computes a digest. No normal request has this much text besides its
+/// body.
 const MAX_KEY_LOOKUPS: usize = 1_000;
-/// A look at what may be a token takes a signature.
+/// Lookups charged for text that may be a token, because it needs a signature check.
 const TOKEN_LOOKUP_COST: usize = 50;
 
-/// What one client sends as its bearer token where nobody gave it one.
+/// Bearer token that one client sends if it has no key.
 const PLACEHOLDER_TOKEN: &str = "OPENAI_API_KEY";
 
-/// Admits a caller, or says why not. Where keys are configured (or asked for by a setting) one must be sent.
+/// Authenticates a caller or returns the reason for rejecting it. A key is required if keys are configured or a setting
+/// demands one.
 pub fn admit<'c>(
     passport: Option<&'c (Arc<TokenIdentity>, &'c str)>,
     snapshot: &'c Snapshot,
@@ -87,7 +91,7 @@ pub fn admit<'c>(
             ..Caller::default()
         });
     }
-    // Who says which key is meant is taken at their word: nothing else is tried.
+    // An explicit `x-gateway-api-key` is final: no other header is tried.
     let (key, sent) = match control.api_key {
         Some(text) => (
             snapshot.find_key(text).ok_or_else(|| denial_error(snapshot, std::iter::once(text), Error::KeyUnknown))?,
@@ -104,17 +108,18 @@ pub fn admit<'c>(
     Ok(Caller { key: Some(check_expiry(key)?), sent_key: Some(sent), key_snapshot: Some(snapshot) })
 }
 
-/// Of a key that is known and may do nothing here it is told why.
+/// Returns why a known key is denied, or the given error if no known key was sent.
 fn denial_error<'t>(snapshot: &Snapshot, mut sent: impl Iterator<Item = &'t str>, otherwise: Error) -> Error {
     sent.find_map(|text| snapshot.key_denial(text)).map_or(otherwise, |lack| Error::KeyForbidden { denial: lack })
 }
 
-/// Whether a key of ours stands anywhere a caller may put one.
+/// Returns true if any header that may hold a key contains a gateway key.
 fn has_gateway_key(snapshot: &Snapshot, headers: &Headers) -> bool {
     KEY_EXTRACTORS.iter().filter_map(|place| place(headers)).any(|text| snapshot.find_key(text).is_some())
 }
 
-/// Who showed a token in the place of a key, and its text. One that is not ours may be a provider's: then a key is looked for.
+/// Authenticates a token that was sent in place of a key, and returns its identity and text. A token of another issuer
+/// may be a provider's; keys are tried then.
 pub fn authenticate_token<'c>(
     snapshot: &Snapshot,
     headers: &'c Headers,
@@ -138,7 +143,8 @@ pub fn authenticate_token<'c>(
     }
 }
 
-/// Nobody is served in another workspace than they mean to be in: the token decides, and a request may say what it expects.
+/// Rejects a token if the request expects another workspace. The token decides the workspace; the request can only
+/// state which one it expects.
 fn check_workspace(
     snapshot: &Snapshot,
     passport: Arc<TokenIdentity>,
@@ -153,7 +159,8 @@ fn check_workspace(
 }
 
 impl<'c> Caller<'c> {
-    /// The provider's credential as the caller sent it. `own` is the field in which this provider wants it: it is looked at first.
+    /// Returns the provider credential that the client sent. `own` is the header field that this provider uses; it is
+    /// tried first.
     pub fn provider_credential(&self, headers: &'c Headers, own: Option<&'static str>) -> Option<&'c str> {
         let sent = own.into_iter().map(|name| non_empty_header(headers, name));
         let others = KEY_HEADERS.iter().map(|name| non_empty_header(headers, name));
@@ -166,8 +173,8 @@ impl<'c> Caller<'c> {
         Some(text) == self.sent_key || self.key_snapshot.is_some_and(|keys| keys.is_gateway_credential(text))
     }
 
-    /// Whether there is a key of ours in a text, or a token that is shown in the place of one. Of what the settings file calls
-    /// a key no more is known than its digest: it is found where it stands by itself.
+    /// Returns true if a text contains a gateway key, or a token sent in place of one. Keys from the settings file are
+    /// known only by their digest, so they are found only as separate words.
     pub fn contains_gateway_key(&self, text: &str, looks: &KeyLookupBudget) -> bool {
         if self.sent_key.is_some_and(|own| text.contains(own)) {
             return true;
@@ -181,12 +188,13 @@ impl<'c> Caller<'c> {
         std::iter::once(text).chain(parts).any(|part| looks.spend_lookup(part) || keys.is_gateway_credential(part))
     }
 
-    /// An `authorization` that is more than a key, such as Basic or AWS4-HMAC-SHA256, and not the gateway's.
+    /// Returns an `authorization` value that is more than a key, such as Basic or AWS4-HMAC-SHA256, unless it contains
+    /// a gateway key.
     pub fn provider_authorization(&self, headers: &'c Headers) -> Option<&'c str> {
         let value = non_empty_header(headers, "authorization").filter(|value| parse_bearer(value).is_none())?;
         let is_ours =
             decode_basic_auth(value).is_some_and(|pair| pair.split(':').any(|part| self.is_gateway_key(part)));
-        // What stands behind the scheme may be a key that is shorter than what is looked for in the middle of texts.
+        // The part after the scheme may be a key shorter than `MIN_KEY_LENGTH`, so it is also checked on its own.
         let rest = value.split_once(' ').map_or(value, |(_, rest)| rest.trim());
         let looks = KeyLookupBudget::default();
         (!is_ours && !self.contains_gateway_key(value, &looks) && !self.contains_gateway_key(rest, &looks))
@@ -194,14 +202,14 @@ impl<'c> Caller<'c> {
     }
 }
 
-/// The user and password of `authorization: Basic …`, with a colon between.
+/// Decodes the `user:password` pair of `authorization: Basic …`.
 fn decode_basic_auth(authorization: &str) -> Option<String> {
     let (scheme, pair) = authorization.split_once(' ')?;
     let pair = scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(pair.trim()).ok())??;
     String::from_utf8(pair).ok()
 }
 
-/// The token of `authorization: Bearer …`.
+/// Returns the token of `authorization: Bearer …`.
 fn bearer_token(headers: &Headers) -> Option<&str> {
     parse_bearer(headers.get_str("authorization")?).filter(|token| !token.is_empty() && *token != PLACEHOLDER_TOKEN)
 }
@@ -212,7 +220,7 @@ fn parse_bearer(authorization: &str) -> Option<&str> {
     is_bearer.then(|| token.trim())
 }
 
-/// The id that stands before the signature: `authorization: AWS4-HMAC-SHA256 Credential=<id>/<date>/…`.
+/// Returns the access key ID before the signature: `authorization: AWS4-HMAC-SHA256 Credential=<id>/<date>/…`.
 fn aws_access_key_id(headers: &Headers) -> Option<&str> {
     let rest = headers.get_str("authorization")?.strip_prefix("AWS4-HMAC-SHA256 ")?;
     let (_, scope) = rest.split_once("Credential=")?;
@@ -231,7 +239,7 @@ fn x_goog_api_key(headers: &Headers) -> Option<&str> {
     non_empty_header(headers, "x-goog-api-key")
 }
 
-/// Browsers can set no header fields on a WebSocket but the names of protocols.
+/// On a WebSocket, browsers can set no header fields except protocol names, so clients send the key as one of those.
 fn subprotocol_key(headers: &Headers) -> Option<&str> {
     let names = headers.get_str("sec-websocket-protocol")?.split(',');
     names.map(str::trim).find_map(|name| name.strip_prefix("openai-insecure-api-key."))
@@ -257,7 +265,7 @@ mod tests {
         fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
     }
 
-    /// The key's id, and what is left for a provider that takes bearer tokens.
+    /// Returns the ID of the key, and the credential left for a provider that takes bearer tokens.
     fn admit_and_find_credential(
         fields: &[(&str, &str)],
     ) -> std::result::Result<(String, Option<String>), &'static str> {
@@ -301,7 +309,7 @@ mod tests {
         }
         let found = admit_and_find_credential(&[("authorization", "Bearer abc"), ("api-key", "sk-1")]);
         assert_eq!(found, Ok(("k".into(), Some("sk-1".into()))));
-        // One client sends what it has in both.
+        // One client sends the same key in both headers.
         assert_eq!(
             admit_and_find_credential(&[("authorization", "Bearer abc"), ("api-key", "abc")]),
             Ok(("k".into(), None))

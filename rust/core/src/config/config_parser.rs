@@ -1,4 +1,4 @@
-//! A config as it is being read: the table of its keys, and what becomes of them.
+//! Config parser. Holds the table of config keys and builds the config tree from them.
 
 use penstock_llm::catalog::{self, ValueFormat};
 use serde_json::Value;
@@ -20,12 +20,12 @@ use crate::{
     },
 };
 
-/// A target as it is being read, with what becomes its strategy.
+/// A target that is being parsed, with its unfinished strategy.
 pub(crate) struct ConfigDraft {
     target: Node,
     strategy: Option<StrategyDraft>,
     virtual_key: Option<String>,
-    /// The place of statuses in older configs.
+    /// `on_status_codes` at the location where older configs put it.
     legacy_statuses: Vec<u16>,
 }
 
@@ -37,7 +37,7 @@ struct StrategyDraft {
     sticky: Option<StickyPolicy>,
     hedge: Option<Hedge>,
     circuit_breaker: CircuitBreaker,
-    /// Keys that were there, and the mode that they belong to.
+    /// Keys that the config contained, with the strategy mode to which each belongs.
     present_mode_keys: Vec<(String, StrategyMode)>,
 }
 
@@ -51,14 +51,15 @@ enum StrategyMode {
 
 const MODES: &str = "`single`, `fallback`, `loadbalance` or `conditional`";
 
-/// A key of a config: what it may hold, as JSON Schema, and what reads it.
+/// A config key, with its JSON Schema and the function that parses it.
 pub(crate) struct ConfigKey {
     pub key: &'static str,
     pub schema: &'static str,
     parse: fn(&mut ConfigDraft, &Value, &mut ConfigReader),
 }
 
-/// Keys of the schema that this engine does not act on yet. Obeying half of a config would be worse than refusing it.
+/// Keys of the schema that this engine does not support yet. They are rejected, because obeying half of a config would
+/// be worse.
 const UNSUPPORTED_KEYS: &[&str] = &[
     "prompt_id",
     "before_request_hooks",
@@ -69,23 +70,23 @@ const UNSUPPORTED_KEYS: &[&str] = &[
     "output_mutators",
 ];
 
-/// Every key, in the order of the documentation.
+/// All config keys, in the order of the documentation.
 pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     ConfigKey {
         key: "strategy",
-        schema: r##"{"type":"object","description":"how one of several targets is chosen","required":["mode"],"additionalProperties":false,"properties":{
+        schema: r##"{"type":"object","description":"how one of several targets is selected","required":["mode"],"additionalProperties":false,"properties":{
         "mode":{"enum":["single","fallback","loadbalance","conditional"]},
         "on_status_codes":{"$ref":"#/$defs/statuses","description":"fallback: the statuses below 500 after which the next target is tried; default: all but 2xx"},
         "conditions":{"type":"array","items":{"type":"object","required":["query","then"],"additionalProperties":false,"properties":{
             "query":{"$ref":"#/$defs/query"},"then":{"$ref":"#/$defs/text","description":"name of a target"}}}},
-        "default":{"$ref":"#/$defs/text","description":"name of the target where no condition holds"},
+        "default":{"$ref":"#/$defs/text","description":"name of the target to use if no condition matches"},
         "sticky":{"$ref":"#/$defs/sticky"},
-        "sticky_session":{"$ref":"#/$defs/sticky","description":"another name of `sticky`"},
-        "hedge":{"type":"object","additionalProperties":false,"description":"fallback: the second target is asked too where the first has not answered in this time",
+        "sticky_session":{"$ref":"#/$defs/sticky","description":"alias of `sticky`"},
+        "hedge":{"type":"object","additionalProperties":false,"description":"fallback: the request is also sent to the second target if the first has not responded within this time",
             "anyOf":[{"required":["after_ms"]},{"required":["percentile"]}],"properties":{
-            "after_ms":{"type":"integer","minimum":1,"description":"milliseconds; beside `percentile` for as long as too little is known"},
-            "percentile":{"type":"number","minimum":50,"maximum":99.9,"description":"of the times in which the first target answered lately"},
-            "max_ratio":{"type":"number","minimum":0,"maximum":1,"default":0.1,"description":"share of the requests that may be sent twice"}}},
+            "after_ms":{"type":"integer","minimum":1,"description":"milliseconds; with `percentile`: used until enough response times are known"},
+            "percentile":{"type":"number","minimum":50,"maximum":99.9,"description":"percentile of the recent response times of the first target"},
+            "max_ratio":{"type":"number","minimum":0,"maximum":1,"default":0.1,"description":"maximum share of requests that may be sent twice"}}},
         "cb_config":{"$ref":"#/$defs/cb_config"}},
         "allOf":[{"if":{"required":["hedge"]},"then":{"properties":{"mode":{"const":"fallback"}}}},
             {"if":{"anyOf":[{"required":["sticky"]},{"required":["sticky_session"]}]},"then":{"properties":{"mode":{"const":"loadbalance"}}}},
@@ -94,12 +95,12 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         key: "targets",
-        schema: r##"{"type":"array","minItems":1,"items":{"$ref":"#/$defs/config"},"description":"each a target, or a config of its own"}"##,
+        schema: r##"{"type":"array","minItems":1,"items":{"$ref":"#/$defs/config"},"description":"each item is a target or a nested config"}"##,
         parse: |draft, value, reading| draft.parse_targets(value, reading),
     },
     ConfigKey {
         key: "name",
-        schema: r##"{"$ref":"#/$defs/text","description":"by which conditions name a target"}"##,
+        schema: r##"{"$ref":"#/$defs/text","description":"name by which conditions refer to the target"}"##,
         parse: |draft, value, reading| draft.target.name = reading.read_string(value),
     },
     ConfigKey {
@@ -124,28 +125,28 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         key: "deployments",
-        schema: r##"{"type":"array","maxItems":200,"description":"deployments of an Azure resource by the models that they are asked for by",
+        schema: r##"{"type":"array","maxItems":200,"description":"deployments of an Azure resource, selected by the model that the request names",
         "items":{"type":"object","required":["deployment_id","alias","api_version"],"additionalProperties":false,"properties":{
             "deployment_id":{"$ref":"#/$defs/text"},"alias":{"$ref":"#/$defs/text"},"api_version":{"$ref":"#/$defs/text"},
-            "is_default":{"type":"boolean","description":"for models that none has as its alias"}}},
+            "is_default":{"type":"boolean","description":"used for models that match no alias"}}},
         "contains":{"properties":{"is_default":{"const":true}},"required":["is_default"]},"minContains":0,"maxContains":1}"##,
         parse: |draft, value, reading| draft.target.deployments = Deployments::parse(value, reading),
     },
     ConfigKey {
         key: "fetch_integrated_models",
-        schema: r#"{"type":"boolean","description":"a list of models is that of the catalogue"}"#,
+        schema: r#"{"type":"boolean","description":"model lists come from the gateway's catalogue, not from the provider"}"#,
         parse: |draft, value, reading| {
             draft.target.fetch_integrated_models = reading.read_boolean(value).unwrap_or_default();
         },
     },
     ConfigKey {
         key: "weight",
-        schema: r#"{"type":"number","minimum":0,"default":1,"description":"share among the targets of a loadbalance; 0 is never chosen"}"#,
+        schema: r#"{"type":"number","minimum":0,"default":1,"description":"relative weight of the target in mode `loadbalance`; a target with 0 is never selected"}"#,
         parse: |draft, value, reading| draft.target.weight = reading.read_number(value).unwrap_or(1.0),
     },
     ConfigKey {
         key: "on_status_codes",
-        schema: r##"{"$ref":"#/$defs/statuses","description":"older place of strategy.on_status_codes"}"##,
+        schema: r##"{"$ref":"#/$defs/statuses","description":"older location of strategy.on_status_codes"}"##,
         parse: |draft, value, reading| draft.legacy_statuses = reading.read_statuses(value),
     },
     ConfigKey {
@@ -161,12 +162,12 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         key: "custom_host",
-        schema: r##"{"$ref":"#/$defs/text","format":"uri","description":"a privately hosted endpoint in the place of the provider's"}"##,
+        schema: r##"{"$ref":"#/$defs/text","format":"uri","description":"privately hosted endpoint that replaces the provider's"}"##,
         parse: |draft, value, reading| draft.target.features.custom_host = CustomHost::parse(value, reading),
     },
     ConfigKey {
         key: "forward_headers",
-        schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"header fields of the caller that go on to the provider"}"##,
+        schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"header fields of the client that are forwarded to the provider"}"##,
         parse: |draft, value, reading| draft.target.features.forward_headers = ForwardHeaders::parse(value, reading),
     },
     ConfigKey {
@@ -176,22 +177,22 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         key: "default_params",
-        schema: r#"{"type":"object","description":"fields that are set where the caller did not"}"#,
+        schema: r#"{"type":"object","description":"request fields that are set if the client did not set them"}"#,
         parse: |draft, value, reading| draft.target.features.parameters.set_defaults(value, reading),
     },
     ConfigKey {
         key: "override_params",
-        schema: r#"{"type":"object","description":"fields that are set"}"#,
+        schema: r#"{"type":"object","description":"request fields that are always set"}"#,
         parse: |draft, value, reading| draft.target.features.parameters.set_overrides(value, reading),
     },
     ConfigKey {
         key: "drop_params",
-        schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"paths of what is removed, such as tools[*].function.strict"}"##,
+        schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"paths of request fields that are removed, such as tools[*].function.strict"}"##,
         parse: |draft, value, reading| draft.target.features.parameters.set_drops(value, reading),
     },
     ConfigKey {
         key: "request_timeout",
-        schema: r#"{"type":"integer","minimum":1,"description":"milliseconds until the first byte of an answer"}"#,
+        schema: r#"{"type":"integer","minimum":1,"description":"milliseconds until the first byte of the response"}"#,
         parse: |draft, value, reading| draft.target.features.request_timeout = RequestTimeout::parse(value, reading),
     },
     ConfigKey {
@@ -203,14 +204,14 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         key: "recovery",
-        schema: r##"{"description":"what becomes of a stream that breaks off: an error event, or it is held until it is whole, or continued by a target that can",
+        schema: r##"{"description":"handling of a stream that breaks off: `off` sends an error event, `hold` buffers the stream until it is complete, `continue` resumes it at a target that supports this",
         "default":"off","oneOf":[{"$ref":"#/$defs/recovery"},{"type":"object","required":["mode"],"additionalProperties":false,"properties":{"mode":{"$ref":"#/$defs/recovery"},
-        "prefill":{"type":"boolean","description":"whether this target goes on from the beginning of an answer; default: what is known of its model"}}}]}"##,
+        "prefill":{"type":"boolean","description":"true if this target can continue a partial response; default: known per model"}}}]}"##,
         parse: |draft, value, reading| draft.target.features.recovery = Recovery::parse(value, reading),
     },
     ConfigKey {
         key: "strict_open_ai_compliance",
-        schema: r#"{"type":"boolean","default":true,"description":"keep strictly to OpenAI's shapes"}"#,
+        schema: r#"{"type":"boolean","default":true,"description":"responses adhere strictly to OpenAI's schema"}"#,
         parse: |draft, value, reading| draft.target.features.strict = StrictCompliance::parse(value, reading),
     },
 ];
@@ -239,7 +240,7 @@ impl ConfigDraft {
         } else if UNSUPPORTED_KEYS.contains(&key) {
             reading.report_problem("is not available in this version");
         } else if key == "options" {
-            reading.report_problem("belongs to a version that is no longer read: use targets");
+            reading.report_problem("is no longer supported; use `targets`");
         } else {
             return false;
         }
@@ -265,31 +266,33 @@ impl ConfigDraft {
             if reading.should_lint()
                 && target.provider.as_ref().is_some_and(|other| other.starts_with('@') && *other != saved)
             {
-                let refuse =
-                    |reading: &mut ConfigReader| reading.report_problem("names another saved provider than `provider`");
+                let refuse = |reading: &mut ConfigReader| {
+                    reading.report_problem("names a different saved provider than `provider`")
+                };
                 reading.within_key("virtual_key", refuse);
             }
             target.provider = Some(saved);
         }
         if reading.should_lint() && target.passthrough && !target.targets.is_empty() {
             let refuse = |reading: &mut ConfigReader| {
-                reading.report_problem("must not stand beside `targets`: each says it for itself")
+                reading.report_problem("must not be combined with `targets`; set it on each target")
             };
             reading.within_key("passthrough", refuse);
         }
         if target.passthrough && target.provider.is_some() {
-            reading.report_problem("must not name a provider beside `passthrough`: the request does");
+            reading.report_problem("must not name a provider together with `passthrough`; the request names it");
         }
         match (strategy, target.targets.len()) {
             (Some(strategy), _) => strategy.apply_to(&mut target, statuses, reading),
             (None, 0 | 1) => (),
-            (None, _) => reading.report_problem(format!("needs a `strategy` between its targets: {MODES}")),
+            (None, _) => reading.report_problem(format!("needs a `strategy` to select one of its targets: {MODES}")),
         }
         target
     }
 }
 
-/// A provider's name. One that nobody has may be known to a later version, but not to who saves it now.
+/// Parses a provider name. An unknown name may belong to a later version, so it is rejected only in a config that is
+/// being saved.
 fn parse_provider(value: &Value, reading: &mut ConfigReader) -> Option<String> {
     let name = reading.read_string(value)?;
     let is_known =
@@ -328,17 +331,17 @@ impl StrategyDraft {
     fn apply_to(mut self, target: &mut Node, statuses: Vec<u16>, reading: &mut ConfigReader) {
         let is_group = !target.targets.is_empty();
         if !is_group && self.mode.is_some_and(|mode| mode != StrategyMode::Single) {
-            reading.within_key("strategy", |reading| reading.report_problem("needs `targets` beside it"));
+            reading.within_key("strategy", |reading| reading.report_problem("needs `targets`"));
             return;
         }
         if self.hedge.is_some() && self.mode != Some(StrategyMode::Fallback) {
             let refuse = |reading: &mut ConfigReader| {
-                reading.report_problem("needs mode `fallback`: it says which target is next")
+                reading.report_problem("needs mode `fallback`, which defines the order of the targets")
             };
             reading.within_key("strategy", |reading| reading.within_key("hedge", refuse));
         }
         reading.within_key("strategy", |reading| self.report_unused_keys(reading));
-        // Targets take it from their strategy, and that from the ones around it.
+        // Targets inherit the circuit breaker from their strategy, which inherits it from the enclosing configs.
         self.circuit_breaker.inherit(&target.features.circuit_breaker);
         target.features.circuit_breaker = self.circuit_breaker;
         if self.statuses.is_empty() {
@@ -357,7 +360,7 @@ impl StrategyDraft {
     }
 }
 
-/// Keys of a strategy that mean something beside one mode alone.
+/// Strategy keys that have an effect in one mode only.
 const MODE_SPECIFIC_KEYS: [(&str, StrategyMode); 4] = [
     ("conditions", StrategyMode::Conditional),
     ("default", StrategyMode::Conditional),
@@ -366,17 +369,17 @@ const MODE_SPECIFIC_KEYS: [(&str, StrategyMode); 4] = [
 ];
 
 impl StrategyDraft {
-    /// Says what the mode makes nothing of, and what it lacks.
+    /// Reports keys that the mode ignores, and keys that the mode requires but the config lacks.
     fn report_unused_keys(&self, reading: &mut ConfigReader) {
         let Some(own) = self.mode.filter(|_| reading.should_lint()) else { return };
         for (key, mode) in self.present_mode_keys.iter().filter(|(_, mode)| *mode != own) {
             let name = if *mode == StrategyMode::LoadBalance { "loadbalance" } else { "conditional" };
             reading.within_key(key, |reading| {
-                reading.report_problem(format!("needs mode `{name}`: others make nothing of it"))
+                reading.report_problem(format!("needs mode `{name}`; other modes ignore it"))
             });
         }
         if own == StrategyMode::Conditional && !self.conditional.has_default_target() {
-            reading.report_problem("needs `default`, the name of the target where no condition holds");
+            reading.report_problem("needs `default`, the name of the target to use if no condition matches");
         }
     }
 }
@@ -399,7 +402,8 @@ fn build_load_balance(group: &Node, sticky: Option<StickyPolicy>, reading: &mut 
     let weights = group.targets.iter().map(|target| (target.name.as_deref(), target.weight));
     let balance = LoadBalancer::new(&group.path, weights, sticky);
     if balance.total_weight() <= 0.0 {
-        reading.within_key("targets", |reading| reading.report_problem("needs one target with a weight above 0"));
+        reading
+            .within_key("targets", |reading| reading.report_problem("needs at least one target with a weight above 0"));
     }
     balance
 }

@@ -1,11 +1,11 @@
-//! Deployments of a resource at Azure, by the models that they are asked for by.
+//! Azure deployments of a resource, selected by the model that a request names.
 
 use penstock_llm::catalog::{self, Options, Provider};
 use serde_json::Value;
 
 use super::ConfigReader;
 
-/// As many as a resource may have there, and some more.
+/// Azure's own limit per resource, plus some headroom.
 const MAX_DEPLOYMENTS: usize = 200;
 
 #[derive(Debug, Clone, Default)]
@@ -13,9 +13,9 @@ pub struct Deployments(Vec<Deployment>);
 
 #[derive(Debug, Clone, Default)]
 struct Deployment {
-    /// The model that requests name for it.
+    /// Model name that requests use for this deployment.
     alias: String,
-    /// Its name and the version of its API.
+    /// Deployment name and API version.
     options: Options,
     is_default: bool,
 }
@@ -37,7 +37,7 @@ impl Deployments {
         self.0.is_empty()
     }
 
-    /// Adds what a provider is told for this model: of its own deployment, or of the default one.
+    /// Adds the options of the deployment for this model, or of the default deployment.
     pub fn add_options(&self, provider: &dyn Provider, model: &str, options: &mut Options) {
         let own = self.0.iter().find(|one| one.alias == model).or_else(|| self.0.iter().find(|one| one.is_default));
         if let Some(own) = own {
@@ -69,7 +69,7 @@ impl Deployment {
     }
 }
 
-/// As some clients write it.
+/// Converts a key to camelCase, which some clients send.
 fn to_camel_case(key: &str) -> String {
     let mut words = key.split('_');
     let first = words.next().unwrap_or_default().to_owned();

@@ -1,4 +1,5 @@
-//! A document as it is being read: where one stands in it, what was wrong so far, and whether unknown keys matter.
+//! Validating reader of config documents. Tracks the current JSON path, collects all problems, and decides how to treat
+//! unknown keys.
 
 use std::{fmt::Write, ops::RangeInclusive};
 
@@ -6,27 +7,28 @@ use serde_json::{Map, Value};
 
 use crate::{error::Problem, routing::pattern::PatternCache};
 
-/// Whether keys that no feature knows are refused (saved configs) or ignored (inline ones).
+/// How strictly a config is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
-    /// And so is what would do nothing: somebody is saving it now, and can mend it.
+    /// For configs that a user is saving now. Rejects unknown keys and also settings without effect, because the user
+    /// can still fix them.
     StrictWithLints,
     Strict,
     Lenient,
 }
 
-/// So much of a text is shown to whoever wrote it.
+/// Number of characters of a string value that an error message shows.
 const MAX_SHOWN_CHARS: usize = 40;
 
-/// A document being read. Problems are gathered, none of them ends the reading.
+/// Reader of a config document. Collects problems instead of stopping at the first one.
 #[derive(Debug)]
 pub struct ConfigReader {
     strictness: Strictness,
     path: String,
     problems: Vec<Problem>,
-    /// Top-level fields of requests that the document asks about, each once.
+    /// Distinct top-level request fields that the document's conditions refer to.
     params: Vec<String>,
-    /// What its regular expressions hold.
+    /// Regular expressions of the document, compiled.
     pub patterns: PatternCache,
 }
 
@@ -41,17 +43,17 @@ impl ConfigReader {
         }
     }
 
-    /// What was found wrong, and the fields of requests that are asked about.
+    /// Returns the request fields that the document refers to, or all problems found.
     pub fn finish(self) -> Result<Vec<String>, Vec<Problem>> {
         if self.problems.is_empty() { Ok(self.params) } else { Err(self.problems) }
     }
 
-    /// Whether what can mean nothing is refused: it is to be saved.
+    /// Returns true if the document is a saved config, in which meaningless settings are rejected.
     pub fn is_strict(&self) -> bool {
         self.strictness != Strictness::Lenient
     }
 
-    /// Whether it is being saved now: what would do nothing is told.
+    /// Returns true if the document is being saved now, so that settings without effect are reported.
     pub fn should_lint(&self) -> bool {
         self.strictness == Strictness::StrictWithLints
     }
@@ -60,7 +62,7 @@ impl ConfigReader {
         self.problems.push(Problem::new(self.path.clone(), message));
     }
 
-    /// Says what is allowed here and what was found.
+    /// Reports a value that is not allowed here, with what is allowed.
     pub fn report_expected(&mut self, allowed: &str, found: &Value) {
         self.report_problem(format!("must be {allowed}, not {}", describe_value(found)));
     }
@@ -76,14 +78,14 @@ impl ConfigReader {
 
     fn within_index<T>(&mut self, index: usize, read: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
-        // A String takes every write.
+        // Writing to a `String` cannot fail.
         let _ = write!(self.path, "[{index}]");
         let read = read(self);
         self.path.truncate(length);
         read
     }
 
-    /// Where a field of requests stands among those that are asked about.
+    /// Returns the index of a request field in `params`; adds the field if it is new.
     pub fn param_index(&mut self, name: &str) -> usize {
         self.params.iter().position(|known| known == name).unwrap_or_else(|| {
             self.params.push(name.to_owned());
@@ -98,7 +100,8 @@ impl ConfigReader {
         value.as_object()
     }
 
-    /// Reads the keys of an object one by one; `known` says whether it knows the key. Inline, a key may be spelled in camelCase.
+    /// Reads the keys of an object one by one. `known` returns false for an unknown key. Inline configs may spell keys
+    /// in camelCase.
     pub fn read_keys(&mut self, value: &Value, mut known: impl FnMut(&mut Self, &str, &Value) -> bool) {
         for (key, value) in self.read_object(value).into_iter().flatten() {
             let snake = if self.strictness == Strictness::Lenient { to_snake_case(key) } else { key.clone() };
@@ -141,7 +144,7 @@ impl ConfigReader {
         found
     }
 
-    /// A number that is not negative.
+    /// Reads a non-negative number.
     pub fn read_number(&mut self, value: &Value) -> Option<f64> {
         let found = value.as_f64().filter(|number| *number >= 0.0);
         if found.is_none() {
@@ -150,12 +153,13 @@ impl ConfigReader {
         found
     }
 
-    /// A non-empty text without control characters: it may become a header field. What it is instead is not shown: it may be a credential.
+    /// Reads a non-empty string without control characters, because it may become a header field. Error messages never
+    /// show the value, because it may be a credential.
     pub fn read_string(&mut self, value: &Value) -> Option<String> {
         self.read_string_without(char::is_control, value)
     }
 
-    /// Likewise, but it may have several lines.
+    /// Reads a non-empty string that may contain line breaks but no other control characters.
     pub fn read_multiline_string(&mut self, value: &Value) -> Option<String> {
         self.read_string_without(|letter| letter.is_control() && !matches!(letter, '\n' | '\r'), value)
     }
@@ -171,19 +175,22 @@ impl ConfigReader {
         None
     }
 
-    /// A document of JSON: as it is, or as a text that may have several lines.
+    /// Reads a JSON object, given as an object or as a string that encodes one.
     pub fn read_json_document(&mut self, value: &Value) -> Option<String> {
         match value {
             Value::Object(_) => Some(value.to_string()),
             Value::String(text) if serde_json::from_str::<Map<String, Value>>(text).is_ok() => Some(text.clone()),
             other => {
-                self.report_problem(format!("must be an object, or one as a string, not {}", json_type_name(other)));
+                self.report_problem(format!(
+                    "must be an object or a string that encodes one, not {}",
+                    json_type_name(other)
+                ));
                 None
             }
         }
     }
 
-    /// Yes or no, as it is or as a text, as header fields have it.
+    /// Reads a boolean, given as a boolean or as the string of a header field.
     pub fn read_flag(&mut self, value: &Value) -> Option<String> {
         match value {
             Value::Bool(_) => Some(value.to_string()),
@@ -199,7 +206,7 @@ impl ConfigReader {
         self.read_items(value, "an array of strings", Self::read_string)
     }
 
-    /// Statuses of HTTP.
+    /// Reads an array of HTTP status codes.
     pub fn read_statuses(&mut self, value: &Value) -> Vec<u16> {
         let status =
             |reading: &mut Self, value: &Value| reading.read_integer(value, &(100..=599)).map(|status| status as u16);
@@ -207,7 +214,8 @@ impl ConfigReader {
     }
 }
 
-/// A whole number is one with `.0` as well: to JSON it is the same.
+/// Converts a JSON number to an integer. Accepts a zero fraction such as `5.0`, because JSON does not distinguish it
+/// from `5`.
 fn as_integer(value: &Value) -> Option<u64> {
     let exact = |number: &f64| number.fract() == 0.0 && (0.0..=9e15).contains(number);
     value.as_u64().or_else(|| value.as_f64().filter(exact).and_then(|number| format!("{number:.0}").parse().ok()))
@@ -220,7 +228,7 @@ fn describe_range(range: &RangeInclusive<u64>) -> String {
     }
 }
 
-/// A value as it is told to whoever wrote it.
+/// Describes a value for an error message to the config's author.
 fn describe_value(value: &Value) -> String {
     match value {
         Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -229,7 +237,7 @@ fn describe_value(value: &Value) -> String {
     }
 }
 
-/// The JSON type of a value, for messages.
+/// Returns the JSON type of a value, for error messages.
 pub fn json_type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! A routing config: parsed, checked and compiled in one place, for requests, for saving and for `penstock check`.
+//! Routing config. It is parsed, validated and compiled in one place for requests, for saving and for `penstock check`.
 
 pub(crate) mod config_parser;
 mod deployments;
@@ -33,13 +33,13 @@ use crate::{
     routing::Strategy,
 };
 
-/// A config, ready to be walked.
+/// Compiled routing config.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub root: Node,
-    /// Fields of a request's JSON that its conditions ask about.
+    /// Fields of the request's JSON that conditions read.
     pub condition_params: Vec<String>,
-    /// One target, one attempt, nothing changed: as good as no config.
+    /// True for one target, one attempt and no changes: equivalent to having no config.
     pub is_plain: bool,
     sizes: ConfigSizes,
 }
@@ -51,21 +51,21 @@ impl Default for Config {
     }
 }
 
-/// A target, or a group of targets with a strategy between them. What it inherits is already in it.
+/// Target, or group of targets with a strategy. Inherited features are already merged in.
 #[derive(Debug, Clone, Default)]
 pub struct Node {
-    /// Such as `config.targets[0]`.
+    /// Path in the config, such as `config.targets[0]`.
     pub path: Arc<str>,
     pub name: Option<String>,
     pub provider: Option<String>,
     pub api_key: Option<Secret>,
-    /// The request itself says which saved provider is meant.
+    /// True if the request itself names the saved provider.
     pub passthrough: bool,
-    /// A list of models is that of the catalogue.
+    /// True if a model list comes from the catalogue.
     pub fetch_integrated_models: bool,
-    /// What the provider is told besides a credential.
+    /// Provider options besides the credential.
     pub options: Options,
-    /// What it is told of single models.
+    /// Provider options for individual models.
     pub deployments: Deployments,
     pub features: Features,
     pub strategy: Strategy,
@@ -74,13 +74,13 @@ pub struct Node {
     weight: f64,
 }
 
-/// What is so of a node itself or somewhere below it: found once, when it is read.
+/// Properties of a node and its descendants, computed once when the config is parsed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SubtreeFlags {
     pub has_breaker: bool,
 }
 
-/// What a target inherits from those around it.
+/// Features that a target inherits from its parents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Features {
     pub cache: CachePolicy,
@@ -97,7 +97,7 @@ pub struct Features {
 
 impl Features {
     fn inherit(&mut self, parent: &Self) {
-        // A new feature is named here or this does not compile.
+        // Destructured so that a new feature does not compile until it is listed here.
         let Self {
             cache,
             circuit_breaker,
@@ -122,7 +122,7 @@ impl Features {
         strict.inherit(&parent.strict);
     }
 
-    /// What was inherited is there once more.
+    /// Returns the approximate size in bytes. Inherited values count again, because every node has its own copy.
     fn estimated_bytes(&self) -> usize {
         let Self { circuit_breaker, custom_host, forward_headers, parameters, retry, .. } = self;
         circuit_breaker.heap_bytes()
@@ -132,14 +132,15 @@ impl Features {
             + retry.heap_bytes()
     }
 
-    /// Whether answers to this request are looked into: they are kept, held or gone on from. Those must not come compressed.
+    /// Returns true if the gateway reads responses to this request to cache, hold or resume them. Such responses must
+    /// not be compressed.
     pub fn reads_response(&self, route: Route<'_>, method: &str) -> bool {
         let Self { cache, recovery, .. } = self;
         let is_wanted = *cache != CachePolicy::default() || recovery.mode() != recovery::Mode::Off;
         is_wanted && cache::has_no_side_effects(route.operation, method, route.path)
     }
 
-    /// Whether the one attempt at a target is all there is to it.
+    /// Returns true if no feature adds anything to a single attempt at a target.
     fn is_plain(&self) -> bool {
         let Self { cache, circuit_breaker, parameters, recovery, retry, .. } = self;
         *cache == CachePolicy::default()
@@ -150,7 +151,7 @@ impl Features {
     }
 }
 
-/// How many targets a config may have.
+/// Maximum numbers of targets in a config.
 #[derive(Debug, Clone, Copy)]
 pub struct TargetLimits {
     pub max_root: usize,
@@ -166,16 +167,16 @@ impl Default for TargetLimits {
     }
 }
 
-/// Parts of conditions that a config may have for each target that a conditional strategy may have.
+/// Condition parts that a config may have for each target that a conditional strategy may have.
 const CONDITION_PARTS_PER_TARGET: usize = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ConfigSizes {
     root_targets: usize,
     is_conditional: bool,
-    /// The most below one target of the root, and which that is.
+    /// Largest number of descendants of a root target, and the index of that target.
     largest_nested: (usize, usize),
-    /// Parts of conditions, in all.
+    /// Total number of condition parts.
     condition_parts: usize,
 }
 
@@ -190,7 +191,7 @@ impl ConfigSizes {
         }
     }
 
-    /// What is more than is allowed.
+    /// Returns a problem for each exceeded limit.
     fn find_excess(self, root: &Node, limits: TargetLimits) -> Vec<Problem> {
         let Self { root_targets: own, is_conditional, largest_nested: (nested, index), condition_parts: parts } = self;
         let most = if is_conditional { limits.max_conditional } else { limits.max_root };
@@ -215,12 +216,12 @@ impl ConfigSizes {
 }
 
 impl Config {
-    /// Parses and compiles a config; every problem at once.
+    /// Parses and compiles a config; reports all problems at once.
     pub fn parse(json: &[u8], unknown: Strictness) -> Result<Self, Vec<Problem>> {
         Self::parse_with_limits(None, json, unknown)
     }
 
-    /// The same; where there are limits, what is more than they allow is told with everything else that is wrong.
+    /// Parses and compiles a config. Exceeded limits are reported together with all other problems.
     pub fn parse_with_limits(
         limits: Option<TargetLimits>,
         json: &[u8],
@@ -236,7 +237,7 @@ impl Config {
         if reading.should_lint()
             && value.as_object().is_some_and(|config| config.keys().all(|key| INERT_KEYS.contains(&&**key)))
         {
-            reading.report_problem("says nothing of what becomes of a request: needs a provider, targets or a feature");
+            reading.report_problem("has no effect on requests; needs a provider, targets or a feature");
         }
         let sizes = ConfigSizes::measure(&root);
         let excess = limits.map(|limits| sizes.find_excess(&root, limits)).unwrap_or_default();
@@ -250,31 +251,31 @@ impl Config {
         Ok(Self { root, condition_params: params, is_plain, sizes })
     }
 
-    /// Refuses more than is allowed here.
+    /// Rejects a config that exceeds these limits.
     pub fn check_limits(&self, limits: TargetLimits) -> Result<(), Vec<Problem>> {
         let problems = self.sizes.find_excess(&self.root, limits);
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// About so many bytes it holds, but for its texts.
+    /// Returns the approximate size in bytes, without strings.
     pub fn estimated_bytes(&self) -> usize {
         size_of::<Self>() + self.root.sum_subtree(&Node::estimated_bytes)
     }
 }
 
-/// Keys that do nothing by themselves.
+/// Keys that have no effect on their own.
 const INERT_KEYS: [&str; 3] = ["name", "on_status_codes", "weight"];
 
 fn reject_passthrough_conflicts(value: &Value, reading: &mut ConfigReader) {
     for key in ["targets", "strategy", "override_params", "overrideParams"] {
         if value.get(key).is_some() {
-            reading.within_key(key, |reading| reading.report_problem("must not stand beside `passthrough`"));
+            reading.within_key(key, |reading| reading.report_problem("cannot be combined with `passthrough`"));
         }
     }
 }
 
 impl Node {
-    /// Hands down what those below do not say themselves.
+    /// Passes features down to targets that do not set them.
     fn propagate_features(&mut self) {
         for target in &mut self.targets {
             target.features.inherit(&self.features);
@@ -284,7 +285,7 @@ impl Node {
         self.subtree = SubtreeFlags { has_breaker: is_below || self.features.circuit_breaker.policy().is_some() };
     }
 
-    /// Of it and all below it.
+    /// Returns the sum of a value over this node and all its descendants.
     fn sum_subtree(&self, of: &impl Fn(&Self) -> usize) -> usize {
         of(self) + self.targets.iter().map(|target| target.sum_subtree(of)).sum::<usize>()
     }
@@ -293,7 +294,7 @@ impl Node {
         if let Strategy::Conditional(conditional) = &self.strategy { conditional.part_count() } else { 0 }
     }
 
-    /// The one whose conditions have the most parts, of it and all below it.
+    /// Returns the node whose conditions have the most parts, among this node and its descendants.
     fn node_with_most_condition_parts(&self) -> &Self {
         let below = self
             .targets
@@ -303,7 +304,7 @@ impl Node {
         below.filter(|below| below.count_condition_parts() > self.count_condition_parts()).unwrap_or(self)
     }
 
-    /// Without those below it.
+    /// Returns the approximate size in bytes, without descendants.
     fn estimated_bytes(&self) -> usize {
         let conditions =
             if let Strategy::Conditional(conditional) = &self.strategy { conditional.estimated_bytes() } else { 0 };

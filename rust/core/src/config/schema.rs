@@ -1,32 +1,32 @@
-//! The JSON Schema of configs, for editors: made of the same table that the parser reads.
+//! JSON Schema of configs, for editors. Generated from the same key table that the parser uses.
 
 use penstock_llm::catalog::{self, ValueFormat};
 use serde_json::{Map, Value, json};
 
 use crate::config::config_parser::CONFIG_KEYS;
 
-/// What several keys share.
+/// Definitions that several keys share.
 const SHARED_DEFS: &str = r##"{
     "text": {"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"},
     "lines": {"type": "string", "pattern": "^[^\\x00-\\x09\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]+$"},
-    "document": {"type": ["object", "string"], "pattern": "^\\s*\\{[\\s\\S]*\\}\\s*$", "description": "JSON, or that as a text"},
+    "document": {"type": ["object", "string"], "pattern": "^\\s*\\{[\\s\\S]*\\}\\s*$", "description": "a JSON object, or a string that encodes one"},
     "field": {"type": "string", "pattern": "^(metadata\\..+|params\\..+|url\\.pathname)$"},
     "recovery": {"enum": ["off", "hold", "continue"]},
     "sticky": {"type": "object", "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
-        "hash_fields": {"type": "array", "items": {"$ref": "#/$defs/field"}, "description": "such as metadata.user_id: requests that agree in them go to the same target"},
-        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which workers that share through Redis remember a target; without Redis it is the same for ever"}},
+        "hash_fields": {"type": "array", "items": {"$ref": "#/$defs/field"}, "description": "such as metadata.user_id; requests with equal values go to the same target"},
+        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which workers that share Redis remember a target; without Redis the target never changes"}},
         "anyOf": [{"required": ["hash_fields"], "properties": {"hash_fields": {"minItems": 1}}}, {"required": ["enabled"], "properties": {"enabled": {"const": false}}}]},
     "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
-    "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",
+    "cb_config": {"type": "object", "description": "circuit breaker: a target that fails too often is skipped for a while",
         "required": ["failure_threshold", "cooldown_interval"], "additionalProperties": false, "properties": {
-        "failure_threshold": {"type": "integer", "minimum": 1, "description": "failures; with one more it is left alone"},
+        "failure_threshold": {"type": "integer", "minimum": 1, "description": "failures that are tolerated; one more opens the circuit breaker"},
         "failure_threshold_percentage": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
         "minimum_requests": {"type": "integer", "minimum": 0, "default": 10},
         "cooldown_interval": {"type": "integer", "minimum": 30000, "description": "milliseconds"},
         "failure_status_codes": {"$ref": "#/$defs/statuses", "description": "default: above 500"}}},
     "flag": {"enum": [true, false, "true", "false"]},
-    "bound": {"type": ["number", "string"], "pattern": "^\\s*[+-]?\\.?[0-9]", "description": "a number, or a text that begins with one"},
-    "query": {"type": "object", "description": "`metadata.<key>`, `params.<field>` and `url.pathname`, each with a value or operators; all must hold",
+    "bound": {"type": ["number", "string"], "pattern": "^\\s*[+-]?\\.?[0-9]", "description": "a number, or a string that begins with one"},
+    "query": {"type": "object", "description": "`metadata.<key>`, `params.<field>` and `url.pathname`, each with a value or operators; all must match",
         "properties": {"$and": {"type": "array", "items": {"$ref": "#/$defs/query"}},
             "$or": {"type": "array", "items": {"$ref": "#/$defs/query"}}},
         "patternProperties": {"^(metadata\\..+|params\\..+|url\\.pathname)$": {"anyOf": [
@@ -37,7 +37,7 @@ const SHARED_DEFS: &str = r##"{
         "additionalProperties": false}
 }"##;
 
-/// What keys ask of each other.
+/// Constraints between keys, in every config and nested config.
 const KEY_CONSTRAINTS: &str = r#"[
     {"if": {"required": ["targets"], "properties": {"targets": {"type": "array", "minItems": 2}}}, "then": {"required": ["strategy"]}},
     {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"enum": ["fallback", "loadbalance", "conditional"]}}}}},
@@ -50,16 +50,16 @@ const KEY_CONSTRAINTS: &str = r#"[
         "then": {"not": {"anyOf": [{"required": ["provider"]}, {"required": ["virtual_key"]}, {"required": ["targets"]}]}}}
 ]"#;
 
-/// What the outermost config may not have beside `passthrough`.
+/// Keys that the root config must not combine with `passthrough`.
 const ROOT_PASSTHROUGH_CONSTRAINT: &str = r#"{
     "if": {"required": ["passthrough"], "properties": {"passthrough": {"const": true}}},
     "then": {"not": {"anyOf": [{"required": ["targets"]}, {"required": ["strategy"]}, {"required": ["override_params"]}]}}
 }"#;
 
-/// What does nothing by itself.
+/// Rejects a root config that consists only of keys without an effect of their own.
 const ROOT_EFFECT_CONSTRAINT: &str = r#"{"not": {"propertyNames": {"enum": ["name", "on_status_codes", "weight"]}}}"#;
 
-/// The schema of a saved config.
+/// Returns the JSON Schema of a saved config.
 pub fn config_schema() -> Value {
     let read = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
     let mut properties: Map<_, _> =
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, Strictness};
 
-    /// Every object of the schema beside where its keys stand, as a config that has only that.
+    /// Returns the property names in a key's schema, directly or through its `$ref`.
     fn property_names(schema: &Value, properties: &Value) -> Vec<String> {
         let all = properties["properties"].as_object().or_else(|| {
             let name = properties["$ref"].as_str()?.strip_prefix("#/$defs/")?;

@@ -1,4 +1,4 @@
-//! Roles of Amazon: keys, or a token of somebody else's, are exchanged for keys of a while (STS).
+//! AWS STS client. Exchanges access keys or a third-party identity token for the temporary keys of a role.
 
 use std::{
     borrow::Cow,
@@ -14,10 +14,10 @@ use super::{IssuedCredential, PayloadDigest, sigv4};
 use crate::credentials::token_endpoint;
 use crate::upstream::{BaseUrl, Upstream};
 
-/// As whom the role of a web identity is taken on.
+/// Session name for roles that are assumed with a web identity.
 const WEB_IDENTITY_SESSION_NAME: &str = "penstock";
 
-/// The keys of a role, for who has these.
+/// Assumes a role with the given access keys, and returns its temporary keys with their lifetime.
 pub async fn assume_role(
     upstream: &Upstream,
     role: &AssumeRole,
@@ -48,14 +48,14 @@ pub async fn assume_role(
             (&base.origin.authority(), Some(&PayloadDigest::compute(form.as_bytes()))),
             SystemTime::now(),
         )?;
-        // The last fields are still to come.
+        // Removes the final line break, because more header fields follow.
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)
     };
     parse_sts_response(token_endpoint::post_form(upstream, &role.sts_endpoint, &form, signed).await?)
 }
 
-/// The keys of a role, for whom somebody else vouches with a token.
+/// Assumes a role with a third-party identity token, and returns its temporary keys with their lifetime.
 pub async fn assume_role_with_web_identity(
     upstream: &Upstream,
     (role, endpoint): (&str, &str),
@@ -71,7 +71,7 @@ pub async fn assume_role_with_web_identity(
     parse_sts_response(token_endpoint::post_form(upstream, endpoint, &form, |base| Ok(build_partial_head(base))).await?)
 }
 
-/// A head that lacks its last fields.
+/// Builds a request head without its final header fields.
 fn build_partial_head(base: &BaseUrl) -> Vec<u8> {
     let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
     format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", base.origin.authority()).into_bytes()
@@ -81,12 +81,12 @@ fn parse_sts_response((status, answer): (u16, bytes::Bytes)) -> Result<(IssuedCr
     let answer = String::from_utf8_lossy(&answer);
     if status >= 300 {
         let words = xml::element_text(&answer, "Message").unwrap_or_default();
-        return Err(format!("the role was not given ({status}): {}", token_endpoint::sanitise_message(&words)));
+        return Err(format!("the role could not be assumed ({status}): {}", token_endpoint::sanitise_message(&words)));
     }
-    parse_keys(&answer, SystemTime::now()).ok_or_else(|| "the role was given without keys".to_owned())
+    parse_keys(&answer, SystemTime::now()).ok_or_else(|| "the response for the role contains no usable keys".to_owned())
 }
 
-/// The keys of an answer, and how long they are good.
+/// Extracts the keys and their remaining lifetime from an STS response.
 fn parse_keys(answer: &str, now: SystemTime) -> Option<(IssuedCredential, Duration)> {
     let text = |name| xml::element_text(answer, name).map(Cow::into_owned);
     let expires = humantime::parse_rfc3339(&xml::element_text(answer, "Expiration")?).ok()?;

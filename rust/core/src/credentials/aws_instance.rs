@@ -1,4 +1,5 @@
-//! Amazon's keys of the machine that this runs on: of its web identity, its container, or itself, whichever it has.
+//! AWS keys of the machine that the gateway runs on. Come from its web identity, its container, or its EC2 instance,
+//! whichever is configured.
 
 use std::{
     path::Path,
@@ -17,7 +18,7 @@ use crate::{
     upstream::{MetadataService, Upstream},
 };
 
-/// In seconds, as long as the word lives that opens the metadata service.
+/// Lifetime in seconds of the session token for the instance metadata service.
 const METADATA_TOKEN_TTL_SECONDS: &str = "300";
 const ROLE_CREDENTIALS_PATH: &str = "/latest/meta-data/iam/security-credentials/";
 
@@ -29,7 +30,7 @@ pub async fn fetch_machine_keys(
     let found = if let Some(file) = &own.aws_web_identity_token_file {
         let role =
             own.aws_role_arn.as_deref().ok_or("identity.aws_web_identity_token_file needs identity.aws_role_arn")?;
-        // It vouches for this machine: no provider can have it sent elsewhere.
+        // The token proves this machine's identity, so a provider's options must not redirect it to another endpoint.
         let endpoint = own.aws_sts_endpoint.as_deref().or(Some(&*asked.endpoint).filter(|url| is_sts_url(url)));
         let regional = sts_endpoint(&asked.region);
         aws::assume_role_with_web_identity(upstream, (role, endpoint.unwrap_or(&regional)), &read_file(file).await?)
@@ -39,10 +40,10 @@ pub async fn fetch_machine_keys(
     } else {
         fetch_instance_keys(&own.aws_metadata_url).await
     };
-    found.map_err(|message| format!("this machine's own keys: {message}"))
+    found.map_err(|message| format!("AWS keys of this machine: {message}"))
 }
 
-/// What an operator set must lead to the machine itself.
+/// Checks that the identity endpoints that the operator configured are on the machine itself.
 pub fn check_identity_urls(own: &WorkloadIdentity) -> Result<(), Vec<Problem>> {
     let urls = [
         ("aws_container_url", own.aws_container_url.as_deref()),
@@ -54,7 +55,8 @@ pub fn check_identity_urls(own: &WorkloadIdentity) -> Result<(), Vec<Problem>> {
         let message = MetadataService::parse(url?).err()?;
         Some(Problem::new(format!("$.identity.{key}"), message))
     };
-    // What others set for their own use is nobody's business here.
+    // The environment may set these for other programs, so they are checked only if providers may use the machine's
+    // identity.
     let problems: Vec<_> = urls.into_iter().filter(|_| own.lend).filter_map(wrong).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
@@ -70,7 +72,7 @@ async fn fetch_container_keys(url: &str, own: &WorkloadIdentity) -> Result<(Issu
     parse_keys(&require_ok(service.send_request("GET", &service.path, &fields).await?)?)
 }
 
-/// Version 2 of the metadata service: who cannot ask for a word first gets nothing.
+/// Fetches the keys of an EC2 instance from version 2 of the metadata service, which requires a session token.
 async fn fetch_instance_keys(url: &str) -> Result<(IssuedCredential, Duration), String> {
     let service = MetadataService::parse(url)?;
     let path = |rest: &str| format!("{}{rest}", service.path);
@@ -80,7 +82,7 @@ async fn fetch_instance_keys(url: &str) -> Result<(IssuedCredential, Duration), 
     let roles = require_ok(service.send_request("GET", &path(ROLE_CREDENTIALS_PATH), &pass).await?)?;
     let role = parse_utf8(&roles)?.lines().next().unwrap_or_default();
     if role.is_empty() || !role.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("it has no role".into());
+        return Err("the instance has no role".into());
     }
     parse_keys(&require_ok(
         service.send_request("GET", &path(&format!("{ROLE_CREDENTIALS_PATH}{role}")), &pass).await?,
@@ -96,7 +98,7 @@ pub fn require_ok((status, body): (u16, Bytes)) -> Result<Bytes, String> {
 }
 
 fn parse_utf8(bytes: &Bytes) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map(str::trim).map_err(|_| "what it says is no text".into())
+    std::str::from_utf8(bytes).map(str::trim).map_err(|_| "the response is not UTF-8 text".into())
 }
 
 fn parse_keys(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
@@ -108,19 +110,21 @@ fn parse_keys(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
         token: String,
         expiration: String,
     }
-    let told: KeysResponse = serde_json::from_slice(json).map_err(|_| "it gave no keys")?;
-    let expires = humantime::parse_rfc3339(told.expiration.trim()).map_err(|_| "its keys have no end")?;
-    let life = expires.duration_since(SystemTime::now()).map_err(|_| "its keys are over")?;
+    let told: KeysResponse = serde_json::from_slice(json).map_err(|_| "the response contains no keys")?;
+    let expires = humantime::parse_rfc3339(told.expiration.trim()).map_err(|_| "the keys have no valid expiry time")?;
+    let life = expires.duration_since(SystemTime::now()).map_err(|_| "the keys have expired")?;
     Ok((
         IssuedCredential::AccessKeys { id: told.access_key_id, secret: told.secret_access_key, token: told.token },
         life,
     ))
 }
 
-/// A small file, which may be on a slow disk.
+/// Reads a small text file on a blocking thread, because its disk may be slow.
 pub async fn read_file(file: &Path) -> Result<String, String> {
     let (path, shown) = (file.to_path_buf(), file.display().to_string());
     let text = tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await;
-    let text = text.map_err(|_| "the process ends")?.map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
+    let text = text
+        .map_err(|_| "the gateway is shutting down")?
+        .map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
     Ok(text.trim().to_owned())
 }

@@ -1,4 +1,5 @@
-//! Credentials that were fetched, kept until shortly before they expire; each is fetched by one request at a time.
+//! Cache of fetched credentials, kept until shortly before they expire. Each credential is fetched by only one request
+//! at a time.
 
 use std::{
     collections::HashMap,
@@ -12,12 +13,13 @@ use tokio::time::Instant;
 
 use super::IssuedCredential;
 
-/// So many are kept.
+/// Largest number of cached credentials.
 const MAX_ENTRIES: usize = 10_000;
-/// So long before the end, or after this part of its life where that is later, one is fetched anew.
+/// A credential is renewed this long before it expires. A short-lived one is renewed only in the last quarter of its
+/// lifetime.
 const RENEW_BEFORE_EXPIRY: Duration = Duration::from_mins(5);
 const RENEW_LIFETIME_DIVISOR: u32 = 4;
-/// After a failure nobody asks again for so long: who waited gets the same answer.
+/// After a failed fetch, waiting requests get the same error for this long; then the next one tries again.
 const FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
 type FetchOutcome = Result<Arc<IssuedCredential>, String>;
@@ -25,13 +27,14 @@ type FetchOutcome = Result<Arc<IssuedCredential>, String>;
 #[derive(Default)]
 pub struct CredentialCache {
     slots: Mutex<HashMap<u64, Arc<Slot>>>,
-    /// The worker's own, never what nodes share: nobody outside may work out what falls together with another's credential.
+    /// Hash seed of this worker, never shared between nodes. Nobody outside can compute a key that collides with
+    /// another credential's.
     hash_seed: RandomState,
-    /// Who opens a sealed key has it: that takes a core for a while, and any caller may ask for it.
+    /// Held while an encrypted key is decrypted. Decryption occupies a core for a while, and any caller may request it.
     pub(crate) decryption_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// One credential.
+/// Cache slot of one credential.
 #[derive(Default)]
 struct Slot {
     cached: Mutex<Option<CachedCredential>>,
@@ -46,7 +49,7 @@ struct CachedCredential {
 }
 
 impl CredentialCache {
-    /// The credential of whoever is described: the one that is kept, or a new one.
+    /// Returns the cached credential for `whose`, or fetches a new one.
     pub async fn get_or_fetch<F, W>(&self, whose: impl Hash, fetch: F) -> FetchOutcome
     where
         F: FnOnce() -> W,
@@ -56,14 +59,14 @@ impl CredentialCache {
         let kept = slot.get_unexpired();
         let turn = match kept {
             Some(CachedCredential { outcome, renew_at: renew, .. }) if renew > Instant::now() => return outcome,
-            // Still good: one request renews it, the others go on with it.
+            // Still valid: one request renews it while the others use it.
             Some(CachedCredential { outcome: outcome @ Ok(_), .. }) => match slot.fetch_lock.try_lock() {
                 Ok(turn) => turn,
                 Err(_) => return outcome,
             },
             _ => slot.fetch_lock.lock().await,
         };
-        // Whoever had the turn before may have fetched it.
+        // The previous holder of the lock may have fetched it.
         if let Some(CachedCredential { outcome, renew_at: renew, .. }) = slot.get_unexpired()
             && renew > Instant::now()
         {
@@ -87,7 +90,7 @@ impl CredentialCache {
 }
 
 impl Slot {
-    /// What is kept and has not expired.
+    /// Returns the cached outcome if it has not expired.
     fn get_unexpired(&self) -> Option<CachedCredential> {
         let kept = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         kept.as_ref().filter(|kept| kept.expires_at > Instant::now()).cloned()
@@ -104,7 +107,7 @@ impl Slot {
                     expires_at: now + life,
                 }
             }
-            // What is still good is used while it is.
+            // A credential that is still valid stays in use after a failed renewal.
             Err(_) if let Some(old @ CachedCredential { outcome: Ok(_), .. }) = self.get_unexpired() => {
                 CachedCredential { renew_at: (now + FAILURE_BACKOFF).min(old.expires_at), ..old }
             }
@@ -140,7 +143,7 @@ mod tests {
             Self { cache: CredentialCache::default(), fetch_count: AtomicUsize::new(0) }
         }
 
-        /// Which one is used, counted from 1; fetching takes a tenth of a second.
+        /// Returns the number of the credential in use, counted from 1; a fetch takes a tenth of a second.
         async fn get_token(&self, works: bool) -> Result<String, String> {
             let fetch = || async {
                 let number = self.fetch_count.fetch_add(1, Ordering::SeqCst) + 1;

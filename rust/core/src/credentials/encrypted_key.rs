@@ -1,4 +1,5 @@
-//! Private keys that are sealed with a passphrase (PKCS #8, PBES2), opened beside the engine's thread and then kept.
+//! Decryption of private keys that are encrypted with a passphrase (PKCS #8, PBES2). Runs off the engine's thread; the
+//! decrypted keys are cached.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,14 +12,14 @@ use pkcs8::{
 
 use super::{CredentialCache, IssuedCredential};
 
-/// So long an opened key is kept.
+/// How long a decrypted key is cached.
 const CACHE_LIFETIME: Duration = Duration::from_hours(24);
-/// Whoever sends a key says how much work its passphrase takes; a million is about a third of a second.
+/// The sender of a key chooses its iteration count, so it is limited; a million takes about a third of a second.
 const MAX_PBKDF2_ROUNDS: u32 = 1_000_000;
 const PEM_BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
 const PEM_END: &str = "-----END ENCRYPTED PRIVATE KEY-----";
 
-/// Opens a key, one at a time.
+/// Decrypts a key; only one key is decrypted at a time.
 pub async fn decrypt_key(
     wallet: &CredentialCache,
     pem: String,
@@ -30,30 +31,30 @@ pub async fn decrypt_key(
         drop(turn);
         key
     };
-    // Opening neither panics nor is cancelled, unless the process ends.
+    // Joining fails only during shutdown: decryption neither panics nor is cancelled.
     let key = tokio::task::spawn_blocking(work).await.map_err(|_| "the gateway is shutting down")??;
     Ok((IssuedCredential::PrivateKey(Box::new(key)), CACHE_LIFETIME))
 }
 
-/// An error says what is wrong, and nothing of the key.
+/// Decrypts a PEM key. Error messages reveal nothing of the key.
 fn decrypt_pem(pem: &str, passphrase: &str) -> Result<RsaKeyPair, String> {
     let unreadable = "it is no sealed key of PKCS #8 in PEM";
-    // A header holds no line ends: they may be written as `\n`.
+    // Line breaks may be written as `\n`, because a header cannot contain them.
     let text = pem.replace("\\n", "\n");
     let inside = text.split_once(PEM_BEGIN).and_then(|(_, rest)| rest.split_once(PEM_END)).ok_or(unreadable)?.0;
     let letters: String = inside.split_ascii_whitespace().collect();
     let der = BASE64_STANDARD.decode(letters).map_err(|_| unreadable)?;
     let sealed = EncryptedPrivateKeyInfoRef::try_from(&*der).map_err(|_| unreadable)?;
     let EncryptionScheme::Pbes2(scheme) = &sealed.encryption_algorithm else {
-        return Err("it is sealed in another way than PBES2".into());
+        return Err("it is encrypted with an unsupported scheme; only PBES2 is supported".into());
     };
     match &scheme.kdf {
         Kdf::Pbkdf2(kdf) if kdf.iteration_count <= MAX_PBKDF2_ROUNDS => (),
         Kdf::Pbkdf2(_) => return Err(format!("its passphrase takes more than {MAX_PBKDF2_ROUNDS} rounds of PBKDF2")),
-        _ => return Err("its passphrase is to be taken in another way than by PBKDF2".into()),
+        _ => return Err("its passphrase derives the key in another way than by PBKDF2".into()),
     }
-    let key = sealed.decrypt(passphrase).map_err(|_| "its passphrase is another one")?;
-    RsaKeyPair::from_pkcs8(key.as_bytes()).map_err(|_| "what is in it is no RSA key".into())
+    let key = sealed.decrypt(passphrase).map_err(|_| "its passphrase is wrong")?;
+    RsaKeyPair::from_pkcs8(key.as_bytes()).map_err(|_| "it contains no RSA key".into())
 }
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// A key of its own, and the same sealed.
+    /// Generates a key, and returns it with its encrypted PEM.
     fn encrypted_key(rounds: u32) -> (KeyPair, String) {
         let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
         let der = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der<'_>>::as_der(&key).unwrap();

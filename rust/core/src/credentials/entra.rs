@@ -1,4 +1,5 @@
-//! Applications of Entra ID: an id and a secret, or what vouches in its place, are exchanged for a token.
+//! Entra ID (Microsoft) application tokens. Exchanges a client id with a secret or a client assertion for an access
+//! token.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use super::IssuedCredential;
 use crate::credentials::token_endpoint;
 use crate::upstream::Upstream;
 
-/// With what an application shows that it is who it says.
+/// How an application authenticates to Entra ID.
 #[derive(Clone, Copy)]
 pub enum ClientCredential<'p> {
     Secret(&'p str),
-    /// A token of somebody whom the application's tenant trusts.
+    /// A token from an issuer that the application's tenant trusts.
     Assertion(&'p str),
 }
 

@@ -1,5 +1,5 @@
-//! Who is known to Google by somebody else's word: a token of theirs is exchanged for one of Google's, and that, where it is
-//! wanted, for a service account's own.
+//! Google external accounts (workload identity federation). Exchanges a third-party token for a Google token, which can
+//! then impersonate a service account.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const ACCESS_TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:access_token";
-/// Where service accounts' own tokens are given.
+/// Endpoint that issues tokens for service accounts.
 const IAM_CREDENTIALS_URL: &str = "https://iamcredentials.googleapis.com/";
 
 pub async fn fetch_token(
@@ -25,7 +25,7 @@ pub async fn fetch_token(
     account: &ExternalAccount,
 ) -> Result<(IssuedCredential, Duration), String> {
     let vouched = read_subject_token(upstream, own, account).await?;
-    // What vouches for the machine, and what comes of it, goes to nobody but who its operator trusts.
+    // The machine's token, and the token exchanged for it, are sent only to endpoints that the operator trusts.
     let is_machines = matches!(account.subject_token_source, SubjectTokenSource::File(_));
     let exchange = if is_machines { &own.google_sts_url } else { &account.token_url };
     let form = token_endpoint::encode_form(&[
@@ -38,7 +38,9 @@ pub async fn fetch_token(
     ]);
     let given = token_endpoint::request_token(upstream, exchange, &form).await?;
     let Some((url, life)) = &account.impersonation else { return Ok(given) };
-    let (IssuedCredential::Token(federated), _) = given else { return Err("what was given is no token".into()) };
+    let (IssuedCredential::Token(federated), _) = given else {
+        return Err("the token exchange returned no token".into());
+    };
     if !is_machines {
         return impersonate_service_account(upstream, url, (&federated, account.scope, *life)).await;
     }
@@ -49,7 +51,7 @@ pub async fn fetch_token(
     impersonate_service_account(upstream, &url, (&federated, account.scope, *life)).await
 }
 
-/// The token of somebody else's.
+/// Reads the subject token that the third party issued.
 async fn read_subject_token(
     upstream: &Upstream,
     own: &WorkloadIdentity,
@@ -57,17 +59,20 @@ async fn read_subject_token(
 ) -> Result<String, String> {
     let said = match &account.subject_token_source {
         SubjectTokenSource::File(path) => match &own.google_token_file {
-            // Whoever stores a provider may not have any file of the machine's sent to somebody.
+            // A stored provider must not make the gateway send an arbitrary file of this machine.
             Some(file) if file.as_os_str() == path.as_str() => aws_instance::read_file(file).await?,
             Some(_) => {
-                return Err("the file of `credential_source` is not the one of identity.google_token_file".into());
+                return Err("the file of `credential_source` differs from identity.google_token_file; only that file may be used".into());
             }
             None => return Err("identity.google_token_file is not set".into()),
         },
         SubjectTokenSource::Url { url, headers: fields } => {
             let (address, query) = url.split_at(url.find('?').unwrap_or(url.len()));
             if !query.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
-                return Err("the url of `credential_source` has a query that cannot be asked for".into());
+                return Err(
+                    "the URL of `credential_source` has an invalid query; only printable ASCII without `#` is allowed"
+                        .into(),
+                );
             }
             let head = |base: &BaseUrl| {
                 let mut head = build_request_head("GET", base, query);
@@ -80,19 +85,16 @@ async fn read_subject_token(
             if status != 200 {
                 return Err(format!("{address} answered {status}"));
             }
-            String::from_utf8(body.to_vec()).map_err(|_| format!("what {address} says is no text"))?
+            String::from_utf8(body.to_vec()).map_err(|_| format!("the response of {address} is not UTF-8 text"))?
         }
     };
     let Some(member) = &account.token_field else { return Ok(said.trim().to_owned()) };
     let said: Value =
-        serde_json::from_str(&said).map_err(|_| "the token is not in JSON, as its format says".to_owned())?;
-    said[member]
-        .as_str()
-        .map(ToOwned::to_owned)
-        .ok_or_else(|| format!("there is no text `{member}` where the token is"))
+        serde_json::from_str(&said).map_err(|_| "the token is not in JSON, which its format requires".to_owned())?;
+    said[member].as_str().map(ToOwned::to_owned).ok_or_else(|| format!("the token document has no string `{member}`"))
 }
 
-/// A service account's own token, for one that may ask for it.
+/// Exchanges a federated token for a token of the service account that it may impersonate.
 async fn impersonate_service_account(
     upstream: &Upstream,
     url: &str,
@@ -114,17 +116,17 @@ async fn impersonate_service_account(
         let words = told["error"]["message"].as_str().unwrap_or_default();
         return Err(format!("{url} answered {status}: {}", token_endpoint::sanitise_message(words)));
     }
-    let told: ImpersonationResponse = serde_json::from_slice(&body).map_err(|_| format!("{url} gave no token"))?;
+    let told: ImpersonationResponse = serde_json::from_slice(&body).map_err(|_| format!("{url} returned no token"))?;
     if told.access_token.is_empty() || !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(format!("{url} gave a token that no header can carry"));
+        return Err(format!("{url} returned a token that cannot be sent in a header"));
     }
-    let ends =
-        humantime::parse_rfc3339(told.expire_time.trim()).map_err(|_| format!("{url} gave a token without an end"))?;
-    let life = ends.duration_since(SystemTime::now()).map_err(|_| format!("{url} gave a token that is over"))?;
+    let ends = humantime::parse_rfc3339(told.expire_time.trim())
+        .map_err(|_| format!("{url} returned a token without a valid expiry time"))?;
+    let life = ends.duration_since(SystemTime::now()).map_err(|_| format!("{url} returned an expired token"))?;
     Ok((IssuedCredential::Token(told.access_token), life))
 }
 
-/// The beginning of a request's head.
+/// Builds the request line and the common header fields.
 fn build_request_head(method: &str, base: &BaseUrl, query: &str) -> String {
     let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
     format!("{method} {path}{query} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n", base.origin.authority())

@@ -1,4 +1,4 @@
-//! Service accounts of Google: a statement signed with the account's key is exchanged for a token.
+//! Google service accounts. Exchanges a JWT, signed with the account's private key, for an access token.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,11 +15,11 @@ use super::IssuedCredential;
 use crate::credentials::token_endpoint;
 use crate::upstream::Upstream;
 
-/// How long a token is asked for; nobody gets a longer one.
+/// Requested token lifetime; Google grants at most this.
 const TOKEN_LIFETIME_SECONDS: u64 = 3600;
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 
-/// What of a key file is needed.
+/// The fields of a service account key file that are used.
 #[derive(Deserialize)]
 struct ServiceAccountKeyFile {
     client_email: String,
@@ -39,7 +39,7 @@ pub async fn fetch_token(
     key_file: &str,
     scope: &str,
 ) -> Result<(IssuedCredential, Duration), String> {
-    // Its text is secret: an error of the reader's own would quote it.
+    // The file is secret, and serde's own error message would quote it.
     let file: ServiceAccountKeyFile = serde_json::from_str(key_file).map_err(
         |_| "vertex_service_account_json must be the key file: `client_email`, `private_key` and `token_uri`",
     )?;
@@ -53,7 +53,7 @@ pub async fn fetch_token(
     .await
 }
 
-/// A JSON web token that says who asks for what.
+/// Builds and signs the JWT that requests a token for a scope.
 fn sign_jwt(file: &ServiceAccountKeyFile, scope: &str, now: u64) -> Result<String, String> {
     let unusable = "the private key of vertex_service_account_json cannot be used: it must be PKCS #8 in PEM";
     let key = PrivatePkcs8KeyDer::from_pem_slice(file.private_key.as_bytes()).map_err(|_| unusable)?;

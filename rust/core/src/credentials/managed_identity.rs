@@ -1,4 +1,5 @@
-//! Tokens of Entra ID for the machine that this runs on, or for an application for which that vouches.
+//! Entra ID tokens for the machine that the gateway runs on (managed identity), or for an application that trusts its
+//! identity (workload identity).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,24 +13,25 @@ use crate::{
     upstream::{MetadataService, Upstream},
 };
 
-/// What a token of the machine's must be for to vouch for an application.
+/// Resource of a machine token that serves as a client assertion for an application.
 const TOKEN_EXCHANGE_RESOURCE: &str = "api://AzureADTokenExchange";
-/// Where virtual machines are told, below the address of their metadata, and the version of that.
+/// Token path of the virtual machine metadata service, below its address, and its API version.
 const VM_TOKEN_PATH_AND_API_VERSION: (&str, &str) = ("/metadata/identity/oauth2/token", "2018-02-01");
-/// The version of services that run containers and apps.
+/// API version of the token endpoint in container and app services.
 const APP_SERVICE_API_VERSION: &str = "2019-08-01";
 
-/// A token of the machine's own identity, or of the one of several that is named.
+/// Fetches a token for the machine's managed identity. `client` selects one of several identities.
 pub async fn fetch_managed_token(
     own: &WorkloadIdentity,
     resource: &str,
     client: Option<&str>,
 ) -> Result<(IssuedCredential, Duration), String> {
     let found = request_token(own, resource, client).await.and_then(|answer| parse_token(&answer));
-    found.map_err(|message| format!("this machine's own identity: {message}"))
+    found.map_err(|message| format!("managed identity of this machine: {message}"))
 }
 
-/// A token of an application for which the machine vouches. Who does not say where leaves it to the machine's platform.
+/// Fetches a token for an application that trusts the machine's identity. Tenant and client default to those of the
+/// machine's platform.
 pub async fn fetch_federated_token(
     upstream: &Upstream,
     own: &WorkloadIdentity,
@@ -41,7 +43,7 @@ pub async fn fetch_federated_token(
     let client = asked.client_id.as_ref().or(own.azure_client_id.as_ref());
     let client = client.ok_or_else(|| lacks("azure_client_id", "azure_workload_client_id"))?;
     let vouched = fetch_client_assertion(own, &asked.client_assertion).await?;
-    // What vouches for the machine goes to nobody but who its operator trusts.
+    // The assertion proves the machine's identity, so it is sent only to the authority that the operator configured.
     entra::fetch_token(
         upstream,
         (&own.azure_authority_host, tenant),
@@ -58,7 +60,7 @@ async fn fetch_client_assertion(own: &WorkloadIdentity, voucher: &ClientAssertio
         (None, ClientAssertion::TokenFileOrManagedIdentity { managed_client_id: managed }) => {
             match fetch_managed_token(own, TOKEN_EXCHANGE_RESOURCE, managed.as_deref()).await? {
                 (IssuedCredential::Token(token), _) => Ok(token),
-                _ => Err("what was given is no token".into()),
+                _ => Err("the identity endpoint returned no token".into()),
             }
         }
     }
@@ -88,14 +90,14 @@ fn parse_token(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
         #[serde(default)]
         expires_on: Option<serde_json::Value>,
     }
-    let told: TokenResponse = serde_json::from_slice(json).map_err(|_| "it gave no token")?;
-    // Some write numbers as text, and some say only when it ends.
+    let told: TokenResponse = serde_json::from_slice(json).map_err(|_| "the response contains no token")?;
+    // Some endpoints write numbers as strings, and some return only the expiry time.
     let number = |value: &serde_json::Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let until = || told.expires_on.as_ref().and_then(number).map(|end| end.saturating_sub(now));
-    let life = told.expires_in.as_ref().and_then(number).or_else(until).ok_or("its token has no end")?;
+    let life = told.expires_in.as_ref().and_then(number).or_else(until).ok_or("the token has no expiry time")?;
     if told.access_token.is_empty() || !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("it gave a token that no header can carry".into());
+        return Err("the token cannot be sent in a header".into());
     }
     Ok((IssuedCredential::Token(told.access_token), Duration::from_secs(life)))
 }

@@ -1,4 +1,4 @@
-//! Credentials that take more than a header: what is fetched before, and what is signed anew for every request.
+//! Provider credentials that need more than a static header. Fetches tokens and keys, and signs each request.
 
 mod aws;
 pub(crate) mod aws_instance;
@@ -35,10 +35,10 @@ use crate::{
     resolve::target::Target,
 };
 
-/// Longest wait for a credential to be fetched.
+/// Timeout for fetching a credential.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was fetched.
+/// A credential that was fetched from an identity provider.
 pub enum IssuedCredential {
     Token(String),
     AccessKeys {
@@ -47,11 +47,11 @@ pub enum IssuedCredential {
         token: String,
     },
     PrivateKey(Box<RsaKeyPair>),
-    /// No credential, but what is told to who has one: a model's name.
+    /// A model name. It is no credential, but it is fetched with one and cached in the same way.
     ModelName(String),
 }
 
-/// What a target's requests carry, where that must be fetched; kept until shortly before it expires.
+/// Fetches the credential for a target's requests. It is cached until shortly before it expires.
 pub async fn fetch_credential(gateway: &Gateway, target: &Target<'_>, grant: &Grant) -> Result<Arc<IssuedCredential>> {
     let work = gateway.shared.credential_cache.get_or_fetch(grant, || issue_credential(gateway, grant));
     let patience = FETCH_TIMEOUT.min(target.timeout);
@@ -59,7 +59,7 @@ pub async fn fetch_credential(gateway: &Gateway, target: &Target<'_>, grant: &Gr
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
 }
 
-/// Without what is secret.
+/// Prints no secrets.
 impl std::fmt::Debug for IssuedCredential {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
@@ -107,7 +107,7 @@ async fn issue_credential(
     }
 }
 
-/// The keys of who takes a role on.
+/// Returns the keys with which a role is assumed.
 async fn resolve_source_keys(gateway: &Gateway, role: &AssumeRole) -> std::result::Result<AwsCredentials, String> {
     if let Some(keys) = &role.source_credentials {
         return Ok(keys.clone());
@@ -123,12 +123,13 @@ async fn resolve_source_keys(gateway: &Gateway, role: &AssumeRole) -> std::resul
             session_token: Some(token.clone()),
         }),
         IssuedCredential::Token(_) | IssuedCredential::PrivateKey(_) | IssuedCredential::ModelName(_) => {
-            Err("what was given are no keys".into())
+            Err("the identity provider returned no keys".into())
         }
     }
 }
 
-/// A body, and what a signature says of it: objects are signed without, all else must be here before any of it is sent.
+/// Returns the body with the digest to sign. Uploads to object storage are signed without their body; any other body is
+/// read completely first.
 pub async fn prepare_payload(target: &Target<'_>, operation: Operation, body: Body) -> Result<(Body, PayloadDigest)> {
     if target.provider.object_storage_service(operation).is_some() {
         return Ok((body, PayloadDigest::compute(b"")));
@@ -138,7 +139,7 @@ pub async fn prepare_payload(target: &Target<'_>, operation: Operation, body: Bo
     Ok((Body::Complete(bytes), payload))
 }
 
-/// Signs a rendered head with the body that goes with it, where the target's requests are signed.
+/// Signs a rendered head together with its body's digest, if the target requires signatures.
 pub fn sign_head(
     target: &Target<'_>,
     operation: Operation,

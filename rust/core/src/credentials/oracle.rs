@@ -1,4 +1,4 @@
-//! Oracle's signature (version 1) over a head that was rendered and the body that goes with it.
+//! Oracle Cloud request signature (version 1). Covers a rendered head and the digest of its body.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,8 @@ use rustls::pki_types::{PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 
 use super::PayloadDigest;
 
-/// Adds the fields of the signature to a head; `opened` is the key where it was sealed. An error says why there can be none.
+/// Adds the signature fields to a head. `opened` is the decrypted key if the configured key is encrypted. Returns an
+/// error message if signing is impossible.
 pub fn sign_head(
     with: &OracleKey<'_>,
     opened: Option<&RsaKeyPair>,
@@ -49,7 +50,7 @@ pub fn sign_head(
         names.join(" "),
         BASE64_STANDARD.encode(signature)
     );
-    // Some of its operations read the compartment under the older of its two names.
+    // Some Oracle operations read the compartment under this older name.
     let mut fields: Vec<_> = with.compartment.map(|id| ("compartmentid", id.to_owned())).into_iter().collect();
     let is_new = |name: &str| matches!(name, "date" | "x-content-sha256") || (name == "content-type" && kind.is_none());
     fields.extend(signed.into_iter().filter(|(name, _)| is_new(name)));
@@ -62,7 +63,7 @@ pub fn sign_head(
     Ok(())
 }
 
-/// A header holds no line ends: they may be written as `\n`.
+/// Parses a private key in PEM. Line breaks may be written as `\n`, because a header cannot contain them.
 fn parse_private_key(pem: &str) -> Option<RsaKeyPair> {
     let pem = pem.replace("\\n", "\n");
     if let Ok(key) = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()) {
@@ -72,7 +73,7 @@ fn parse_private_key(pem: &str) -> Option<RsaKeyPair> {
     RsaKeyPair::from_der(key.secret_pkcs1_der()).ok()
 }
 
-/// As HTTP writes dates: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats a date for an HTTP header: `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn format_http_date(now: SystemTime) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

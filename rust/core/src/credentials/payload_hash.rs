@@ -1,14 +1,14 @@
-//! What a signature says of the body that goes with a head.
+//! Digest and length of a request body, as request signatures need them.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
-/// Digests of bodies up to this size take far less than a millisecond.
+/// Bodies up to this size are digested inline, which takes far less than a millisecond.
 const MAX_INLINE_DIGEST_BYTES: usize = 128 * 1024;
 
-/// Length and SHA-256 of a body.
+/// Length and SHA-256 digest of a body.
 #[derive(Debug)]
 pub struct PayloadDigest {
     pub length: usize,
@@ -22,17 +22,17 @@ impl PayloadDigest {
         Self { length: body.len(), digest: taken }
     }
 
-    /// The same; a large body is read elsewhere: here others wait.
+    /// Computes the digest; a large body is digested on a blocking thread, because it would stall other requests here.
     pub async fn compute_async(body: &Bytes) -> Result<Self> {
         if body.len() <= MAX_INLINE_DIGEST_BYTES {
             return Ok(Self::compute(body));
         }
         let body = body.clone();
-        // Reading neither panics nor is cancelled, unless the process ends.
+        // Joining fails only during shutdown: digesting neither panics nor is cancelled.
         tokio::task::spawn_blocking(move || Self::compute(&body)).await.map_err(|_| Error::Draining)
     }
 
-    /// The digest as signatures of Amazon's say it.
+    /// Returns the digest in hexadecimal, as AWS signatures expect it.
     pub fn to_hex(&self) -> String {
         format!("{:x}", Bytes::copy_from_slice(&self.digest))
     }
@@ -42,7 +42,7 @@ impl PayloadDigest {
 mod tests {
     use super::*;
 
-    /// FIPS 180-4's own examples: the empty message, and a million times "a".
+    /// Examples of FIPS 180-4: the empty message, and a million times "a".
     #[tokio::test]
     async fn digests_small_and_large_bodies_as_published() {
         let empty = PayloadDigest::compute_async(&Bytes::new()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Amazon's signature, version 4, over a head that was rendered and the body that goes with it.
+//! AWS Signature Version 4. Covers a rendered head and the digest of its body.
 
 use std::time::SystemTime;
 
@@ -14,8 +14,8 @@ use penstock_llm::catalog::AmazonKeys;
 
 use super::PayloadDigest;
 
-/// Adds the fields of the signature to a head. Without a body it is signed that nobody read it, as who keeps objects
-/// takes it. An error says why there can be none.
+/// Adds the signature fields to a head. Without a payload digest, the body is declared as unsigned, which object stores
+/// accept. Returns an error message if signing is impossible.
 pub fn sign_head(
     with: &AmazonKeys<'_>,
     head: &mut Vec<u8>,
@@ -46,7 +46,7 @@ pub fn sign_head(
     let uri = format!("https://{authority}{target}");
     let digested = |payload: &PayloadDigest| SignableBody::Precomputed(payload.to_hex());
     let body = payload.map_or(SignableBody::UnsignedPayload, digested);
-    // Who keeps objects wants its own fields among what is signed.
+    // Object stores require their own `x-amz-` fields to be signed.
     let own = |field: &(&str, &str)| keeps_objects && field.0.starts_with("x-amz-");
     let fields = lines.filter_map(|line| line.split_once(": ")).filter(own);
     let request = SignableRequest::new(method, uri, [("host", authority)].into_iter().chain(fields), body);
@@ -61,7 +61,8 @@ pub fn sign_head(
     Ok(())
 }
 
-/// Who keeps objects takes paths as they are, and is told how the body was signed.
+/// Returns the signing settings. Object stores take paths unnormalised, and need a header that states how the body was
+/// signed.
 fn signing_settings(is_read: bool) -> SigningSettings {
     let mut settings = SigningSettings::default();
     if !is_read {
@@ -78,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// The keys and the moment of the published test suite: 2015-08-30T12:36:00Z.
+    /// Keys and time of the published AWS test suite: 2015-08-30T12:36:00Z.
     const TEST_SUITE_KEYS: AmazonKeys<'_> = AmazonKeys {
         service: "service",
         region: "us-east-1",

@@ -1,4 +1,4 @@
-//! A token endpoint as OAuth 2 has it: a form goes there, a token and its life come back.
+//! OAuth 2 token endpoint client. Posts a form, and returns an access token with its lifetime.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::{
     upstream::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, collect},
 };
 
-/// No answer of theirs is longer.
+/// Largest response of a token endpoint.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
-/// As long as one lives whose endpoint does not say so.
+/// Lifetime of a token whose endpoint does not report one.
 const DEFAULT_LIFETIME_SECONDS: u64 = 3600;
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ struct TokenResponse {
     error_description: Option<String>,
 }
 
-/// Sends a form and reads a token.
+/// Posts a form, and parses the token in the response.
 pub async fn request_token(upstream: &Upstream, url: &str, form: &str) -> Result<(IssuedCredential, Duration), String> {
     let head = |base: &BaseUrl| {
         let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
@@ -35,23 +35,23 @@ pub async fn request_token(upstream: &Upstream, url: &str, form: &str) -> Result
     };
     let (status, body) = post_form(upstream, url, form, |base| Ok(head(base).into_bytes())).await?;
     let told: TokenResponse =
-        serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status} and no JSON"))?;
+        serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status} without valid JSON"))?;
     if status >= 300 || told.access_token.is_empty() {
         let words = told.error_description.or(told.error).unwrap_or_default();
         return Err(format!("{url} answered {status}: {}", sanitise_message(&words)));
     }
-    // Some write the number as text.
+    // Some endpoints write the number as a string.
     let life = told
         .expires_in
         .and_then(|life| life.as_u64().or_else(|| life.as_str()?.parse().ok()))
         .unwrap_or(DEFAULT_LIFETIME_SECONDS);
     if !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(format!("{url} gave a token that no header can carry"));
+        return Err(format!("{url} returned a token that cannot be sent in a header"));
     }
     Ok((IssuedCredential::Token(told.access_token), Duration::from_secs(life)))
 }
 
-/// Sends a form under a head that lacks its last fields, and reads all of the answer.
+/// Posts a form with a head that lacks its final fields, and reads the complete response.
 pub async fn post_form(
     upstream: &Upstream,
     url: &str,
@@ -61,7 +61,8 @@ pub async fn post_form(
     send_request(upstream, url, ("application/x-www-form-urlencoded", form), head).await
 }
 
-/// Likewise with a body of another kind.
+/// Sends a request with a body of the given content type, or without a body if the type is empty. Returns the status
+/// and the complete response body.
 pub async fn send_request(
     upstream: &Upstream,
     url: &str,
@@ -76,18 +77,18 @@ pub async fn send_request(
     head.extend_from_slice(b"\r\n");
     let body = if kind.is_empty() { Body::empty() } else { Body::Complete(content.to_owned().into()) };
     let outgoing = OutgoingRequest { head, body, body_framing: BodyFraming::default(), is_replayable: true };
-    let failed = |error: crate::error::Error| format!("{url} could not be asked: {}", error.message());
+    let failed = |error: crate::error::Error| format!("{url} could not be reached: {}", error.message());
     let mut incoming = upstream.send(&base.origin, outgoing).await.map_err(failed)?;
     let body = collect(&mut incoming.body, MAX_RESPONSE_BYTES).await.map_err(failed)?;
-    Ok((incoming.head.status, body.ok_or_else(|| format!("{url} answers too much"))?))
+    Ok((incoming.head.status, body.ok_or_else(|| format!("{url} returned too large a response"))?))
 }
 
-/// Words of somebody else's in a message of ours: short, and on one line.
+/// Shortens a third party's text to 300 characters on one line, for use in an error message.
 pub fn sanitise_message(words: &str) -> String {
     words.chars().take(300).map(|one| if one.is_control() { ' ' } else { one }).collect()
 }
 
-/// Fields of a form.
+/// Encodes form fields.
 pub fn encode_form(fields: &[(&str, &str)]) -> String {
     let mut form = url::form_urlencoded::Serializer::new(String::new());
     form.extend_pairs(fields);

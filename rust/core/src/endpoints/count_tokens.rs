@@ -1,4 +1,4 @@
-//! How many tokens a request has, counted here where its provider cannot be asked.
+//! Local token counting, for requests whose provider has no endpoint for it.
 
 use bytes::Bytes;
 use penstock_llm::{
@@ -17,7 +17,7 @@ use crate::{
     upstream::IncomingResponse,
 };
 
-/// What a provider does not offer is refused, but for what is done for it here.
+/// Rejects an operation that the provider does not offer, unless the gateway performs it locally.
 pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> {
     if target.provider.supports(operation) || operation.counts_tokens() {
         return Ok(());
@@ -25,13 +25,15 @@ pub fn check_supported(operation: Operation, target: &Target<'_>) -> Result<()> 
     Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() })
 }
 
-/// Whether nobody else can say it. For models that a provider counts in another dialect there is a wire.
+/// Returns true if only the gateway can count the tokens. If the provider counts in another API format, the request is
+/// translated instead.
 pub fn should_count_locally(call: &Call<'_>, target: &Target<'_>) -> bool {
     let operation = call.route.operation;
     operation.counts_tokens() && !target.is_passthrough && !target.provider.supports_natively(operation)
 }
 
-/// The request, where it may be refused as one to count and answered all the same: not every model counts.
+/// Returns a copy of a count request that the provider may reject, so that it can be counted locally. Not every model
+/// supports counting.
 pub fn retain_for_local_count(call: &Call<'_>, target: &Target<'_>, body: &Body) -> Option<Bytes> {
     let may_be_refused = call.route.operation.counts_tokens() && !target.provider.can_count_tokens_with_every_model();
     match body {
@@ -40,12 +42,12 @@ pub fn retain_for_local_count(call: &Call<'_>, target: &Target<'_>, body: &Body)
     }
 }
 
-/// Whether that happened.
+/// Returns true if the provider rejected the count request.
 pub fn is_count_rejected(incoming: &IncomingResponse) -> bool {
     incoming.head.status == 400
 }
 
-/// Counted here, which is named: its provider did not count it.
+/// Counts the tokens locally after the provider rejected the count request. Reports the operation as not translated.
 pub async fn count_after_rejection(
     call: &Call<'_>,
     body: Bytes,
@@ -61,11 +63,13 @@ pub async fn count_after_rejection(
     Ok(served)
 }
 
-/// Roughly, in the vocabulary of the model where that is known.
+/// Counts the request's tokens and returns the response. The count is approximate; it uses the model's vocabulary if
+/// that is known.
 pub async fn count_locally(call: &Call<'_>, body: Body, model: &str, grace: &CoarseTimer) -> Result<UpstreamResponse> {
     let body = body.collect().await?;
     let (dialect, encoding) = (call.client_api_format(), tokens::encoding_for_model(model));
-    // The first of an encoding unpacks its vocabulary. Counting neither panics nor is cancelled, unless the process ends.
+    // The first use of an encoding unpacks its vocabulary, so this runs on a blocking thread. Joining fails only during
+    // shutdown: counting neither panics nor is cancelled.
     let counting = tokio::task::spawn_blocking(move || tokens::count_request(dialect, encoding, &body));
     let count = counting.await.map_err(|_| Error::Draining)?;
     let count = count.map_err(|RequestError { path, message }| Error::TokensUncountable { path, message })?;

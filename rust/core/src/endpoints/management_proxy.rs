@@ -1,4 +1,5 @@
-//! The control process seen from here: management paths are forwarded to it, it takes records and counters, and it publishes snapshots.
+//! Client of the control process. Forwards management requests to it, delivers records and counters, and receives
+//! snapshots.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,22 +24,23 @@ use crate::{
     upstream::{self, BodyFraming, IncomingResponse, Origin, OutgoingRequest, RecordFeed},
 };
 
-/// Longest wait for an answer of the control process, but for the one that waits for news.
+/// Timeout for a request to the control process. It exceeds the 20 seconds for which the control process holds a
+/// snapshot poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Has the thread that calls it give way to those that serve requests, where both want the same core.
+/// Lowers the priority of the calling thread, so that it yields to threads that serve requests on the same core.
 pub type LowerPriority = Arc<dyn Fn() + Send + Sync>;
-/// Largest body of a management request but for files: whoever sends it is not known here yet.
+/// Largest body of a management request, except for files. The caller is not authenticated at this point.
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
-/// What one brings beyond this counts towards the room that all of them share.
+/// Body bytes beyond this count towards the memory budget that all management requests share.
 const UNMETERED_BODY_BYTES: usize = 64 * 1024;
-/// What workers tell each other, and the largest of what they do.
+/// Endpoint of the node store, through which workers share values; below it, the largest value.
 const NODE_STORE_PATH: &str = "/internal/notes";
 const MAX_NODE_STORE_VALUE_BYTES: usize = 64 * 1024;
 const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// Forwards a management request and its answer, byte for byte.
+/// Forwards a management request, and returns the response byte for byte.
 pub async fn forward_management_request(gateway: &Gateway, head: RequestHead, body: Body) -> ClientResponse {
     gateway.record_sink.metrics.management_requests.add(1);
     let answer = match send_management_request(gateway, &head, body).await {
@@ -57,7 +59,7 @@ pub async fn forward_management_request(gateway: &Gateway, head: RequestHead, bo
     delivery::add_request_ids(answer, &head, &gateway.settings.header_aliases)
 }
 
-/// The whole body with the share of the room that it takes.
+/// Returns the complete body, with its share of the memory budget.
 async fn collect_body(gateway: &Gateway, head: &RequestHead, body: Body) -> Result<(Bytes, MemoryPermit)> {
     let mut limits = gateway.body_limits;
     if !batches::is_files_path(&head.path) {
@@ -82,13 +84,13 @@ async fn send_management_request(gateway: &Gateway, head: &RequestHead, body: Bo
     let (body, _share) = collect_body(gateway, head, body).await?;
     let mut fields = Headers::with_capacity(head.headers.len());
     for (name, value) in head.headers.iter() {
-        // The caller's own framing and connection end here.
+        // Framing and connection headers apply only to the client's connection.
         if !headers::is_hop_by_hop(name) && !matches!(name, b"content-length" | b"expect") {
             fields.push(name, value);
         }
     }
-    // Tells the control process that this is somebody else's request: what is the engine's own is not open to it.
-    // It comes last, so that it cannot be mistaken for what the caller says of itself.
+    // Marks the request as forwarded, so that the control process denies it the engine-only endpoints. Pushed last, so
+    // that a header of the client cannot be mistaken for it.
     let peer = head.peer_ip.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
     fields.push(b"x-forwarded-for", peer.as_bytes());
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
@@ -117,7 +119,7 @@ async fn send_control_request(gateway: &Gateway, question: ControlRequest<'_>) -
     }
     head.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
     let shape = BodyFraming { is_chunked: false, is_bodiless: method == "HEAD" };
-    // Only what changes nothing is sent twice.
+    // Only requests without side effects may be sent twice.
     let replayable = matches!(method, "GET" | "HEAD" | "OPTIONS");
     let outgoing = OutgoingRequest { head, body: Body::Complete(body), body_framing: shape, is_replayable: replayable };
     match tokio::time::timeout(REQUEST_TIMEOUT, gateway.upstream.send(&origin, outgoing)).await {
@@ -126,8 +128,8 @@ async fn send_control_request(gateway: &Gateway, question: ControlRequest<'_>) -
     }
 }
 
-/// Hands records over in batches. A batch that was not taken is kept and offered again.
-/// A batch that is just being handed over is not left behind when `stop` is told.
+/// Delivers records to the control process in batches, until `stop` fires. A batch that is not accepted is retained and
+/// sent again. A delivery in progress is finished even after `stop` fires.
 pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>) {
     let Some(path) = gateway.settings.record_socket() else { return };
     let mut feed = RecordFeed::new(path);
@@ -143,7 +145,7 @@ pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>
     }
 }
 
-/// Hands over what waits, within a deadline: the last thing before the process ends.
+/// Delivers the remaining records and counters within `deadline`, just before the process exits.
 pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
     let rest = async {
         gateway.record_sink.token_counter.wait_until_idle().await;
@@ -162,14 +164,16 @@ async fn deliver_batch(gateway: &Gateway, feed: &mut RecordFeed, lines: Vec<u8>)
     let (mut pause, mut again) = (MIN_BACKOFF, false);
     while !matches!(tokio::time::timeout(REQUEST_TIMEOUT, feed.send_batch(&lines, again)).await, Ok(Ok(true))) {
         sleep(pause).await;
-        // It may have been written, and only the word of it been lost: the control process looks.
+        // The batch may have been written and only the acknowledgement lost. `again` makes the control process check
+        // for duplicates.
         again = true;
         pause = (pause * 2).min(MAX_BACKOFF);
     }
     gateway.record_sink.outbox.acknowledge(lines);
 }
 
-/// Tells the counters once a second, for ever, and tidies up on the way.
+/// Sends the counters to the control process every second, forever. Also closes upstream connections that were idle for
+/// too long.
 pub async fn report_metrics(gateway: Arc<Gateway>) {
     loop {
         sleep(Duration::from_secs(1)).await;
@@ -207,12 +211,12 @@ fn collect_counters(gateway: &Gateway) -> Bytes {
     read.to_string().into()
 }
 
-/// Looks after what is shared with other workers, for ever.
+/// Maintains the state that is shared with other workers, forever.
 pub async fn maintain_shared_state(gateway: Arc<Gateway>) {
     tokio::join!(gateway.shared.sync_with_redis(), run_node_store_commands(&gateway));
 }
 
-/// Brings notes to the control process and looks for those of others, for ever.
+/// Executes node store commands at the control process, forever.
 async fn run_node_store_commands(gateway: &Gateway) {
     let errands = gateway.shared.node_store.as_ref().and_then(|neighbours| neighbours.take_command_receiver());
     let Some(mut errands) = errands else { return };
@@ -223,7 +227,7 @@ async fn run_node_store_commands(gateway: &Gateway) {
                 let before = write_node_value(gateway, note.into()).await;
                 told.map(|told| told.send(before));
             }
-            // Whoever has gone need not be told.
+            // The requester has stopped waiting, so the lookup is skipped.
             NodeStoreCommand::Get { reply: told, .. } if told.is_closed() => (),
             NodeStoreCommand::Get { key: name, reply: told } => drop(told.send(read_node_value(gateway, &name).await)),
         }
@@ -239,7 +243,7 @@ async fn read_node_value(gateway: &Gateway, name: &str) -> Option<String> {
     .await
 }
 
-/// Leaves a note, and says what it takes the place of.
+/// Writes a value to the node store, and returns the value that it replaces.
 async fn write_node_value(gateway: &Gateway, body: Bytes) -> Option<String> {
     send_node_store_request(
         gateway,
@@ -254,7 +258,8 @@ async fn send_node_store_request(gateway: &Gateway, question: ControlRequest<'_>
     (head.status == 200).then(|| String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Waits for new snapshots and applies them, for ever. While the control process is away the last one holds.
+/// Waits for new snapshots and applies them, forever. The last snapshot stays in force while the control process is
+/// down.
 pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: LowerPriority) {
     let mut pause = MIN_BACKOFF;
     let mut known = gateway.snapshot_epoch();
@@ -265,7 +270,7 @@ pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: LowerPriority) {
                 known = gateway.snapshot_epoch();
                 continue;
             }
-            // What changed does not fit to what is here: from now on it is asked for whole.
+            // The changes do not apply to the current snapshot, so the next poll requests a complete one.
             Err(Error::ConfigInvalid(_)) => known.clear(),
             Err(_) => {}
         }
@@ -283,14 +288,15 @@ async fn poll_snapshot(gateway: &Arc<Gateway>, known: &str, step_back: &LowerPri
     .await?;
     let bytes = upstream::collect(&mut body, MAX_SNAPSHOT_BYTES).await?.unwrap_or_default();
     match head.status {
-        // What does not compile is refused whole; the publisher checks it before, so this is a fault of ours.
+        // A snapshot that does not compile is rejected as a whole. The publisher validates it first, so this indicates
+        // a bug in the gateway.
         200 => apply_snapshot(gateway, bytes, step_back).await,
         204 => Ok(()),
         _ => Err(Error::ControlUnavailable),
     }
 }
 
-/// Compiles on a thread of its own: here others wait.
+/// Compiles a snapshot on its own thread, because compiling here would block the runtime.
 async fn apply_snapshot(gateway: &Arc<Gateway>, bytes: Bytes, step_back: &LowerPriority) -> Result<()> {
     let (gateway, step_back) = (Arc::clone(gateway), Arc::clone(step_back));
     let (done, applied) = oneshot::channel();
@@ -302,7 +308,7 @@ async fn apply_snapshot(gateway: &Arc<Gateway>, bytes: Bytes, step_back: &LowerP
     applied.await.map_err(|_| Error::Panicked)?.map_err(Error::ConfigInvalid)
 }
 
-/// The status of the answer; `None` where none came.
+/// Posts a body to the control process. Returns the response status, or `None` without a response.
 async fn post_to_control(gateway: &Gateway, target: &str, body: Bytes) -> Option<u16> {
     let mut fields = Headers::with_capacity(1);
     fields.push(b"content-type", b"application/octet-stream");

@@ -1,4 +1,4 @@
-//! A provider's list of models where it is told in another way than the caller reads it: all of its pages as one.
+//! Model list of a provider with another API format. Fetches all pages and translates them into one list.
 
 use bytes::Bytes;
 use penstock_llm::translation::Translation;
@@ -15,12 +15,12 @@ use crate::{
     upstream::{self, IncomingResponse, ResponseBody},
 };
 
-/// A list that is longer has no end.
+/// Page limit that stops an endless list.
 const MAX_PAGES: usize = 50;
-/// All pages together: what is read of a list takes many times its bytes.
+/// Size limit of all pages together. Parsing a list takes many times its size in memory.
 pub const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
-/// The list as the caller reads it; an error on the way is the answer.
+/// Returns the complete list in the client's format. If a page fails, returns its error as the response.
 pub async fn fetch_model_list(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -33,7 +33,7 @@ pub async fn fetch_model_list(
     loop {
         let asked = (Body::empty(), Some(&translation));
         let asking = gateway.send_to_target(call, target, asked, facts);
-        // The time for one answer is there for all pages: they are one to the caller.
+        // All pages share the deadline of one response, because they are one response to the client.
         let (incoming, mut deadline) = match first {
             Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),
             None => asking.await?,
@@ -47,7 +47,7 @@ pub async fn fetch_model_list(
         }
         let IncomingResponse { mut head, mut body } = incoming;
         let read = deadline.enforce(upstream::collect(&mut body, room)).await?;
-        let read = read.ok_or_else(|| translate::unreadable_response_error("it is too large"))?;
+        let read = read.ok_or_else(|| translate::unreadable_response_error("the model list is too large"))?;
         room = room.saturating_sub(read.len());
         let (page, goes_on);
         (translation, page, goes_on) = run_offloaded(read.len(), move || {
@@ -57,7 +57,7 @@ pub async fn fetch_model_list(
         .await?;
         pages.push(page);
         if goes_on && pages.len() == MAX_PAGES {
-            return Err(translate::unreadable_response_error("its list does not end"));
+            return Err(translate::unreadable_response_error("the model list has too many pages"));
         }
         if !goes_on {
             let told = run_offloaded(MAX_LIST_BYTES - room, move || translation.merge_model_pages(&pages)).await?;

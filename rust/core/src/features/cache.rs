@@ -1,4 +1,4 @@
-//! Whether an old answer serves: how long one is kept, and what must be the same for it to be the same question.
+//! Response cache settings and cache keys. Decides how long a response is cached and which requests share it.
 
 use std::{fmt, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{
 };
 
 const DEFAULT_MAX_AGE_SECONDS: u64 = 604_800;
-/// Seconds.
+/// Allowed values of `max_age` in seconds.
 const MAX_AGE_RANGE_SECONDS: std::ops::RangeInclusive<u64> = 60..=7_776_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CachePolicy(Option<Duration>);
 
 impl CachePolicy {
-    /// From a config: `{"mode": "simple", "max_age": seconds}`, or the mode alone.
+    /// Parses `{"mode": "simple", "max_age": seconds}`, or the mode alone, from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         if value.is_string() {
             check_mode(value, reading);
@@ -50,14 +50,14 @@ impl CachePolicy {
         self.0 = self.0.or(parent.0);
     }
 
-    /// How long an answer to this operation may be kept, if at all: to one that asks for something. Where something is made,
-    /// whoever asks again wants another one.
+    /// Returns how long a response to this operation may be cached; `None` if not at all. Requests that create
+    /// something are never cached, because a repeated request must create another one.
     pub fn max_age(&self, operation: Operation, method: &str, path: &str) -> Option<Duration> {
         self.0.filter(|_| has_no_side_effects(operation, method, path))
     }
 }
 
-/// Whether a request asks for something, and makes nothing.
+/// Returns true if the request only computes a response and creates nothing at the provider.
 pub fn has_no_side_effects(operation: Operation, method: &str, path: &str) -> bool {
     let is_question = match operation {
         Operation::Proxy => is_inference_path(path),
@@ -66,7 +66,7 @@ pub fn has_no_side_effects(operation: Operation, method: &str, path: &str) -> bo
     is_question && method == "POST"
 }
 
-/// How paths end, after which answers are told and nothing is made. All else may make something.
+/// Last path segments of inference endpoints, which create nothing. Any other path may create something.
 const INFERENCE_PATH_ENDINGS: [&str; 36] = [
     "answer",
     "batchEmbedContents",
@@ -106,7 +106,8 @@ const INFERENCE_PATH_ENDINGS: [&str; 36] = [
     "tokenize",
 ];
 
-/// Whether what is sent to a path that is passed on is a question: by how it ends, unless it is below something that was made.
+/// Returns true if a proxied path ends like an inference endpoint. Paths below a created resource, such as a thread,
+/// are excluded.
 fn is_inference_path(path: &str) -> bool {
     let mut parts = path.trim_end_matches('/').split('/');
     let last = parts.next_back().unwrap_or_default();
@@ -118,12 +119,13 @@ fn is_inference_path(path: &str) -> bool {
 fn check_mode(value: &Value, reading: &mut ConfigReader) {
     match value.as_str() {
         Some("simple") => (),
-        Some("semantic") => reading.report_problem("`semantic` is not available in this version: `simple` is"),
+        Some("semantic") => reading.report_problem("`semantic` is not available in this version; use `simple`"),
         _ => reading.report_expected("`simple`", value),
     }
 }
 
-/// Fields that say neither what is asked nor who asks: clients, and what stands between them and here, write them anew each time.
+/// Headers that identify neither the request's content nor the caller. Clients and intermediaries write new values for
+/// each request, so the cache key ignores them.
 const IGNORED_HEADERS: [&str; 50] = [
     "accept",
     "accept-encoding",
@@ -177,20 +179,21 @@ const IGNORED_HEADERS: [&str; 50] = [
     "x-request-start",
 ];
 
-/// How others of them begin.
+/// Prefixes of further ignored headers.
 const IGNORED_HEADER_PREFIXES: [&str; 6] = ["cf-", "x-b3-", "x-datadog-", "x-envoy-", "x-fastly-", "x-stainless-"];
 
-/// How those of these begin that say who asks all the same.
+/// Exceptions to the ignored prefixes: headers that do identify the caller.
 const IDENTITY_HEADER_PREFIXES: [&str; 2] = ["cf-access-", "cf-aig-"];
 
-/// Whether a field says neither what is asked nor who asks.
+/// Returns true if a header identifies neither the request's content nor the caller.
 pub fn is_ignored_header(name: &[u8]) -> bool {
     let begins = |families: &[&str]| families.iter().any(|family| name.starts_with(family.as_bytes()));
     IGNORED_HEADERS.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
         || begins(&IGNORED_HEADER_PREFIXES) && !begins(&IDENTITY_HEADER_PREFIXES)
 }
 
-/// What of a value stays the same from one sending to the next: of a signed request the id of the key that signed it.
+/// Returns the part of a header value that stays the same when a request is sent again. For an AWS signature this is
+/// the access key id.
 fn stable_value<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
     let id = || {
         let signed = std::str::from_utf8(value).ok()?.strip_prefix("AWS4-HMAC-SHA256 ")?;
@@ -200,7 +203,7 @@ fn stable_value<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
     if name == b"authorization" { id().map_or(value, str::as_bytes) } else { value }
 }
 
-/// Control fields that do not change an answer either.
+/// Returns true for gateway control headers that do not change a response. `rest` is the name without its prefix.
 fn is_ignored_control_header(rest: &[u8]) -> bool {
     matches!(
         rest,
@@ -216,20 +219,20 @@ fn is_ignored_control_header(rest: &[u8]) -> bool {
     )
 }
 
-/// What keeps the answers of some callers apart from those of others.
+/// Separates cached responses of different callers.
 #[derive(Debug, Clone, Copy)]
 pub enum Partition<'p> {
-    /// All that the request says of itself.
+    /// All request headers except the ignored ones, with the configured prefix aliases.
     Headers(&'p Headers, &'p [String]),
-    /// A name that callers of one tenant share.
+    /// A namespace that several callers of one tenant share.
     Namespace(&'p str),
 }
 
-/// What an answer is found by.
+/// SHA-256 digest under which a response is cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CacheKey([u8; 32]);
 
-/// In hexadecimal.
+/// Formats the key in hexadecimal.
 impl fmt::Display for CacheKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
@@ -237,11 +240,11 @@ impl fmt::Display for CacheKey {
 }
 
 impl CacheKey {
-    /// `parts`: who asks whom for what, the body last.
+    /// Hashes the partition and `parts`: the caller, the target and the request, with the body last.
     pub fn compute(partition: Partition<'_>, parts: &[&[u8]]) -> Self {
         let mut digest = Sha256::new();
         let mut add = |part: &[u8]| {
-            // With its length, so that no two lists of parts read the same.
+            // Prefix each part with its length, so that two different lists of parts never hash alike.
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         };
@@ -249,7 +252,7 @@ impl CacheKey {
             Partition::Namespace(name) => [b"namespace", name.as_bytes()].into_iter().for_each(&mut add),
             Partition::Headers(headers, aliases) => {
                 let said = headers.iter().filter(|(name, _)| !is_ignored_header(name)).filter_map(|(name, value)| {
-                    // An alias says the same as the name.
+                    // An aliased header name counts as the canonical name.
                     match split_control_name(name, aliases) {
                         Some((_, rest)) if is_ignored_control_header(rest) => None,
                         Some((_, rest)) => Some((CONTROL_PREFIX, rest, value)),
@@ -257,7 +260,7 @@ impl CacheKey {
                     }
                 });
                 let mut said: Vec<_> = said.collect();
-                // Fields of different names may come in any order.
+                // Headers with different names may come in any order.
                 said.sort_by_key(|(prefix, name, _)| (*prefix, *name));
                 for (prefix, name, value) in said {
                     [prefix, name, value].into_iter().for_each(&mut add);

@@ -1,4 +1,4 @@
-//! A target that fails too often is left alone for a while, then tried with one request.
+//! Circuit breaker per target. Opens after too many failures, then lets one probe request through after the cooldown.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::config::ConfigReader;
 
-/// Beyond this a status is the provider's failure where the config lists none.
+/// Statuses above this count as provider failures if the config lists none.
 const FAILURE_STATUS_THRESHOLD: u16 = 500;
 const MIN_COOLDOWN_MS: u64 = 30_000;
-/// A share of fewer requests than this says nothing, unless the config says it does.
+/// Default minimum number of requests before the failure percentage is evaluated.
 const DEFAULT_MINIMUM_REQUESTS: u64 = 10;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Policy {
 pub struct CircuitBreaker(Option<Box<Policy>>);
 
 impl CircuitBreaker {
-    /// From a config: an object with `failure_threshold` and `cooldown_interval`.
+    /// Parses an object with `failure_threshold` and `cooldown_interval` from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let (mut threshold, mut cooldown) = (None, None);
         let (mut percentage, mut minimum, mut statuses) = (None, DEFAULT_MINIMUM_REQUESTS, Vec::new());
@@ -67,7 +67,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Bytes beside its own.
+    /// Returns the heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.failure_statuses[..]))
     }
@@ -86,12 +86,12 @@ fn parse_percentage(value: &Value, reading: &mut ConfigReader) -> Option<f64> {
 }
 
 impl Policy {
-    /// How long nobody goes to a target that failed too often.
+    /// Returns how long the breaker stays open before a probe is allowed.
     pub fn cooldown(&self) -> Duration {
         self.cooldown
     }
 
-    /// Whether a status counts against its target; no status at all does.
+    /// Returns true if a status counts as a failure of its target. `None` (no response) always does.
     pub fn is_failure(&self, status: Option<u16>) -> bool {
         status.is_none_or(|status| match &self.failure_statuses[..] {
             [] => status > FAILURE_STATUS_THRESHOLD,
@@ -100,13 +100,13 @@ impl Policy {
     }
 }
 
-/// What a breaker says to a request.
+/// Decision of the breaker for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Closed,
-    /// Nobody goes this way now.
+    /// No request is sent to the target.
     Open,
-    /// One request may try.
+    /// One request may probe the target.
     HalfOpen,
 }
 
@@ -126,15 +126,15 @@ struct WindowCounts {
     failures: u64,
 }
 
-/// The state of one target. Times count from any fixed moment, on a clock that nobody sets.
+/// Breaker state of one target. Times are offsets from a fixed instant of a monotonic clock.
 #[derive(Debug, Default)]
 pub struct Breaker {
-    /// Of this cooldown interval and of the one before: what is older is forgotten.
+    /// Counts of the current cooldown interval. Together with `previous` they are evaluated; older counts are dropped.
     current: WindowCounts,
     previous: WindowCounts,
     window_start: Duration,
     opened_at: Option<Duration>,
-    /// Since when one request tries.
+    /// Start of the probe request that is in flight.
     probe_started_at: Option<Duration>,
 }
 
@@ -142,12 +142,12 @@ impl Breaker {
     pub fn verdict(&self, policy: &Policy, now: Duration) -> Verdict {
         let Some(opened) = self.opened_at else { return Verdict::Closed };
         let is_due = now.saturating_sub(opened) >= policy.cooldown;
-        // A probe that never ended does not keep the target away for ever.
+        // A probe that never ended must not keep the breaker open forever.
         let is_free = self.probe_started_at.is_none_or(|since| now.saturating_sub(since) >= policy.cooldown);
         if is_due && is_free { Verdict::HalfOpen } else { Verdict::Open }
     }
 
-    /// A request goes this way: where the breaker is half open it is the one that tries.
+    /// Records the start of a request. Returns true if the breaker is half-open and this request is its probe.
     pub fn start_request(&mut self, policy: &Policy, now: Duration) -> bool {
         let is_probe = self.verdict(policy, now) == Verdict::HalfOpen;
         if is_probe {
@@ -156,7 +156,7 @@ impl Breaker {
         is_probe
     }
 
-    /// How it ended; says whether the breaker opened with it.
+    /// Records the result of a request. Returns true if this result opened the breaker.
     pub fn record_result(&mut self, policy: &Policy, now: Duration, is_probe: bool, failed: bool) -> bool {
         if is_probe {
             self.probe_started_at = None;
@@ -176,29 +176,29 @@ impl Breaker {
         self.opened_at.is_some()
     }
 
-    /// The one that tried left without an end.
+    /// Discards a probe that ended without a result, so that another request may probe.
     pub fn discard_probe(&mut self) {
         self.probe_started_at = None;
     }
 
-    /// What others saw of the same target.
+    /// Adds the counts that other nodes reported for the same target.
     pub fn add_remote_counts(&mut self, cooldown: Duration, now: Duration, requests: u64, failures: u64) {
         self.rotate_window(cooldown, now);
         self.current.requests = self.current.requests.saturating_add(requests);
         self.current.failures = self.current.failures.saturating_add(failures);
     }
 
-    /// Others closed it off, at this time.
+    /// Opens the breaker because another node opened it at this time.
     pub fn open(&mut self, at: Duration) {
         (self.opened_at, self.probe_started_at) = (Some(at), None);
     }
 
-    /// Another one's request tried and succeeded.
+    /// Closes the breaker because another node's probe succeeded.
     pub fn close(&mut self, now: Duration) {
         *self = Self { window_start: now, ..Self::default() };
     }
 
-    /// Since when nobody goes this way.
+    /// Returns when the breaker opened; `None` if it is closed.
     pub fn opened_at(&self) -> Option<Duration> {
         self.opened_at
     }
@@ -238,7 +238,7 @@ mod tests {
         *policy.unwrap()
     }
 
-    /// Opens with the first failure.
+    /// Config fields with which the first failure opens the breaker.
     fn open_on_first_failure() -> Value {
         json!({"failure_threshold_percentage": 1, "minimum_requests": 1})
     }
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(breaker.verdict(&policy, seconds(31)), Verdict::Open);
         assert_eq!(breaker.verdict(&policy, seconds(32)), Verdict::HalfOpen);
         assert!(breaker.start_request(&policy, seconds(32)));
-        // One tries, the others still go elsewhere.
+        // Only one request probes; the others still use other targets.
         assert_eq!(breaker.verdict(&policy, seconds(32)), Verdict::Open);
         assert!(!breaker.start_request(&policy, seconds(33)));
         breaker.record_result(&policy, seconds(33), true, false);

@@ -1,4 +1,5 @@
-//! A privately hosted endpoint in the place of a provider's own address. The header wins over the config.
+//! Custom host: a private endpoint that replaces the provider's own base URL. The header takes precedence over the
+//! config.
 
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use crate::{
 pub struct CustomHost(Option<BaseUrl>);
 
 impl CustomHost {
-    /// From a config: an http or https URL.
+    /// Parses an http or https URL from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let url = reading.read_string(value);
         Self(url.and_then(|url| BaseUrl::parse(&url).map_err(|message| reading.report_problem(message)).ok()))
@@ -24,12 +25,12 @@ impl CustomHost {
         }
     }
 
-    /// About so many bytes beside its own.
+    /// Returns the approximate heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |base| size_of::<BaseUrl>() + base.prefix.len())
     }
 
-    /// What holds for one request.
+    /// Returns the custom host of one request; `None` if neither the header nor the config sets one.
     pub fn resolve(&self, header: Option<&str>) -> Result<Option<BaseUrl>> {
         match header {
             None => Ok(self.0.clone()),

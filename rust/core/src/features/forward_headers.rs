@@ -1,4 +1,5 @@
-//! Which of the caller's headers go to the provider besides the usual ones. The header wins over the config.
+//! Forwarded headers: client headers that are sent to the provider in addition to the default ones. The header takes
+//! precedence over the config.
 
 use serde_json::Value;
 
@@ -11,11 +12,11 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardHeaders(Option<Vec<String>>);
 
-/// The header that lists them; it must not list itself.
+/// Header that lists the forwarded headers; it must not list itself.
 const FORWARD_HEADERS_HEADER: &str = "x-gateway-forward-headers";
 
 impl ForwardHeaders {
-    /// From a config: an array of header names.
+    /// Parses an array of header names from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let names = reading.read_items(value, "an array of header names", ConfigReader::read_string);
         Self::from_names(names).unwrap_or_else(|message| {
@@ -30,21 +31,20 @@ impl ForwardHeaders {
         }
     }
 
-    /// What holds for one request; the header is a comma-separated list, or an array in JSON.
+    /// Returns the forwarded headers of one request. The header is a comma-separated list or a JSON array.
     pub fn resolve(&self, header: Option<&str>) -> Result<Self> {
         let Some(header) = header else { return Ok(self.clone()) };
         let refused = |message| Error::HeaderInvalid { name: FORWARD_HEADERS_HEADER, message };
         let names: Vec<String> = if header.starts_with('[') {
-            serde_json::from_str(header).map_err(|_| {
-                refused("must be names of headers with commas between them, or an array of strings".into())
-            })?
+            serde_json::from_str(header)
+                .map_err(|_| refused("must be comma-separated header names or a JSON array of strings".into()))?
         } else {
             header.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
         };
         Self::from_names(names).map_err(refused)
     }
 
-    /// Bytes beside its own.
+    /// Returns the heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
         self.0.iter().flatten().map(|name| size_of::<String>() + name.len()).sum()
     }
@@ -63,7 +63,7 @@ impl ForwardHeaders {
             return Err("must not list itself".into());
         }
         if let Some(name) = names.iter().find(|name| headers::is_cloud_metadata(name.as_bytes())) {
-            return Err(format!("must not list `{name}`: it opens the metadata services of clouds"));
+            return Err(format!("must not list `{name}`: it grants access to cloud metadata services"));
         }
         Ok(Self(Some(names)))
     }

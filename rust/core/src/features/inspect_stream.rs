@@ -1,4 +1,5 @@
-//! An overloaded error as the first event of a streamed 200 becomes the status it means, before anything was sent.
+//! Inspection of the first event of a stream. Turns an overloaded error inside a streamed 200 into a real error status,
+//! before anything is sent to the client.
 
 use bytes::{Bytes, BytesMut};
 use penstock_llm::{
@@ -13,7 +14,8 @@ use crate::{
     upstream::{IncomingResponse, ResponseBody},
 };
 
-/// Whether a stream is held back until its first event is known. The config wins over the saved provider; off is the default.
+/// True if a stream is buffered until its first event is known. The config takes precedence over the saved provider;
+/// the default is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InspectStream(Option<bool>);
 
@@ -24,7 +26,7 @@ impl From<Option<bool>> for InspectStream {
 }
 
 impl InspectStream {
-    /// From a config: true or false.
+    /// Parses a boolean from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         Self(reading.read_boolean(value))
     }
@@ -33,25 +35,25 @@ impl InspectStream {
         self.0 = self.0.or(parent.0);
     }
 
-    /// What holds for one request.
+    /// Returns true if the stream of this request is inspected.
     pub fn resolve(self, saved: Option<Self>) -> bool {
         self.0.or(saved.and_then(|saved| saved.0)).unwrap_or_default()
     }
 }
 
-/// The status that stands for an overloaded provider.
+/// Status for an overloaded provider.
 const OVERLOADED_STATUS: u16 = 529;
-/// A first event that is longer is none of the errors that are looked for.
+/// Maximum length of a first event that is inspected. An overloaded error is never longer.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024;
-/// Comments and pings say nothing about the answer, but a stream of them must reach the caller.
+/// Maximum number of comments and pings that are skipped. A stream that consists of them must still reach the client.
 const MAX_SKIPPED_PINGS: usize = 4;
 
-/// Reads up to the first event that says something. Whatever that is but an overloaded error is put back untouched.
+/// Reads up to the first event that is not a ping. Anything except an overloaded error is put back unchanged.
 pub async fn inspect_first_event(mut incoming: IncomingResponse) -> Result<IncomingResponse> {
     let mut splitter = Splitter::new(MAX_BUFFERED_BYTES);
     let mut held = BytesMut::new();
     let mut pings = 0;
-    // An answer that breaks off here may still be refused: its error is ours to tell with a status.
+    // If the response breaks off here, nothing was sent yet, so the client still gets an error status.
     while let Some(piece) = incoming.body.next_chunk().await.transpose()? {
         held.extend_from_slice(&piece);
         let verdict = splitter.push(piece).find_map(|event| match event {
@@ -80,7 +82,7 @@ fn is_ping(event: &Event) -> bool {
     event.data().is_none() || event.name() == Some(b"ping")
 }
 
-/// The error's own words.
+/// Returns the JSON of an overloaded error, as the provider sent it; `None` for any other event.
 fn extract_overloaded_error(event: &Event) -> Option<Bytes> {
     let data = event.data()?;
     anthropic_messages::is_overloaded_error(&data).then(|| Bytes::copy_from_slice(&data))

@@ -1,4 +1,4 @@
-//! The features of a config: each file holds its settings, how it is inherited, what it does, its tests.
+//! Features of a config. Each file contains the settings, inheritance, behaviour and tests of one feature.
 
 pub mod cache;
 pub mod circuit_breaker;

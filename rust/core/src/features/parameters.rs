@@ -1,4 +1,5 @@
-//! What a config changes of a request's JSON: defaults, then what it sets, then what it drops. A target's own words win over those around it.
+//! Parameter changes of a config to a request's JSON: defaults first, then overrides, then drops. A target's own values
+//! take precedence over inherited ones.
 
 use penstock_llm::{
     api_format::ScanError,
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::config::ConfigReader;
 
-/// The steps of a path take about so many bytes.
+/// Estimated heap size of the segments of a path, in bytes.
 const ESTIMATED_PATH_BYTES: usize = 128;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,24 +23,24 @@ struct Changes {
 pub struct Parameters(Option<Box<Changes>>);
 
 impl Parameters {
-    /// Fields that are set where the caller did not.
+    /// Parses fields that are set only if the client did not set them.
     pub fn set_defaults(&mut self, value: &Value, reading: &mut ConfigReader) {
         self.0.get_or_insert_default().defaults = parse_fields(value, reading);
     }
 
-    /// Fields that are set.
+    /// Parses fields that replace the client's values.
     pub fn set_overrides(&mut self, value: &Value, reading: &mut ConfigReader) {
         self.0.get_or_insert_default().overrides = parse_fields(value, reading);
     }
 
-    /// Paths of what is dropped.
+    /// Parses the paths of fields that are removed.
     pub fn set_drops(&mut self, value: &Value, reading: &mut ConfigReader) {
         self.0.get_or_insert_default().drops = reading.read_items(value, "an array of paths", |reading, item| {
             FieldPath::parse(&reading.read_string(item)?).map_err(|message| reading.report_problem(message)).ok()
         });
     }
 
-    /// Field by field, the nearer one wins; what is dropped further out is dropped as well.
+    /// Merges the parent's changes field by field: the nearer value takes precedence, and drops accumulate.
     pub fn inherit(&mut self, parent: &Self) {
         let Some(parent) = &parent.0 else { return };
         let own = self.0.get_or_insert_default();
@@ -53,7 +54,7 @@ impl Parameters {
         }
     }
 
-    /// Bytes beside its own.
+    /// Returns the approximate heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
         let Some(Changes { defaults, overrides, drops }) = self.0.as_deref() else { return 0 };
         let field = |(key, value): &JsonField| size_of::<JsonField>() + key.len() + value.len();
@@ -65,7 +66,7 @@ impl Parameters {
         self.0.is_none()
     }
 
-    /// The model that is asked for whatever the caller wrote, where the config says one.
+    /// Returns the model that overrides the client's, if the config sets one.
     pub fn model_override(&self) -> Option<String> {
         let of = |fields: &[JsonField]| {
             let (_, value) = fields.iter().find(|(key, _)| key == "model")?;
@@ -74,7 +75,7 @@ impl Parameters {
         self.0.as_ref().and_then(|changes| of(&changes.overrides))
     }
 
-    /// Whether it sets or drops this field of a request, whatever the caller wrote.
+    /// Returns true if the config overrides or drops this field, whatever the client sent.
     pub fn overrides_or_drops(&self, field: &str) -> bool {
         self.0.as_ref().is_some_and(|changes| {
             changes.overrides.iter().any(|(key, _)| key == field)
@@ -82,7 +83,7 @@ impl Parameters {
         })
     }
 
-    /// The body with everything changed; `None` where nothing is to be.
+    /// Returns the changed body; `None` if nothing changes.
     pub fn apply(&self, body: &[u8]) -> Result<Option<Vec<u8>>, ScanError> {
         let Some(changes) = &self.0 else { return Ok(None) };
         let Changes { defaults, overrides, drops } = &**changes;

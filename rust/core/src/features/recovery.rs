@@ -1,5 +1,5 @@
-//! What becomes of a stream that breaks off: the caller is told, or it was held back and fails like any attempt, or another
-//! target continues it. A target's own setting takes the place of the one around it.
+//! Recovery of a stream that breaks off: report the error, buffer the stream so that it can be retried, or let another
+//! target continue it. A target's own setting replaces the inherited one.
 
 use serde_json::Value;
 
@@ -7,12 +7,12 @@ use crate::config::ConfigReader;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The caller gets what came and an error event.
+    /// The client gets the chunks so far and an error event.
     #[default]
     Off,
-    /// Nothing is passed on before all of it is there.
+    /// The response is buffered and sent only when it is complete.
     Hold,
-    /// A target that can go on from a given beginning does.
+    /// A target that supports prefill continues the partial response.
     Continue,
 }
 
@@ -36,7 +36,7 @@ impl Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Policy {
     mode: Mode,
-    /// Whether its model goes on from the beginning of an answer, where the config says so.
+    /// True if the target's model can continue a partial response; `None` if the config does not say.
     prefill: Option<bool>,
 }
 
@@ -44,7 +44,7 @@ struct Policy {
 pub struct Recovery(Option<Policy>);
 
 impl Recovery {
-    /// From a config: a mode, or an object with `mode`.
+    /// Parses a mode, or an object with `mode`, from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         if !value.is_object() {
             return Self(Mode::parse(value, reading).map(|mode| Policy { mode, prefill: None }));
@@ -72,7 +72,8 @@ impl Recovery {
         self.0.map_or(Mode::Off, |policy| policy.mode)
     }
 
-    /// Why this target does not go on from the beginning of an answer, if so: what the config says, else what is known of the model.
+    /// Returns why this target cannot continue a partial response; `None` if it can. The config takes precedence over
+    /// `known`, which comes from the model's data.
     pub fn prefill_refusal(self, known: Option<&'static str>) -> Option<&'static str> {
         match self.0.and_then(|policy| policy.prefill) {
             Some(true) => None,

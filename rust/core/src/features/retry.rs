@@ -1,4 +1,5 @@
-//! How often and when a request is sent to its target again. A target's own setting takes the place of the one around it.
+//! Retry policy: how often and when a request is sent to the same target again. A target's own setting replaces the
+//! inherited one.
 
 use std::time::Duration;
 
@@ -6,18 +7,18 @@ use serde_json::Value;
 
 use crate::{config::ConfigReader, ingress::headers::Headers};
 
-/// Statuses after which a request is sent again where the config lists none.
+/// Statuses that are retried if the config lists none.
 const DEFAULT_RETRY_STATUSES: [u16; 6] = [429, 500, 502, 503, 504, 529];
 const MAX_RETRIES: u64 = 5;
-/// Nobody waits longer than this between attempts, in all.
+/// Maximum total wait between the attempts of one request.
 const MAX_TOTAL_WAIT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Policy {
     max_retries: u32,
-    /// Empty: the usual ones.
+    /// Empty if the default statuses apply.
     retry_statuses: Vec<u16>,
-    /// Wait as long as a 429 says.
+    /// True if the wait that a 429 response requests is used.
     use_retry_after: bool,
 }
 
@@ -25,7 +26,7 @@ struct Policy {
 pub struct Retry(Option<Box<Policy>>);
 
 impl Retry {
-    /// From a config: an object with `attempts`.
+    /// Parses an object with `attempts` from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let mut attempts = None;
         let mut policy = Policy { max_retries: 0, retry_statuses: Vec::new(), use_retry_after: false };
@@ -33,7 +34,7 @@ impl Retry {
             match key {
                 "attempts" => attempts = reading.read_integer(value, &(0..=MAX_RETRIES)).or(Some(0)),
                 "on_status_codes" => policy.retry_statuses = reading.read_statuses(value),
-                // Both spellings are in use.
+                // Clients use both spellings.
                 "use_retry_after_header" | "use_retry_after_headers" => {
                     policy.use_retry_after = reading.read_boolean(value).unwrap_or_default();
                 }
@@ -55,22 +56,22 @@ impl Retry {
         }
     }
 
-    /// Bytes beside its own.
+    /// Returns the heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.retry_statuses[..]))
     }
 
-    /// Whether a config says anything of it, were it that there is to be none.
+    /// Returns true if the config sets a retry policy, even one with zero retries.
     pub fn is_configured(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Attempts besides the first.
+    /// Returns the number of attempts after the first.
     pub fn max_retries(&self) -> u32 {
         self.0.as_ref().map_or(0, |policy| policy.max_retries)
     }
 
-    /// Whether this is a status after which a request is sent again.
+    /// Returns true if the request is retried after this status.
     pub fn is_retryable_status(&self, status: u16) -> bool {
         self.0.as_ref().is_some_and(|policy| match &policy.retry_statuses[..] {
             [] => DEFAULT_RETRY_STATUSES.contains(&status),
@@ -78,23 +79,23 @@ impl Retry {
         })
     }
 
-    /// How long the answer to a request asks to wait, where that is heeded.
+    /// Returns the wait that a 429 response requests; `None` if it requests none or the policy ignores it.
     pub fn requested_wait(&self, status: u16, headers: &Headers) -> Option<Duration> {
         let heeds = self.0.as_ref().is_some_and(|policy| policy.use_retry_after);
         if heeds && status == 429 { parse_retry_after(headers) } else { None }
     }
 }
 
-/// What a provider says of when to come again; the more exact field first.
+/// Parses the retry-after headers of a provider; millisecond headers take precedence over seconds.
 fn parse_retry_after(headers: &Headers) -> Option<Duration> {
     let number = |name: &str| headers.get_str(name)?.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
     let milliseconds = || number("retry-after-ms").or_else(|| number("x-ms-retry-after-ms")).map(|ms| ms / 1000.0);
     let seconds = milliseconds().or_else(|| number("retry-after"))?;
-    // What no duration holds is longer than anybody waits.
+    // A value too large for `Duration` exceeds every limit anyway.
     Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
-/// The waits between the attempts of one request.
+/// Exponential backoff with jitter between the attempts of one request.
 #[derive(Debug)]
 pub struct Backoff {
     base_wait: Duration,
@@ -103,13 +104,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `base`: the longest first wait.
+    /// `base` is the upper bound of the first wait.
     pub fn new(base_wait: Duration) -> Self {
         Self { base_wait, wait_count: 0, total_wait: Duration::ZERO }
     }
 
-    /// How long to wait now: as long as was asked, else up to twice as long as the last time, where in that span chance decides.
-    /// `None` where it would be too long.
+    /// Returns the next wait: the requested one, else a fraction `chance` (0 to 1) of an upper bound that doubles each
+    /// time. Returns `None` if a wait or their total would exceed `MAX_TOTAL_WAIT`.
     pub fn next_wait(&mut self, asked: Option<Duration>, chance: f64) -> Option<Duration> {
         let wait = asked.unwrap_or_else(|| {
             self.base_wait.saturating_mul(1 << self.wait_count.min(16)).min(MAX_TOTAL_WAIT).mul_f64(chance)

@@ -1,4 +1,4 @@
-//! Whether answers keep strictly to the shapes of `OpenAI`. They do unless the header or the config says no.
+//! Strict compliance with `OpenAI`'s response shapes. On unless the header or the config turns it off.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::config::ConfigReader;
 pub struct StrictCompliance(Option<bool>);
 
 impl StrictCompliance {
-    /// From a config: true or false.
+    /// Parses a boolean from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         Self(reading.read_boolean(value))
     }
@@ -17,7 +17,7 @@ impl StrictCompliance {
         self.0 = self.0.or(parent.0);
     }
 
-    /// What holds for one request.
+    /// Returns true unless the config or the header turns it off for this request.
     pub fn resolve(self, header: Option<&str>) -> bool {
         self.0 != Some(false) && header != Some("false")
     }

@@ -1,4 +1,5 @@
-//! How long a target may take until the first byte of its answer. The header wins over the config, the config over the settings.
+//! Request timeout: maximum time until the first byte of a target's response. The header takes precedence over the
+//! config, and the config over the settings.
 
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use crate::{
     error::{Error, Result},
 };
 
-/// So much of a caller's own time is left for the answer to reach it.
+/// Fraction of the client's own timeout that is reserved for sending the response to it.
 const DELIVERY_RESERVE_FRACTION: f64 = 0.05;
 
-/// When a caller no longer waits who says that it waits so long; `None` where that is beyond all times.
+/// Returns the deadline for a client that announced how long it waits (`patience`). Returns `None` if the time
+/// overflows.
 pub fn client_deadline(patience: Duration) -> Option<Instant> {
     Instant::now().checked_add(patience.mul_f64(1.0 - DELIVERY_RESERVE_FRACTION))
 }
@@ -22,7 +24,7 @@ pub fn client_deadline(patience: Duration) -> Option<Instant> {
 pub struct RequestTimeout(Option<Duration>);
 
 impl RequestTimeout {
-    /// From a config: whole milliseconds, at least 1.
+    /// Parses whole milliseconds, at least 1, from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         Self(reading.read_integer(value, &(1..=u64::MAX)).map(Duration::from_millis))
     }
@@ -31,12 +33,12 @@ impl RequestTimeout {
         self.0 = self.0.or(parent.0);
     }
 
-    /// What holds where the request says nothing.
+    /// Returns the config's timeout, else the one from the settings. Used if the request sets none.
     pub fn or_setting(self, settings: Duration) -> Duration {
         self.0.unwrap_or(settings)
     }
 
-    /// What holds for one request.
+    /// Returns the timeout of one request. Rejects an invalid header.
     pub fn resolve(self, header: Option<&str>, settings: Duration) -> Result<Duration> {
         let Some(header) = header else { return Ok(self.or_setting(settings)) };
         match header.parse() {

@@ -1,4 +1,5 @@
-//! Header fields as they came: one buffer, a span for each name and value, order kept.
+//! Header fields in received order, stored in one buffer with a span per name and value. Also parses the gateway's
+//! control headers.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -13,10 +14,10 @@ struct FieldSpan {
     end: u32,
 }
 
-/// How many fields an answer gets from us.
+/// Number of header fields that the gateway adds to a response at most; used to reserve capacity.
 pub const MAX_ADDED_FIELDS: usize = 10;
 
-/// A list of header fields. Names are lower-case. Look-ups are scans: lists are short.
+/// List of header fields with lower-case names. Lookups scan linearly, because the lists are short.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
     bytes: Vec<u8>,
@@ -28,7 +29,7 @@ impl Headers {
         Self { bytes: Vec::with_capacity(fields * 40), spans: Vec::with_capacity(fields) }
     }
 
-    /// Of an answer: so many fields of so many bytes, and those that we add.
+    /// Allocates for a response with this many fields and bytes, plus the fields that the gateway adds.
     pub fn with_response_capacity(fields: usize, bytes: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(bytes + MAX_ADDED_FIELDS * 64),
@@ -36,12 +37,12 @@ impl Headers {
         }
     }
 
-    /// Adds a field; the name is lowered.
+    /// Adds a field; lower-cases the name.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.push_joined(name, b"", value);
     }
 
-    /// Adds a field whose name is a prefix and a rest.
+    /// Adds a field whose name is `prefix` followed by `rest`; lower-cases the name.
     pub fn push_joined(&mut self, prefix: &[u8], rest: &[u8], value: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(prefix);
@@ -56,13 +57,13 @@ impl Headers {
         });
     }
 
-    /// Forgets the fields whose name does not pass.
+    /// Removes the fields whose name the predicate rejects.
     pub fn retain(&mut self, mut passes: impl FnMut(&[u8]) -> bool) {
         let Self { bytes, spans } = self;
         spans.retain(|span| passes(&bytes[span.name_start as usize..span.value_start as usize]));
     }
 
-    /// Makes room for so many more fields of so many bytes in all.
+    /// Reserves capacity for this many more fields with this many bytes in total.
     pub fn reserve(&mut self, fields: usize, bytes: usize) {
         self.spans.reserve(fields);
         self.bytes.reserve(bytes);
@@ -76,7 +77,7 @@ impl Headers {
         self.spans.is_empty()
     }
 
-    /// How many bytes they take, each on a line of HTTP/1.
+    /// Returns the size in bytes if each field is written as an HTTP/1 header line.
     pub fn size_bytes(&self) -> usize {
         self.bytes.len() + self.spans.len() * ": \r\n".len()
     }
@@ -85,7 +86,7 @@ impl Headers {
         self.spans.iter().map(|span| (self.name_at(*span), self.value_at(*span)))
     }
 
-    /// The first value of a (lower-case) name.
+    /// Returns the first value of a lower-case name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let length = name.len() as u32;
         self.spans
@@ -94,22 +95,22 @@ impl Headers {
             .map(|span| self.value_at(*span))
     }
 
-    /// The first value of a name where it is text.
+    /// Returns the first value of a lower-case name; `None` if it is not UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// Whether their body is of this media type.
+    /// Returns true if `content-type` is this media type.
     pub fn has_media_type(&self, kind: &str) -> bool {
         self.get("content-type").is_some_and(|value| is_media_type(value, kind))
     }
 
-    /// Whether their body is JSON.
+    /// Returns true if `content-type` is a JSON media type.
     pub fn is_json(&self) -> bool {
         self.get("content-type").is_some_and(is_json_media_type)
     }
 
-    /// Whether their body is an image.
+    /// Returns true if `content-type` is an image.
     pub fn is_image(&self) -> bool {
         self.get("content-type").is_some_and(|value| {
             media_type_essence(value)
@@ -118,14 +119,15 @@ impl Headers {
         })
     }
 
-    /// Whether a comma-separated field holds this token, in any case.
+    /// Returns true if a comma-separated field contains this token, in any case.
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.iter().filter(|(field, _)| *field == name.as_bytes()).any(|(_, value)| {
             value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
         })
     }
 
-    /// The fields that `connection` names as its own, lower-case, besides the usual words: nearly always none.
+    /// Returns the lower-case fields that `connection` lists as hop-by-hop, except the usual `keep-alive` and `close`.
+    /// The list is nearly always empty.
     pub fn connection_options(&self) -> Vec<Vec<u8>> {
         let values = self.iter().filter(|(name, _)| *name == b"connection").map(|(_, value)| value);
         let unusual =
@@ -155,7 +157,8 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for Headers {
     }
 }
 
-/// Whether these may stand in a head as a field: a token, and a text on one line.
+/// Returns true if an operator may set this header field. The name must be a token, the value one line, and the field
+/// not one that the gateway manages.
 pub fn is_allowed_field(name: &str, value: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty()
@@ -165,7 +168,7 @@ pub fn is_allowed_field(name: &str, value: &str) -> bool {
         && !matches!(name, "host" | "content-length" | "expect")
 }
 
-/// Fields that belong to one connection and are never passed on (RFC 9110 §7.6.1).
+/// Returns true for fields that belong to one connection and are never forwarded (RFC 9110 §7.6.1).
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     matches!(
         name,
@@ -181,7 +184,7 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
     )
 }
 
-/// Fields by which cloud metadata services tell a request of their own machine from a forged one: never passed on.
+/// Returns true for fields that protect cloud metadata services against forged requests. They are never forwarded.
 pub fn is_cloud_metadata(name: &[u8]) -> bool {
     matches!(
         name,
@@ -195,10 +198,10 @@ pub fn is_cloud_metadata(name: &[u8]) -> bool {
     )
 }
 
-/// The prefix of the gateway's own control headers.
+/// Prefix of the gateway's control headers.
 pub const CONTROL_PREFIX: &[u8] = b"x-gateway-";
 
-/// What the caller asks of the gateway, read from `x-gateway-*` (or an alias of that prefix) in one pass.
+/// Control headers of a request, parsed in one pass from `x-gateway-*` or an alias of that prefix.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct ControlHeaders<'a> {
     pub api_key: Option<&'a str>,
@@ -219,48 +222,48 @@ pub struct ControlHeaders<'a> {
     pub strict_openai_compliance: Option<&'a str>,
     pub explain: Option<&'a str>,
     pub nitro_mode: Option<&'a str>,
-    /// Whether more than figures may be kept of the request.
+    /// `false` if only metrics of the request may be logged, not its content.
     pub debug: Option<&'a str>,
-    /// In which workspace somebody with a token means to be.
+    /// Workspace that a caller with a token expects to act in.
     pub workspace: Option<&'a str>,
-    /// How long a recording lasts that is uploaded, as clients find it out: milliseconds.
+    /// Duration of an uploaded recording in milliseconds, as measured by the client.
     pub audio_file_duration: Option<&'a str>,
-    /// Checks that are to be made of what is asked, and of what is answered.
+    /// Guardrails to run on the request; `output_guardrails` lists those for the response.
     pub input_guardrails: Option<&'a str>,
     pub output_guardrails: Option<&'a str>,
-    /// There are others: options of a provider may be among them.
+    /// True if there are further control headers, which may be provider options.
     pub has_other_fields: bool,
-    /// The prefix that the caller used, to be answered with the same.
+    /// Prefix that the client used; response headers use the same one.
     pub prefix: Option<&'a [u8]>,
-    /// From `traceparent`.
+    /// Trace context from `traceparent`.
     pub trace: Option<TraceContext<'a>>,
     pub has_baggage: bool,
-    /// As the client calls what several requests belong to.
+    /// Client's id of the session that groups several requests.
     pub session_id: Option<&'a str>,
-    /// How long the client says that it waits.
+    /// Timeout after which the client gives up, as it reports it.
     pub client_timeout: Option<Duration>,
 }
 
-/// What a coding assistant says of the session that a request is part of: for gateways to group by, and not for providers.
+/// Session header of a coding assistant. Gateways use it to group requests; it is not sent to providers.
 pub const SESSION_HEADER: &[u8] = b"x-claude-code-session-id";
 
-/// Stands for a value that is no text: it is there, and it is nothing that anyone could mean.
+/// Placeholder for a value that is not UTF-8: the header counts as present but matches no valid value.
 const NON_UTF8_VALUE: &str = "\u{fffd}";
 
 impl<'a> ControlHeaders<'a> {
-    /// Reads the control headers. `aliases` are further prefixes, lower-case, such as `x-portkey-`.
+    /// Parses the control headers. `aliases` are further lower-case prefixes, such as `x-portkey-`.
     pub fn parse(headers: &'a Headers, aliases: &'a [String]) -> Self {
         let mut control = Self::default();
         let mut traceparent: Option<&[u8]> = None;
         for (name, value) in headers.iter() {
             if let Some((prefix, rest)) = split_control_name(name, aliases) {
-                // Those who know the alias look for nothing else in the answer.
+                // An alias takes precedence: clients that use it read only aliased headers of the response.
                 if control.prefix.is_none_or(|known| known == CONTROL_PREFIX) {
                     control.prefix = Some(prefix);
                 }
                 control.set_field(rest, std::str::from_utf8(value).unwrap_or(NON_UTF8_VALUE).trim());
             } else if name == b"traceparent" {
-                // Two of them are none.
+                // Duplicate `traceparent` fields count as none.
                 traceparent = Some(if traceparent.is_none() { value } else { b"" });
             } else if name == b"baggage" {
                 control.has_baggage = true;
@@ -274,17 +277,17 @@ impl<'a> ControlHeaders<'a> {
         control
     }
 
-    /// Whether the answer is to say why the request went where it went.
+    /// Returns true if the response must explain the routing decision.
     pub fn should_explain(&self) -> bool {
         self.explain == Some("true")
     }
 
-    /// Whether the request is to go as it came and once: no parameter set, nothing told in other words, no retry.
+    /// Returns true if the request must be sent unchanged and once: no parameter overrides, no translation, no retry.
     pub fn is_nitro_mode(&self) -> bool {
         self.nitro_mode == Some("true")
     }
 
-    /// Whether nothing but figures is to be kept of the request.
+    /// Returns true if only metrics of the request may be logged, not its content.
     pub fn is_content_logging_disabled(&self) -> bool {
         self.debug.is_some_and(|said| said.eq_ignore_ascii_case("false"))
     }
@@ -325,7 +328,7 @@ impl<'a> ControlHeaders<'a> {
     }
 }
 
-/// A time in seconds; some clients write a word that says nothing.
+/// Parses a duration in seconds. Returns `None` for zero and for text, which some clients send.
 fn parse_seconds(value: &[u8]) -> Option<Duration> {
     let seconds = std::str::from_utf8(value).ok()?.trim().parse::<f64>().ok()?;
     Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
@@ -342,13 +345,13 @@ pub fn split_control_name<'n>(name: &'n [u8], aliases: &[String]) -> Option<(&'n
         .map(|prefix| name.split_at(prefix.len()))
 }
 
-/// What is wrong with the fields that decide who asks for what: each may be understood in one way only.
+/// Returns the first error in the fields that decide identity and routing; each of them must be unambiguous.
 pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'static str, String)> {
     let mut once = [false; 2];
     for (place, (name, value)) in headers.iter().enumerate() {
         let single = match name {
             b"host" if !is_valid_host(value) => {
-                return Some(("host", format!("`{}` is no host", value.escape_ascii())));
+                return Some(("host", format!("`{}` is not a valid host", value.escape_ascii())));
             }
             b"host" => 0,
             b"authorization" => 1,
@@ -368,12 +371,12 @@ pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'sta
     None
 }
 
-/// What is wrong with a field that begins with an `x`.
+/// Returns the error in a field whose name begins with `x`, if it is a control header.
 fn find_control_header_error(headers: &Headers, place: usize, aliases: &[String]) -> Option<String> {
     let (name, value) = headers.iter().nth(place)?;
     let shown = || String::from_utf8_lossy(name).into_owned();
     if name.contains(&b'_') {
-        // Some readers take an underscore for a hyphen.
+        // Some servers treat an underscore as a hyphen, so the name would be ambiguous.
         let plain = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect::<Vec<_>>();
         return split_control_name(&plain, aliases)
             .map(|_| format!("`{}` is written with hyphens: `{}`", shown(), String::from_utf8_lossy(&plain)));
@@ -390,7 +393,7 @@ fn find_control_header_error(headers: &Headers, place: usize, aliases: &[String]
     })
 }
 
-/// Whether it is a host with or without a port (RFC 9110 §7.2).
+/// Returns true if the value is a host with an optional port (RFC 9110 §7.2).
 fn is_valid_host(value: &[u8]) -> bool {
     let (host, port) = match value.iter().rposition(|byte| matches!(byte, b':' | b']')) {
         Some(at) if value[at] == b':' => value.split_at(at),
@@ -409,7 +412,8 @@ fn is_valid_host(value: &[u8]) -> bool {
     is_port && is_name
 }
 
-/// Whether it is the media type of JSON, or of a format that is JSON: `application/stream+json` is lines of it.
+/// Returns true for the media type of JSON and of formats based on JSON, except `application/stream+json`, which is
+/// JSON lines.
 pub fn is_json_media_type(kind: &[u8]) -> bool {
     if is_media_type(kind, "application/json") || is_media_type(kind, "text/json") {
         return true;
@@ -418,68 +422,69 @@ pub fn is_json_media_type(kind: &[u8]) -> bool {
     kind.starts_with(b"application/") && kind.ends_with(b"+json") && kind != b"application/stream+json"
 }
 
-/// Whether a `content-type` is this media type, whatever its case and its parameters are (RFC 9110 §8.3.1).
+/// Returns true if a `content-type` is this media type; ignores case and parameters (RFC 9110 §8.3.1).
 pub fn is_media_type(value: &[u8], kind: &str) -> bool {
     media_type_essence(value).eq_ignore_ascii_case(kind.as_bytes())
 }
 
-/// The media type without its parameters.
+/// Returns the media type without its parameters.
 fn media_type_essence(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
-/// A request without its body, shared between the walk and the record.
+/// Request without its body, shared by the request pipeline and the record.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHead {
-    /// Upper-case, such as `POST`.
+    /// Upper-case method, such as `POST`.
     pub method: String,
-    /// As it came: percent-encoded, without query.
+    /// Path as received: percent-encoded, without the query.
     pub path: String,
     pub query: String,
     pub headers: Headers,
-    /// Who is at the other end of the connection; known of management requests alone.
+    /// Address of the connection's peer. Set for management requests only.
     pub peer_ip: Option<IpAddr>,
-    /// What its provider said of the batch whose output is asked for in the caller's name.
+    /// Location of the batch output that the gateway fetches for the caller, as the provider reported it.
     pub batch_output: Option<Box<BatchOutput>>,
 }
 
 impl RequestHead {
-    /// How many bytes it takes, all but the version.
+    /// Returns the size in bytes of the request head, without the HTTP version.
     pub fn size_bytes(&self) -> usize {
         self.method.len() + self.path.len() + self.query.len() + self.headers.size_bytes()
     }
 
-    /// Methods whose requests have a body even when it is empty.
+    /// Returns true for methods whose requests have a body even when it is empty.
     pub fn expects_body(&self) -> bool {
         matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
     }
 
-    /// Whether sending it twice does no harm.
+    /// Returns true if sending the request twice does no harm.
     pub fn is_replayable(&self) -> bool {
         matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE")
             || self.headers.get("idempotency-key").is_some()
     }
 }
 
-/// What is wrong with a path that would mean something else to the next reader: dot segments, in clear or encoded.
+/// Returns an error if the path contains dot segments, plain or encoded, because other servers would resolve them
+/// differently.
 pub fn find_path_error(path: &str) -> Option<&'static str> {
     if !path.contains('.') && !path.contains('%') {
         return None;
     }
-    // Whoever decodes it sees a separator where an encoded one stands.
+    // A server that decodes the path treats encoded separators as separators.
     let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
     let mut segments = plain.split(['/', '\\']);
-    segments.any(|segment| segment == "." || segment == "..").then_some("must not hold dot segments")
+    segments.any(|segment| segment == "." || segment == "..").then_some("must not contain dot segments")
 }
 
-/// A response without its body.
+/// Response without its body.
 #[derive(Debug, Default, Clone)]
 pub struct ResponseHead {
     pub status: u16,
     pub headers: Headers,
 }
 
-/// What is sent to the caller: the body is whole or comes in pieces.
+/// Response with its complete body, as opposed to a stream.
 #[derive(Debug, Default, Clone)]
 pub struct CompleteResponse {
     pub head: ResponseHead,

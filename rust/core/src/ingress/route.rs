@@ -1,4 +1,4 @@
-//! The path of a data-plane request, taken apart: what it asks for, and what a provider's own client says in it.
+//! Route of a data-plane request. Parses the operation and the values that provider SDKs put in the path.
 
 use std::borrow::Cow;
 
@@ -12,23 +12,24 @@ use percent_encoding::percent_decode_str;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route<'r> {
     pub operation: Operation,
-    /// After `/v1` or `/v1/proxy`, with its leading slash.
+    /// Path after `/v1` or `/v1/proxy`, with its leading slash.
     pub path: &'r str,
     pub path_params: PathOptions<'r>,
 }
 
-/// The methods that are told to who asked with none of the data plane.
+/// Methods that the gateway lists in the `Allow` header if a method is not supported.
 pub const ALLOWED_METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-/// Those that are none. The answers to TRACE and TRACK hold the credential that the provider was sent.
+/// Methods that are rejected. Responses to TRACE and TRACK echo the credential that was sent to the provider.
 const REJECTED_METHODS: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
 
-/// Google's own versions of its API, but for the one that others have too.
+/// Version prefixes of Google's API, except for `/v1`, which other providers use too.
 const GOOGLE_VERSIONS: [&str; 3] = ["/v1beta", "/v1alpha", "/v1beta1"];
 
-/// Where Google's own clients begin to upload files, and go on.
+/// Paths at which Google's SDKs start and continue file uploads.
 const GOOGLE_UPLOAD_PATHS: [&str; 2] = ["/upload/v1/files", "/upload/v1beta/files"];
 
-/// The address with the same path and query here, where that is one under which an upload goes on.
+/// Rewrites the provider's upload URL to the gateway's host, with the same path and query. `None` if it is not an
+/// upload path.
 pub fn rewrite_upload_url(there: &str, scheme: &str, host: &str) -> Option<String> {
     let (_, rest) = there.split_once("://")?;
     let asked = &rest[rest.find('/')?..];
@@ -36,32 +37,34 @@ pub fn rewrite_upload_url(there: &str, scheme: &str, host: &str) -> Option<Strin
     GOOGLE_UPLOAD_PATHS.contains(&path).then(|| format!("{scheme}://{host}{asked}"))
 }
 
-/// Whether requests with this method go anywhere: all do of which a provider may know what they mean.
+/// Returns true if requests with this method are forwarded. Valid custom methods are, because a provider may support
+/// them.
 pub fn is_forwarded_method(method: &str) -> bool {
     ALLOWED_METHODS.contains(&method)
         || !REJECTED_METHODS.iter().any(|none| none.eq_ignore_ascii_case(method))
             && http::Method::from_bytes(method.as_bytes()).is_ok()
 }
 
-/// Whether a path is one of Google's own versions.
+/// Returns true if the path has one of Google's own version prefixes.
 pub fn is_google_path(path: &str) -> bool {
     GOOGLE_VERSIONS.iter().any(|version| strip_path_prefix(path, version).is_some())
 }
 
-/// The verb of a stream of Claude's at Vertex AI.
+/// Path suffix of streaming requests for Claude on Vertex AI.
 const STREAM_RAW_PREDICT: &str = ":streamRawPredict";
 
-/// The jobs of fine-tuning.
+/// Path prefix of fine-tuning jobs.
 const FINE_TUNING_JOBS: &str = "/v1/fine_tuning/jobs/";
 
-/// The path that is meant, where it is not the one that was asked: a job of fine-tuning itself is cancelled with POST.
+/// Returns the cancel path for a POST to a fine-tuning job itself, which some clients use to cancel it. `None` for
+/// other requests.
 pub fn rewrite_cancel_path(method: &str, path: &str) -> Option<String> {
     let job = path.strip_prefix(FINE_TUNING_JOBS).filter(|_| method == "POST")?;
     (!job.is_empty() && !job.contains('/')).then(|| format!("{path}/cancel"))
 }
 
 impl<'r> Route<'r> {
-    /// `None` where the path is not one of the data plane.
+    /// Parses the path of a request. `None` if it does not belong to the data plane.
     pub fn parse(method: &str, path: &'r str) -> Option<Self> {
         let Some(rest) = strip_path_prefix(path, "/v1") else {
             return strip_path_prefix(path, "/openai")
@@ -76,13 +79,13 @@ impl<'r> Route<'r> {
         }
     }
 
-    /// What is asked for, also where it is forwarded as it came.
+    /// Returns the operation of the request, also for paths under `/v1/proxy`.
     pub fn effective_operation(&self, method: &str) -> Operation {
         match *self {
             Self { operation: Operation::Proxy, path, .. } if path.ends_with(":streamGenerateContent") => {
                 Operation::StreamGenerateContent
             }
-            // A client whose base has its own `/v1` says it twice.
+            // A client whose base URL ends with `/v1` repeats it in the path.
             Self { operation: Operation::Proxy, path, .. } => {
                 Operation::from_method_and_path(method, strip_path_prefix(path, "/v1").unwrap_or(path))
             }
@@ -90,7 +93,7 @@ impl<'r> Route<'r> {
         }
     }
 
-    /// Whether a good stream of it ends with an event that says so.
+    /// Returns true if a complete stream of this route ends with a final event.
     pub fn ends_with_event(&self, method: &str) -> bool {
         let path = strip_path_prefix(self.path, "/v1").unwrap_or(self.path);
         let is_run = || {
@@ -101,7 +104,7 @@ impl<'r> Route<'r> {
         self.effective_operation(method).has_terminal_event() || method == "POST" && (is_run() || is_claudes())
     }
 
-    /// The path of a request for a WebSocket.
+    /// Parses the path of a WebSocket upgrade request.
     pub fn parse_websocket(path: &'r str) -> Option<Self> {
         let route = Self::parse("GET", path)?;
         let is_raw = path.starts_with("/v1/proxy/");
@@ -113,7 +116,8 @@ impl<'r> Route<'r> {
         Self { operation: Operation::from_method_and_path(method, path), path, path_params: PathOptions::default() }
     }
 
-    /// The paths of Google's own clients, whose API has versions of its own; what is not read goes on under the same.
+    /// Parses paths of Google's SDKs, which have their own versions. Operations that the gateway does not read are
+    /// forwarded with the same path.
     fn parse_google(method: &str, path: &'r str) -> Option<Self> {
         if GOOGLE_UPLOAD_PATHS.contains(&path) {
             return Some(Self { operation: Operation::Proxy, path, path_params: PathOptions::default() });
@@ -136,9 +140,9 @@ impl<'r> Route<'r> {
         })
     }
 
-    /// The paths of Google's own client where it means Vertex AI: of the talk with Google's models, that is.
+    /// Parses Vertex AI paths of Google's SDK. Only content generation by Google's models is supported.
     fn parse_vertex(method: &str, version: &'r str, rest: &'r str) -> Option<Self> {
-        // A search costs more than all else that is looked at.
+        // Checks the prefixes first, because the substring search is the most expensive step.
         let begins = strip_path_prefix(rest, "/publishers").or_else(|| strip_path_prefix(rest, "/projects"));
         let (place, models) = begins.and_then(|_| rest.split_at_checked(rest.find("/publishers/google/models/")?))?;
         let is_place = match place.split('/').collect::<Vec<_>>()[..] {
@@ -156,24 +160,24 @@ impl<'r> Route<'r> {
         (is_place && is_talk).then_some(route)
     }
 
-    /// The paths of Amazon's own clients, which have no version.
+    /// Parses paths of Amazon's SDKs, which have no version.
     fn parse_bedrock(method: &str, path: &'r str) -> Option<Self> {
         strip_path_prefix(path, "/model").or_else(|| strip_path_prefix(path, "/guardrail"))?;
         Some(Self::from_path(method, path))
     }
 
-    /// The paths of Cohere's own client, which are not read: they go to who has them.
+    /// Parses paths of Cohere's SDK. They are not read, only forwarded.
     fn parse_cohere(path: &'r str) -> Option<Self> {
         let is_known = matches!(path, "/v2/chat" | "/v2/embed" | "/v2/rerank");
         is_known.then_some(Self { operation: Operation::Proxy, path, path_params: PathOptions::default() })
     }
 
-    /// The model, where the path names it.
+    /// Returns the model in the path, percent-decoded. `None` if the path names none.
     pub fn model(&self) -> Option<Cow<'r, str>> {
         self.operation.model_from_path(self.path).map(|name| percent_decode_str(name).decode_utf8_lossy())
     }
 
-    /// The paths of Azure's own client: it says there which deployment is meant, or that its API has a version of its own.
+    /// Parses paths of Azure's SDK, which name a deployment or an API version.
     fn parse_azure(method: &str, rest: &'r str) -> Self {
         if let Some(path) = strip_path_prefix(rest, "/v1") {
             return Self {
@@ -190,13 +194,13 @@ impl<'r> Route<'r> {
     }
 }
 
-/// Whether it is the path by which Anthropic's own SDK asks Vertex AI: its version stands in the body there.
+/// Returns true for paths of Anthropic's Vertex AI SDK, which sends the API version in the body.
 pub fn is_vertex_claude_path(path: &str) -> bool {
     let is_asked = || path.ends_with(":rawPredict") || path.ends_with(STREAM_RAW_PREDICT);
     is_asked() && path.contains("/publishers/anthropic/")
 }
 
-/// What follows a prefix that ends where a segment ends; `None` where that is nothing.
+/// Strips a prefix that ends at a segment boundary. `None` if nothing follows it.
 fn strip_path_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     path.strip_prefix(prefix).filter(|rest| rest.starts_with('/') && rest.len() > 1)
 }

@@ -1,34 +1,34 @@
-//! W3C trace context: where a request stands in a trace that its caller began, and how the provider is told.
+//! W3C trace context: parses the client's `traceparent` and `tracestate`, and builds those for the provider.
 
 use crate::ingress::headers::Headers;
 
-/// A request's place in a trace.
+/// Trace context of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext<'t> {
     pub trace_id: &'t str,
-    /// The caller's span.
+    /// Span id of the client.
     pub parent_id: &'t str,
     flags: u8,
-    /// Our own span, new for each request.
+    /// Span id of the gateway, new for each request.
     span: u64,
 }
 
-/// What is defined of the flags: sampled, and random trace id.
+/// Flags that the specification defines: sampled, and random trace id.
 const KNOWN_FLAGS: u8 = 0b11;
-/// A `traceparent` of the version that is written here.
+/// Length of a version 00 `traceparent`.
 const TRACEPARENT_BYTES: usize = 55;
 /// Most members of a `tracestate`.
 const MAX_TRACESTATE_MEMBERS: usize = 32;
 
 impl<'t> TraceContext<'t> {
-    /// From a `traceparent`; `None` where it is not one, which then counts as absent.
+    /// Parses a `traceparent`. `None` if it is invalid, which is treated as absent.
     pub fn parse(traceparent: &'t [u8]) -> Option<Self> {
         let text = std::str::from_utf8(traceparent).ok()?.trim_matches([' ', '\t']);
         let (known, rest) = text.split_at_checked(TRACEPARENT_BYTES)?;
         let mut parts = known.split('-');
         let mut part = |length| parts.next().filter(|part| part.len() == length && is_lower_hex(part));
         let (version, trace_id, parent_id, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
-        // Later versions may say more, behind another dash.
+        // Later versions may append more fields after another dash.
         let is_readable = match version {
             "ff" => false,
             "00" => rest.is_empty(),
@@ -45,13 +45,13 @@ impl<'t> TraceContext<'t> {
         format!("{:016x}", self.span)
     }
 
-    /// The `traceparent` for the provider: our span is its parent.
+    /// Returns the `traceparent` for the provider, with the gateway's span as parent.
     pub fn to_traceparent(&self) -> String {
         format!("00-{}-{:016x}-{:02x}", self.trace_id, self.span, self.flags)
     }
 }
 
-/// The members of all `tracestate` fields as one; `None` where there are none or one of them is invalid.
+/// Merges the members of all `tracestate` fields. `None` if there are none or one of them is invalid.
 pub fn merge_tracestate(headers: &Headers) -> Option<String> {
     let mut members: Vec<(&str, &str)> = Vec::new();
     for (_, value) in headers.iter().filter(|(name, _)| *name == b"tracestate") {
@@ -111,7 +111,7 @@ mod tests {
     const TRACE_ID: &str = "12345678901234567890123456789012";
     const PARENT_ID: &str = "1234567890123456";
 
-    /// The cases of the W3C's own test suite for `traceparent`, and whether it is to be understood.
+    /// Cases of the W3C test suite for `traceparent`, each with whether it is valid.
     const TRACEPARENT_CASES: &[(&str, bool)] = &[
         ("00-12345678901234567890123456789012-1234567890123456-01", true),
         ("00-12345678901234567890123456789012-1234567890123456-00", true),
@@ -144,7 +144,7 @@ mod tests {
         ("\t00-12345678901234567890123456789012-1234567890123456-01", true),
         ("00-12345678901234567890123456789012-1234567890123456-01 ", true),
         ("\t 00-12345678901234567890123456789012-1234567890123456-01 \t", true),
-        // Beyond that suite.
+        // Cases that the W3C suite does not contain.
         ("00-ABCDEF78901234567890123456789012-1234567890123456-01", false),
         ("00_12345678901234567890123456789012_1234567890123456_01", false),
         ("", false),

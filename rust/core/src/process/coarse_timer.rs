@@ -1,5 +1,5 @@
-//! A short wait that most requests never see the end of: it sets no timer, because setting one from another thread than
-//! the runtime's wakes that.
+//! Coarse shared timer for short waits, most of which are dropped early. It avoids one runtime timer per wait: setting
+//! one from another thread wakes the runtime's thread.
 
 use std::{
     pin::Pin,
@@ -10,14 +10,14 @@ use std::{
 
 use slab::Slab;
 
-/// A grace takes from one to two of these.
+/// Interval of the shared clock; a wait takes one to two ticks.
 const TICK_INTERVAL: Duration = Duration::from_millis(4);
-/// The longest that a grace takes.
+/// Longest time that a wait takes.
 pub const MAX_WAIT: Duration = Duration::from_millis(8);
-/// The clock goes on so long with nobody waiting: the next request is near.
+/// The clock keeps running for this many ticks without a waiter, because the next request is probably near.
 const MAX_IDLE_TICKS: u32 = 25;
 
-/// One clock for all who wait, running while somebody does.
+/// Clock that all waiters share; it runs only while there are some.
 #[derive(Debug, Clone, Default)]
 pub struct CoarseTimer(Arc<Mutex<TickClock>>);
 
@@ -34,7 +34,7 @@ struct Waiter {
     waker: Waker,
 }
 
-/// One wait; it begins when it is polled first.
+/// Future of one wait, which begins when it is first polled.
 #[derive(Debug)]
 pub struct CoarseWait<'g> {
     clock: &'g Mutex<TickClock>,
@@ -43,7 +43,7 @@ pub struct CoarseWait<'g> {
 }
 
 impl CoarseTimer {
-    /// Resolves a few milliseconds from now.
+    /// Returns a future that resolves after a few milliseconds.
     pub fn wait(&self) -> CoarseWait<'_> {
         CoarseWait { clock: &self.0, timer: self, registration: None }
     }
@@ -58,7 +58,7 @@ impl CoarseTimer {
         }
         let mut clock = lock_clock(&self.0);
         clock.is_running = false;
-        // Who came since the last tick would wait for ever.
+        // Restarts for waiters that arrived after the last tick; they would wait forever.
         if !clock.waiters.is_empty() {
             clock.start_running(&self);
         }

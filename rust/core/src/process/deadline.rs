@@ -1,4 +1,4 @@
-//! The time that a provider has: one type for every wait for its answer, on a clock that nobody sets.
+//! Deadline for a provider's response. One type for every wait, on the monotonic clock.
 
 use std::{future::Future, time::Duration};
 
@@ -11,28 +11,29 @@ use crate::{
     ingress::body::{Body, UploadProgress},
 };
 
-/// Further away than anybody waits.
+/// Substitute for a limit so long that the clock cannot represent its end.
 const FAR_FUTURE: Duration = Duration::from_hours(30 * 365 * 24);
 
-/// The moment at which a provider's time is up. It counts from when the provider has the whole request; while that is
-/// still on its way, from the last piece that the provider took. A wait for the caller's next piece does not count.
+/// Time at which a provider's response is overdue. The limit counts from when the provider has the complete request.
+/// During the upload, it counts from the last chunk that the provider accepted; waiting for the client's next chunk
+/// does not count.
 #[derive(Debug)]
 pub struct Deadline {
     limit: Duration,
     expires_at: Instant,
     upload: Option<UploadProgress>,
-    /// Most answers come within it, and need no timer.
+    /// Coarse timer that runs first. Most responses arrive before it ends, and need no exact timer.
     coarse_timer: Option<CoarseTimer>,
 }
 
 impl Deadline {
-    /// From now on, for a request with this body.
+    /// Starts a deadline now, for a request with this body.
     pub fn new(limit: Duration, body: &Body, grace: &CoarseTimer) -> Self {
         let coarse_timer = (limit > crate::process::coarse_timer::MAX_WAIT).then(|| grace.clone());
         Self { limit, expires_at: saturating_add(Instant::now(), limit), upload: body.upload_progress(), coarse_timer }
     }
 
-    /// Does some of the work of being answered, and fails where the time is up first.
+    /// Runs a part of the exchange with the provider. Returns `Error::Timeout` if the deadline passes first.
     pub async fn enforce<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -41,7 +42,7 @@ impl Deadline {
         }
     }
 
-    /// The answer has begun: what is still to be uploaded, if anything, is of no more interest.
+    /// Marks the response as begun. The deadline no longer depends on the rest of the upload.
     #[must_use]
     pub fn response_started(mut self) -> Self {
         self.refresh();
@@ -49,12 +50,12 @@ impl Deadline {
         self
     }
 
-    /// How long is waited in all.
+    /// Returns the total time limit.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// When the time of an answer that has begun is up.
+    /// Returns the time at which a response that has begun is overdue.
     pub fn expires_at(&self) -> Instant {
         self.expires_at
     }
@@ -66,7 +67,7 @@ impl Deadline {
         }
         loop {
             sleep_until(self.expires_at).await;
-            // The clock is set when it rings, not with every piece.
+            // The deadline is recalculated when its timer fires, not with every chunk.
             self.refresh();
             if self.expires_at <= Instant::now() {
                 return;
@@ -81,7 +82,7 @@ impl Deadline {
     }
 }
 
-/// A moment that may be too far away to be told.
+/// Returns `start + limit`, or a time far in the future if the clock cannot represent the sum.
 pub fn saturating_add(start: Instant, limit: Duration) -> Instant {
     start.checked_add(limit).unwrap_or_else(|| start + FAR_FUTURE)
 }
@@ -140,7 +141,7 @@ mod tests {
         };
         let (sent, ()) = tokio::join!(deadline.enforce(sending), uploading);
         let sent = sent.unwrap();
-        // From here on it is the provider who is waited for.
+        // From here on, the wait is for the provider.
         assert!(is_timed_out(&mut deadline).await);
         assert!(sent.elapsed() < LIMIT * 2);
     }

@@ -1,4 +1,4 @@
-//! What this worker counts: plain atomics, read by whoever asks.
+//! Counters of this worker, kept as plain atomics so that `/metrics` can read them at any time.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// Upper bounds of the histogram of response times, in milliseconds.
+/// Upper bounds of the response time histogram, in milliseconds.
 const BOUNDS_MS: [u64; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000];
 
 #[derive(Debug, Default)]
@@ -25,52 +25,54 @@ impl Counter {
 
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// By hundreds of the status: index 2 is 2xx. What has no status of HTTP's classes is at 0.
+    /// Responses by status class: index 2 counts 2xx. Index 0 counts statuses outside HTTP's classes.
     status_classes: [Counter; 6],
     duration_buckets: [Counter; BOUNDS_MS.len() + 1],
     duration_total_us: Counter,
     pub requests_aborted: Counter,
     pub responses_truncated: Counter,
     pub streams: Counter,
-    /// Portions in which streams were passed on.
+    /// Chunks in which streams were delivered.
     pub stream_chunks: Counter,
     pub bytes_out: Counter,
     pub tokens_in: Counter,
     pub tokens_out: Counter,
-    /// Of the tokens either way those that were counted here.
+    /// Input and output tokens that the gateway counted itself.
     pub tokens_estimated: Counter,
-    /// Whole nano-dollars that requests cost, and requests of which it is known what they used but not what that costs.
+    /// Cost of requests in whole nano-dollars; `requests_unpriced` counts requests with known usage but no known price.
     pub cost_nanodollars: Counter,
     pub requests_unpriced: Counter,
-    /// Answers whose tokens were guessed from their length, because too many waited to be counted.
+    /// Responses whose tokens were estimated from their length, because the counting queue was full.
     pub token_counts_estimated_by_length: Counter,
-    /// Requests that were said in another way than they came, and those of which something could not be said.
+    /// Requests that were translated; `partly_translated` counts those with dropped parameters.
     pub translated: Counter,
     pub partly_translated: Counter,
-    /// Streams that were held until they were whole, that were continued, and that were too long for either.
+    /// Streams buffered until complete. `streams_resumed` counts streams resumed after a break,
+    /// `stream_recovery_overflows` those too long for either.
     pub streams_buffered: Counter,
     pub streams_resumed: Counter,
     pub stream_recovery_overflows: Counter,
-    /// Requests of which a second attempt was sent because the first was slow.
+    /// Requests that were hedged: a second attempt was sent because the first one was slow.
     pub hedged: Counter,
-    /// Requests that were forwarded to the control process.
+    /// Requests forwarded to the control process.
     pub management_requests: Counter,
-    /// Those of them whose bodies found no room.
+    /// Management requests rejected because their bodies exceeded the memory budget.
     pub management_rejected: Counter,
-    /// Requests to providers whose bodies found no room.
+    /// Provider requests rejected because their bodies exceeded the memory budget.
     pub bodies_rejected: Counter,
     pub panics: Counter,
-    /// Requests that were taken before they became a task of the event loop, and those that were not.
+    /// Requests taken over before they became an event loop task; `asgi_fallback_requests` counts all others.
     pub fast_path_requests: Counter,
     pub asgi_fallback_requests: Counter,
-    /// Further attempts at a target, and those that its budget did not allow.
+    /// Further attempts at a target; `retries_denied` counts those that its retry budget did not allow.
     pub retries: Counter,
     pub retries_denied: Counter,
-    /// Requests of configs with a cache, by whether an old answer served.
+    /// Requests of configs with a cache, by outcome: cache hit, cache miss or forced refresh.
     pub cache_hits: Counter,
     pub cache_misses: Counter,
     pub cache_refreshes: Counter,
-    /// Targets that were closed off, and those that a request passed over because they were.
+    /// Circuit breakers that opened; `breaker_skips` counts targets that a request skipped because their breaker was
+    /// open.
     pub breakers_opened: Counter,
     pub breaker_skips: Counter,
     started: Counter,
@@ -95,7 +97,7 @@ impl Metrics {
         self.started.get().saturating_sub(self.finished.get())
     }
 
-    /// All counters, by the names that `/metrics` uses.
+    /// Returns all counters under the names that `/metrics` uses.
     pub fn to_json(&self) -> Value {
         let statuses: Value = self
             .status_classes

@@ -1,8 +1,9 @@
-//! A process that computes for long lets others in on time, where they share a core.
+//! Ticker that makes the kernel preempt a busy process in time, for other threads that share its core.
 //!
-//! The kernel looks whether a thread's turn is over when another thread is woken on its core; else with its clock, every
-//! 4 ms or so. A caller's thread that was woken in the midst of a turn waits for the next look: beside a busy interpreter
-//! one request in a hundred waited 2 ms. So somebody is woken often, as long as there is much to do.
+//! The kernel checks whether a thread's time slice is over when another thread is woken on its core. Otherwise it
+//! checks at its clock tick, about every 4 ms. A client's thread that is woken during a slice waits for the next check:
+//! next to a busy interpreter one request in a hundred waited 2 ms. So this ticker wakes a thread often while the
+//! process is busy.
 
 use std::{
     io, thread,
@@ -14,14 +15,14 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime},
 };
 
-/// For which it is seen how busy the process is; short work is over before it is noticed.
+/// Interval over which CPU load is measured. Shorter work ends before it is noticed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Has the kernel look whenever one turn of that length is over and another has begun, for as long as the process lives
-/// and whenever it is busy. Costs nothing while it does nothing.
+/// Starts a thread that wakes periodically while the process is busy, so that the kernel checks for time slices of
+/// length `turn` that are over. It runs until the process ends and costs nothing while the process is idle.
 ///
 /// # Errors
-/// Where no thread can be started.
+/// Returns an error if the thread cannot be started.
 pub fn start_preemption_ticker(turn: Duration) -> io::Result<()> {
     thread::Builder::new().name("penstock-turns".into()).stack_size(64 * 1024).spawn(move || {
         loop {
@@ -32,14 +33,14 @@ pub fn start_preemption_ticker(turn: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the process was busy while this thread waited.
+/// Returns true if the process was busy while `wait` ran.
 fn is_busy_during(wait: impl FnOnce()) -> bool {
     let (began, spent) = (Instant::now(), process_cpu_time());
     wait();
     is_busy(process_cpu_time().saturating_sub(spent), began.elapsed())
 }
 
-/// Waits in such steps.
+/// Sleeps for `SAMPLE_INTERVAL` in steps of this length.
 fn sleep_in_steps(step: Duration) {
     let began = Instant::now();
     while began.elapsed() < SAMPLE_INTERVAL {
@@ -47,11 +48,11 @@ fn sleep_in_steps(step: Duration) {
     }
 }
 
-/// Waits until the process has computed for as long as makes it busy, were it at once; the kernel says so with its clock.
+/// Waits until the process has used half of `SAMPLE_INTERVAL` in CPU time. Uses the kernel's process CPU clock.
 fn wait_for_cpu_use() {
     let half = Timespec { tv_sec: 0, tv_nsec: i64::from(SAMPLE_INTERVAL.subsec_nanos() / 2) };
     if let NanosleepRelativeResult::Err(_) = clock_nanosleep_relative(ClockId::ProcessCPUTime, &half) {
-        // Not every kernel that says it is Linux can.
+        // Some kernels that present themselves as Linux do not support this clock.
         thread::sleep(SAMPLE_INTERVAL);
     }
 }
@@ -60,7 +61,7 @@ fn is_busy(used: Duration, passed: Duration) -> bool {
     used * 2 > passed
 }
 
-/// What all threads of the process took so far.
+/// Returns the CPU time of all threads of the process.
 fn process_cpu_time() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
 }

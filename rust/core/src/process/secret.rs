@@ -1,4 +1,4 @@
-//! A credential that can be used but not shown.
+//! Secret string that can be used but is masked in debug output.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The credential itself: only for writing it into a request.
+    /// Returns the secret in clear. Only for writing it into a request.
     pub fn expose(&self) -> &str {
         &self.0
     }

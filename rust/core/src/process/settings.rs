@@ -1,4 +1,5 @@
-//! What an operator set for this process, read once. Python decides it; nothing here changes while the process lives.
+//! Operator settings of this worker process. Python determines them; they are read once and do not change while the
+//! process runs.
 
 use std::path::PathBuf;
 
@@ -7,64 +8,66 @@ use serde::Deserialize;
 use crate::{config::TargetLimits, process::secret::Secret};
 
 #[derive(Debug, Clone, Deserialize)]
-#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is an independent option")]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The Unix socket of the control process; without it management paths answer 503 and records are dropped.
+    /// Unix socket of the control process. Without it, management paths return 503 and records are dropped.
     pub control_socket: Option<PathBuf>,
     pub worker: u32,
-    /// How many there are on this node.
+    /// Number of workers on this node.
     pub workers: u32,
-    /// Where callers connect, and how long they may take to begin a request; without a port nobody looks.
+    /// Port where clients connect, and how long a client may take to send a request head. Port 0 disables this check.
     pub port: u16,
     pub header_timeout_ms: u64,
-    /// Longest head of a request.
+    /// Maximum bytes of a request head.
     pub header_bytes: usize,
-    /// How long a connection may be kept without a request.
+    /// How long an idle connection is kept open between requests.
     pub keep_alive_ms: u64,
-    /// Time to the first byte of an answer.
+    /// Maximum time to the first byte of a response.
     pub request_timeout_ms: u64,
     pub dns_timeout_ms: u64,
     pub connect_timeout_ms: u64,
     pub tls_timeout_ms: u64,
-    /// Longest silence within an answer.
+    /// Maximum silence within a response.
     pub idle_timeout_ms: u64,
-    /// Longest that an answer may come.
+    /// Maximum total duration of a response.
     pub stream_timeout_ms: u64,
-    /// A silence in a stream of events after which the caller is told that it lives; 0: never.
+    /// Silence in an event stream after which the client receives a heartbeat; 0 disables heartbeats.
     pub heartbeat_ms: u64,
-    /// Longest wait for a caller that does not read.
+    /// Maximum wait for a client that does not read its response.
     pub write_stall_ms: u64,
     pub max_body_bytes: usize,
-    /// Most bytes of bodies that are held whole, of all requests together.
+    /// Maximum bytes of buffered request bodies, over all requests together.
     pub gathered_bytes: usize,
-    /// Longest wait for the next piece of a request's body, and for all of them.
+    /// Maximum wait for the next chunk of a request body, and for the complete body.
     pub body_idle_ms: u64,
     pub body_total_ms: u64,
-    /// Waiting that is forgiven, and bytes that each second on top must have brought.
+    /// Waiting time that is tolerated for a request body. Each further second must have brought at least `body_rate`
+    /// bytes.
     pub body_grace_ms: u64,
     pub body_rate: u32,
-    /// Most requests that are answered at once; what comes on top is refused.
+    /// Maximum number of concurrent requests; further requests are rejected.
     pub max_in_flight: usize,
-    /// Most targets at the root of a config, of a conditional one, and below each of them.
+    /// Maximum number of targets at the root of a config, in a conditional root, and below each target.
     pub max_root_targets: usize,
     pub max_conditional_targets: usize,
     pub max_nested_targets: usize,
-    /// Longest wait before the first retry; each next one may be twice as long.
+    /// Maximum wait before the first retry; the limit doubles with each further retry.
     pub retry_backoff_ms: u64,
-    /// Retries of a target in percent of its requests, and so many each second on top.
+    /// Retry budget of a target: a percentage of its requests, plus a fixed number per second.
     pub retry_budget_percent: u32,
     pub retry_budget_floor: u32,
-    /// Most bytes of answers that are kept for configs with a cache, and of configs that requests brought along.
+    /// Maximum bytes of cached responses, and of compiled inline configs.
     pub cache_bytes: usize,
     pub inline_config_bytes: usize,
-    /// Most bytes of streams that are held or may be continued, of all and of each.
+    /// Maximum bytes of streams that are buffered or may be continued: in total, and per stream.
     pub recovery_bytes: usize,
     pub recovery_stream_bytes: usize,
-    /// What workers and nodes share goes through there, under names that begin like this; without it each keeps its own.
+    /// Redis for state that workers and nodes share, and the prefix of its keys. Without it, each worker has its own
+    /// state.
     pub redis_url: Option<Secret>,
     pub redis_prefix: String,
-    /// Longest time that a request waits for it, and the most bytes of one answer that is kept there.
+    /// Maximum time that a request waits for Redis, and the maximum bytes of one response cached there.
     pub redis_wait_ms: u64,
     pub redis_answer_bytes: usize,
     pub trusted_custom_hosts: Vec<String>,
@@ -72,50 +75,52 @@ pub struct Settings {
     pub require_key: bool,
     pub block_inline_config: bool,
     pub records: bool,
-    /// Most bytes of records that wait for the control process; what comes on top is dropped and counted.
+    /// Maximum bytes of records that wait for the control process; further records are dropped and counted.
     pub outbox_bytes: usize,
     pub sensitive_headers: Vec<String>,
     pub headers_to_metadata: Vec<String>,
-    /// Where the pretend provider listens.
+    /// Address where the mock provider listens.
     pub mock_host: Option<String>,
-    /// Speak HTTP/2 with providers that offer it.
+    /// True to use HTTP/2 with providers that offer it.
     pub http2: bool,
     pub https_proxy: Option<Secret>,
     pub http_proxy: Option<Secret>,
     pub no_proxy: Vec<String>,
-    /// A PEM file of further certificate authorities.
+    /// PEM file with additional certificate authorities.
     pub tls_ca: Option<PathBuf>,
     pub identity: WorkloadIdentity,
 }
 
-/// As whom the machine itself is known to its cloud.
+/// Workload identity of the machine at its cloud provider.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkloadIdentity {
-    /// Stored providers and configs may call as the machine.
+    /// True if stored providers and configs may authenticate as the machine.
     pub lend: bool,
-    /// A token of its own platform's, and the role that is given to who has it.
+    /// File with an OIDC token of the platform, and the AWS role that is assumed with it.
     pub aws_web_identity_token_file: Option<PathBuf>,
     pub aws_role_arn: Option<String>,
-    /// Who gives that role, where it is not Amazon's service in the region.
+    /// STS endpoint that issues credentials for that role, if it is not Amazon's regional endpoint.
     pub aws_sts_endpoint: Option<String>,
-    /// Where a container is given keys, and what it must say for that.
+    /// AWS endpoint for container credentials, and the authorization token that it requires (as a value or in a file).
     pub aws_container_url: Option<String>,
     pub aws_container_token: Option<Secret>,
     pub aws_container_token_file: Option<PathBuf>,
-    /// Where an instance is.
+    /// Address of the AWS instance metadata service.
     pub aws_metadata_url: String,
-    /// Where an app or a container of Azure's is given tokens, and what it must say for that.
+    /// Azure endpoint for tokens of an app or container, and the header value that it requires.
     pub azure_identity_url: Option<String>,
     pub azure_identity_header: Option<Secret>,
-    /// Where a virtual machine is.
+    /// Address of the Azure instance metadata service of a virtual machine.
     pub azure_metadata_url: String,
-    /// A token of its own platform's, the application for which that vouches, and who believes it.
+    /// File with an OIDC token of the platform, the Entra tenant and application that trust it, and the authority that
+    /// exchanges it.
     pub azure_federated_token_file: Option<PathBuf>,
     pub azure_tenant_id: Option<String>,
     pub azure_client_id: Option<String>,
     pub azure_authority_host: String,
-    /// A token of its own platform's, who takes it for one of Google's, and who gives service accounts' own for that.
+    /// File with an OIDC token of the platform, the Google STS that exchanges it, and the IAM API that issues service
+    /// account tokens.
     pub google_token_file: Option<PathBuf>,
     pub google_sts_url: String,
     pub google_iam_url: String,
@@ -155,7 +160,7 @@ impl Settings {
         }
     }
 
-    /// Where records are taken: beside the control process's own socket.
+    /// Returns the socket that accepts records. It lies in the same directory as the control process's socket.
     pub fn record_socket(&self) -> Option<PathBuf> {
         self.control_socket.as_ref().map(|path| path.with_file_name("records.sock"))
     }

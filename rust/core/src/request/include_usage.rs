@@ -1,4 +1,5 @@
-//! Usage that a stream says only when asked is asked for, so that no stream goes uncounted; who did not ask is not told.
+//! Requests usage for streams that report it only on request, so that every stream is counted. The added usage is
+//! hidden from clients that did not ask for it.
 
 use penstock_llm::stream::include_usage;
 
@@ -11,7 +12,7 @@ use crate::{
     },
 };
 
-/// The body as it is sent to who is asked in the caller's own dialect.
+/// Returns the body with `stream_options.include_usage` set, if the target speaks the client's API format and needs it.
 pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut RequestLog) -> Body {
     match &body {
         Body::Complete(bytes) if should_request_usage(call, target, facts) => {
@@ -21,7 +22,7 @@ pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &m
     }
 }
 
-/// The same for a large body: looking through it here would make others wait.
+/// Same as `request_usage` for a large body: edits it on a blocking thread, so that other requests do not wait.
 pub async fn request_usage_blocking(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut RequestLog) -> Body {
     let bytes = match &body {
         Body::Complete(bytes) if should_request_usage(call, target, facts) => bytes.clone(),
@@ -47,7 +48,7 @@ fn should_request_usage(call: &Call<'_>, target: &Target<'_>, facts: &RequestLog
 fn supports_usage_option(call: &Call<'_>, target: &Target<'_>) -> bool {
     let version = call.route.path_params.version.or_else(|| api_version(&call.head.query));
     include_usage::supports_include_usage(target.provider, call.route.operation, version, &target.options)
-        // What comes compressed cannot be taken apart.
+        // The added usage cannot be removed from a compressed response.
         && !target.forward_headers.contains(b"accept-encoding")
 }
 

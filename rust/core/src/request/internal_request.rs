@@ -1,4 +1,5 @@
-//! A question of the gateway's own to a target, with its credential and its signature: nothing of a caller's goes along.
+//! Internal request of the gateway to a target, with credential and signature. Nothing of a client's request is
+//! forwarded.
 
 use penstock_llm::{
     catalog::{PathInfo, PathOptions},
@@ -15,10 +16,10 @@ use crate::{
     upstream::{BodyFraming, OutgoingRequest},
 };
 
-/// What is asked.
+/// Method, path, headers and body of an internal request.
 pub struct InternalRequest<'q> {
     pub method: &'static str,
-    /// As a caller's would be, without a version.
+    /// Path as in a client's request, without a version.
     pub path: &'q str,
     pub query: &'q str,
     pub headers: &'q [(String, String)],
@@ -38,7 +39,7 @@ impl<'q> InternalRequest<'q> {
         }
     }
 
-    /// As it leaves.
+    /// Fetches the credential, renders the head and signs it. Returns the request that can be sent.
     pub async fn into_outgoing(
         self,
         gateway: &Gateway,

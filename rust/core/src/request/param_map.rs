@@ -1,5 +1,5 @@
-//! Requests for chats, completions and vectors in the words of a provider that speaks `OpenAI`'s dialect with words of its own. Who has
-//! none of its own is not looked at.
+//! Parameter mapping for chat, completion and embedding requests to providers whose API differs from `OpenAI`'s only in
+//! parameter names or values. Requests without a mapping are forwarded unread.
 
 use penstock_llm::{
     catalog::ParamRules, http_form::form, json::edit, operation::Operation, translation::DroppedFields,
@@ -12,10 +12,10 @@ use crate::{
     resolve::{target::Target, target_resolver::Call},
 };
 
-/// Bodies up to this size take far less than a millisecond to look through.
+/// Bodies up to this size are mapped inline. That takes far less than a millisecond.
 const MAX_INLINE_BYTES: usize = 128 * 1024;
 
-/// What is said otherwise to this target; `None` where the request goes as it came.
+/// Returns the parameter mapping for this target; `None` if the request is forwarded unchanged.
 pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static ParamRules> {
     let operation = call.route.operation;
     let is_worded =
@@ -23,7 +23,7 @@ pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<
     is_worded.then(|| target.provider.param_rules_for_model(operation, model)).filter(|wording| !wording.is_identity())
 }
 
-/// The body with the model or deployment that is asked, where nothing but the body says it.
+/// Writes the effective model or deployment into the body, if the provider reads it only from there.
 pub async fn set_model_in_body(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Result<Body> {
     let operation = call.route.operation;
     let spliced = target.provider.body_model_override(operation, &target.options, call.route.path_params);
@@ -33,7 +33,7 @@ pub async fn set_model_in_body(call: &Call<'_>, target: &Target<'_>, mut body: B
     Ok(body)
 }
 
-/// What puts a model into the bodies of a call, in the form or the JSON that they are.
+/// Returns a function that sets the model in the bodies of a call, in a form or in JSON.
 pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static {
     let kind = call.head.headers.get_str("content-type").filter(|_| call.route.operation.has_model_in_form());
     let kind = kind.map(ToOwned::to_owned);
@@ -43,12 +43,12 @@ pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Opt
     }
 }
 
-/// The body in these words; what it says no longer is named to the caller.
+/// Applies the parameter mapping to a body and records dropped parameters for the client.
 pub async fn apply_param_rules(wording: &'static ParamRules, body: Body, facts: &mut RequestLog) -> Result<Body> {
     let Body::Complete(bytes) = &body else { return Ok(body) };
     let told = if bytes.len() > MAX_INLINE_BYTES {
         let bytes = bytes.clone();
-        // Saying neither panics nor is cancelled, unless the process ends.
+        // The mapping neither panics nor is cancelled, unless the process shuts down.
         tokio::task::spawn_blocking(move || wording.apply(&bytes)).await.map_err(|_| Error::Draining)?
     } else {
         wording.apply(bytes)

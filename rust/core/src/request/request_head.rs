@@ -1,4 +1,4 @@
-//! A request as it leaves: the request line and the fields that the provider may see, in bytes.
+//! Upstream request head: the request line and the headers that the provider may see, as bytes.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use crate::{
     upstream::Origin,
 };
 
-/// What the body of a request looks like on the wire.
+/// Framing of a request body in HTTP/1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyLength {
     None,
@@ -29,13 +29,14 @@ pub enum BodyLength {
     Chunked,
 }
 
-/// How a request is told, which decides what of its answer is changed.
+/// How a request and its response are transformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransformMode {
     Unchanged,
-    /// Likewise, but something of the answer is changed: the usage that is asked for and taken out again, or what is mended.
+    /// The request is unchanged, but the response is edited: it is normalised, or usage that only the gateway requested
+    /// is removed.
     ResponseEdited,
-    /// To who hosts the model, in the caller's own dialect.
+    /// The request goes to a host of the model, in the client's own format.
     NativeFormat,
     Translated,
 }
@@ -55,27 +56,27 @@ impl TransformMode {
     }
 }
 
-/// What a request's body says that its head depends on.
+/// Values from the request body and the gateway that determine the head.
 #[derive(Debug, Clone, Copy)]
 pub struct RenderInput<'s> {
     pub model: &'s str,
     pub user: &'s str,
     pub is_streaming: bool,
     pub mode: TransformMode,
-    /// The type of its body, where that is not what the caller's was.
+    /// Content type of the body, if it differs from the client's.
     pub content_type: Option<&'s str>,
-    /// What of Anthropic's betas its body asked for.
+    /// Anthropic beta features that the body requested.
     pub anthropic_betas: Option<&'s str>,
-    /// Which version of Anthropic's API it asked for.
+    /// Anthropic API version that the body requested.
     pub anthropic_version: Option<&'s str>,
-    /// Where the page of a list begins, if it is not the first.
+    /// Position of the next page of a list. `None` for the first page.
     pub page_token: Option<&'s str>,
     pub body_length: BodyLength,
-    /// A credential that was fetched for it.
+    /// Credential that was fetched for this request.
     pub issued_credential: Option<&'s IssuedCredential>,
 }
 
-/// Renders the head of a request to a target.
+/// Renders the head of a client's request to a target.
 pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, aliases: &[String]) -> Result<Vec<u8>> {
     let head = call.head;
     let (mut out, looks) = (Vec::with_capacity(1024), KeyLookupBudget::default());
@@ -90,7 +91,7 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
         }
     }
     if looks.is_exhausted() {
-        let message = "its query and header fields are too many words to look for keys in";
+        let message = "its query and headers have too many words to check for gateway keys; send fewer or shorter ones";
         return Err(Error::HeaderInvalid { name: "request", message: message.into() });
     }
     for (name, value) in target.options.forwarded_headers() {
@@ -115,7 +116,7 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
         write_header(&mut out, b"accept", b"application/json");
     }
     if passing.requires_identity_encoding() {
-        // What comes compressed cannot be changed or read.
+        // A compressed response cannot be edited or read.
         write_header(&mut out, b"accept-encoding", b"identity");
     }
     write_credential(&mut out, target, said.issued_credential);
@@ -125,7 +126,7 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
     Ok(out)
 }
 
-/// Renders the head of a request of the gateway's own to a target: nothing of the caller's goes along.
+/// Renders the head of an internal request of the gateway to a target. Nothing of the client's request is forwarded.
 pub(crate) fn render_internal_head(
     target: &Target<'_>,
     asked: &PathInfo<'_>,
@@ -154,7 +155,7 @@ pub(crate) fn render_internal_head(
     Ok(out)
 }
 
-/// The path of the base, without a version in the place of which another one is asked.
+/// Returns the path of the base URL. Strips its version if assistant prefill needs another version of the API.
 fn base_path<'t>(target: &'t Target<'_>) -> &'t str {
     let prefix = &*target.base_url.prefix;
     let moves = target.prefill.is_some_and(|how| how.version_segment.is_some());
@@ -177,7 +178,8 @@ fn write_request_line(
     let asked = PathInfo {
         operation: call.route.operation,
         path: call.route.path,
-        // What was asked beside the body was asked of another API, but for lists of the caller's own dialect.
+        // A translated request drops the client's query, which belongs to another API. Model lists in the client's own
+        // format keep it.
         query: match said.mode {
             TransformMode::NativeFormat if call.route.operation == Operation::Models => &query,
             manner if manner.is_translated() => said.page_token.unwrap_or_default(),
@@ -196,7 +198,7 @@ fn write_request_line(
     Ok(())
 }
 
-/// The query as it came, but for a key of the gateway's, should somebody have put it there too.
+/// Returns the query without parameters that contain a gateway key.
 fn strip_gateway_keys<'q>(query: &'q str, caller: &Caller<'_>, looks: &KeyLookupBudget) -> Cow<'q, str> {
     let holds = |pair: &str| {
         caller.contains_gateway_key(pair, looks)
@@ -210,7 +212,7 @@ fn strip_gateway_keys<'q>(query: &'q str, caller: &Caller<'_>, looks: &KeyLookup
     if kept.len() == pairs { Cow::Borrowed(query) } else { kept.join("&").into() }
 }
 
-/// A credential is written once, from where it was decided.
+/// Writes the credential of the target once, from its highest-priority source.
 fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&IssuedCredential>) {
     if target.signs_requests() {
         return;
@@ -239,7 +241,7 @@ fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issu
     }
 }
 
-/// Where the request came as part of a trace, the provider's part of it is below ours.
+/// Writes the W3C trace context, if the client sent one. The provider's span is a child of the gateway's.
 fn write_trace_context(out: &mut Vec<u8>, call: &Call<'_>) {
     let Some(trace) = &call.control.trace else { return };
     write_header(out, b"traceparent", trace.to_traceparent().as_bytes());
@@ -271,14 +273,14 @@ fn write_header(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// With these begin fields that providers themselves read.
+/// Prefixes of headers that providers read.
 const PROVIDER_HEADER_PREFIXES: [&[u8]; 3] = [b"anthropic-", b"openai-", b"x-amzn-bedrock-"];
 
 fn has_provider_prefix(name: &[u8]) -> bool {
     PROVIDER_HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// What of the caller's fields goes on to the provider.
+/// Decides which of the client's headers are forwarded to the provider.
 struct HeaderFilter<'p> {
     call: &'p Call<'p>,
     target: &'p Target<'p>,
@@ -298,54 +300,57 @@ impl HeaderFilter<'_> {
             b"accept-encoding" if self.requires_identity_encoding() => false,
             _ if self.target.forward_headers.contains(name) => true,
             headers::SESSION_HEADER => false,
-            // Nothing is read of these answers: whatever was asked for of them may be.
+            // The gateway does not read these responses, so the client may ask for any form of them.
             _ if matches!(self.call.route.operation.body_kind(), None | Some(BodyKind::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
             b"anthropic-beta" if self.input.mode == TransformMode::NativeFormat => true,
             _ if self.input.mode.is_translated() && !self.belongs_to_provider(name) => false,
             _ => has_provider_prefix(name) || self.is_provider_option(name),
         };
-        // A key of the gateway's goes no further, wherever else somebody put it.
+        // A gateway key is never forwarded, whatever header it is in.
         is_wanted && !self.target.overrides_header(name) && !self.contains_gateway_key(name, value)
     }
 
     fn contains_gateway_key(&self, name: &[u8], value: &[u8]) -> bool {
-        // These say what they say by chance: a provider needs them.
+        // The provider needs these headers, and a key in them could only be a coincidence.
         let is_needed = matches!(name, b"accept" | b"content-type" | b"user-agent");
         !is_needed && self.target.caller.contains_gateway_key(&String::from_utf8_lossy(value), self.key_lookups)
     }
 
-    /// Whether the answer must not come compressed, whoever could read it.
+    /// Returns true if the response must not be compressed.
     fn requires_identity_encoding(&self) -> bool {
         self.input.mode != TransformMode::Unchanged || self.target.response_coding == ResponseCoding::Uncompressed
     }
 
-    /// What a body is whose caller did not say it: of JSON that was read as such. A provider would not read what has no name.
+    /// Returns the content type for a JSON body whose client sent none. Providers reject a body without a content type.
     fn default_content_type(&self) -> Option<&'static str> {
         let Call { route, head, .. } = self.call;
         let is_untold = route.operation.has_json_body() && head.headers.get("content-type").is_none();
         (is_untold && !self.target.overrides_header(b"content-type")).then_some("application/json")
     }
 
-    /// Whether images are asked for whose answer is read here: some give them as they are, where JSON is not asked for.
+    /// Returns true for translated image generation. Some providers return raw image bytes unless the request accepts
+    /// JSON.
     fn is_translated_image_request(&self) -> bool {
         self.input.mode.is_translated() && self.call.route.operation == Operation::ImageGenerate
     }
 
-    /// Who is asked in another dialect is told nothing of the one that the request came in.
+    /// Returns true if the header belongs to this provider. A translated request must not carry headers of the client's
+    /// format.
     fn belongs_to_provider(&self, name: &[u8]) -> bool {
         name.starts_with(self.target.provider.slug().as_bytes())
             || !has_provider_prefix(name) && self.is_provider_option(name)
     }
 
-    /// Whether the provider takes one of its options so, and under the name that it has here.
+    /// Returns true if the provider accepts this header as an option under the same name.
     fn is_provider_option(&self, name: &[u8]) -> bool {
         let options = self.target.provider.options();
         options.iter().any(|option| option.header.as_bytes() == name && option.forwarded_as == Some(option.header))
     }
 }
 
-/// Fields that are written anew, belong to this connection, or hold what is nobody else's business, whoever lists them.
+/// Returns true for headers that are rewritten, belong to the client's connection or are private. They are never
+/// forwarded, even if listed.
 fn is_never_forwarded(name: &[u8]) -> bool {
     let is_ours = matches!(
         name,

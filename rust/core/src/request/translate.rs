@@ -1,4 +1,5 @@
-//! A request said in its provider's own way, and the answer told in the caller's. Only those that need it come here.
+//! Translates requests to the provider's API format and responses back to the client's. Only requests whose formats
+//! differ come here.
 
 use std::{
     sync::Arc,
@@ -28,12 +29,12 @@ use crate::{
     upstream::{self, IncomingResponse, ResponseBody},
 };
 
-/// A whole answer that is larger cannot be told.
+/// Largest complete response that is translated.
 pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
-/// Bodies up to this size take far less than a millisecond to say.
+/// Bodies up to this size are processed inline. That takes far less than a millisecond.
 pub const MAX_INLINE_BYTES: usize = 128 * 1024;
 
-/// What is sent instead of the caller's body, and who understands the answer.
+/// Translates a request body. Returns the new body and the translation for the response.
 pub async fn translate_request(
     call: &Call<'_>,
     target: &Target<'_>,
@@ -51,7 +52,7 @@ pub async fn translate_request(
     let is_anthropics = call.head.headers.get_str("anthropic-version").is_some();
     let meant =
         Some(provider.effective_model(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
-    // Of jobs alone there is something to say that neither body nor path says.
+    // Query and options matter only for job operations; other requests have everything in body and path.
     let tuning = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
     let signatures =
         wire.signs_tool_calls(meant.as_deref().unwrap_or(&model)).then(|| signature_cache(shared, target, &model));
@@ -98,7 +99,7 @@ pub async fn translate_request(
     Ok((Body::Complete(body.into()), translation))
 }
 
-/// Signatures of calls of one caller, who asks one provider with one credential for one model.
+/// Returns the cached tool-call signatures of this caller, provider, credential and model.
 fn signature_cache(shared: &SharedState, target: &Target<'_>, model: &str) -> ScopedSignatures {
     let caller = target.caller.key.map(|key| (&key.id, &key.workspace));
     let Target { provider, base_url: base, credential, authorization, .. } = target;
@@ -107,7 +108,7 @@ fn signature_cache(shared: &SharedState, target: &Target<'_>, model: &str) -> Sc
     ScopedSignatures::new(Arc::clone(&shared.tool_call_signatures), owner, unix_time_ms())
 }
 
-/// Whether another worker kept signatures that are missing here; now they are here.
+/// Loads missing signatures that another worker stored in Redis. Returns true if there were any.
 async fn load_shared_signatures(shared: &SharedState, kept: &ScopedSignatures) -> bool {
     let missed = kept.take_missed_calls();
     let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
@@ -117,20 +118,21 @@ async fn load_shared_signatures(shared: &SharedState, kept: &ScopedSignatures) -
     found.map(|(call, signature)| kept.insert_shared(call, &signature)).count() > 0
 }
 
-/// Whether a stream is told as one array: Google's clients ask for events, and who does not gets this.
+/// Returns true if the stream must be one JSON array. Google's API sends that unless the client asks for events with
+/// `alt=sse`.
 fn wants_json_array(call: &Call<'_>) -> bool {
     let wants_events = call.head.query.split('&').any(|pair| pair == "alt=sse");
     call.route.operation == Operation::StreamGenerateContent && !wants_events
 }
 
-/// The head of the question how a job stands that was cancelled: its caller is told, and providers that are said all else in their
-/// own words say nothing of it.
+/// Returns the head of a status request for a cancelled job; `None` for other operations. The client expects the job's
+/// state, but providers with another API format do not return it on cancel.
 pub fn job_status_head(call: &Call<'_>) -> Option<RequestHead> {
     let is_cancelled = matches!(call.route.operation, Operation::CancelFinetune | Operation::CancelBatch);
     is_cancelled.then(|| RequestHead { method: "GET".into(), ..call.head.clone() })
 }
 
-/// That question.
+/// Returns the call that requests the status of a cancelled job.
 pub fn job_status_call<'c>(call: &Call<'c>, head: &'c RequestHead) -> Call<'c> {
     let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
     let tunes = call.route.operation.is_fine_tuning();
@@ -138,7 +140,7 @@ pub fn job_status_call<'c>(call: &Call<'c>, head: &'c RequestHead) -> Call<'c> {
     Call { route: Route { operation, path, ..call.route }, head, control: call.control }
 }
 
-/// The answer as the caller's own provider would give it.
+/// Translates a response to the client's API format.
 pub async fn translate_response(
     call: &Call<'_>,
     translation: Translation,
@@ -168,7 +170,7 @@ pub async fn translate_response(
         });
         return Ok(IncomingResponse { head, body });
     }
-    // Some give an image as it is, whatever they are asked for.
+    // Some providers return a raw image, whatever format was requested.
     let is_image = translation.generates_images() && head.headers.is_image();
     let most = if head.status < 300 { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
     let answer = deadline.enforce(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
@@ -188,7 +190,7 @@ pub async fn translate_response(
         None => translation.translate_error(head.status, b"", normalise::provider_request_id(&head.headers)),
     };
     head.headers = with_content_type(head.headers, b"application/json");
-    // Who made something new, or has nothing to say, has said in our words that it is well.
+    // Other success codes, such as 201 and 204, become 200, as the client's format has it.
     head.status = if head.status < 300 { 200 } else { head.status };
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(told.into()) })
 }
@@ -199,12 +201,12 @@ async fn translate_complete_response(translation: Translation, answer: Bytes, st
     told.map_err(|_| Error::invalid_response(provider, status, &said))
 }
 
-/// Does what a body of so many bytes needs, where it holds up nobody else.
+/// Runs work on a body of this length. Large bodies go to a blocking thread, so that other requests are not delayed.
 pub async fn run_offloaded<T: Send + 'static>(length: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     if length <= MAX_INLINE_BYTES {
         return Ok(work());
     }
-    // It neither panics nor is cancelled, unless the process ends.
+    // The task neither panics nor is cancelled, unless the process shuts down.
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)
 }
 
@@ -212,14 +214,15 @@ pub fn unreadable_response_error(cause: &str) -> Error {
     Error::UpstreamResponseBroken { cause: format!("it cannot be read: {cause}") }
 }
 
-/// The provider's fields, but for those that speak of its bytes, or send the caller to where it has nothing to ask for.
+/// Sets the content type. Removes header fields that describe the provider's bytes, and `location`, which the client
+/// cannot request.
 pub fn with_content_type(mut headers: Headers, kind: &[u8]) -> Headers {
     headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding" | b"location"));
     headers.push(b"content-type", kind);
     headers
 }
 
-/// In milliseconds since 1970.
+/// Returns the Unix time in milliseconds.
 pub fn unix_time_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }

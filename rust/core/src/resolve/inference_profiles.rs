@@ -1,4 +1,5 @@
-//! Models whose names do not say whose they are: their provider is asked once, and how they are asked follows from what it says.
+//! Backing models of inference profiles whose names do not reveal their vendor. Asks the provider once and caches the
+//! result, because the model decides the API format.
 
 use std::{pin::pin, time::Duration};
 
@@ -17,14 +18,15 @@ use crate::{
     upstream::{self, BaseUrl},
 };
 
-/// So long it is known; and so long nobody asks again who was not told.
+/// Lifetime of a resolved name in the cache; a failed lookup is cached for `RETRY_INTERVAL`.
 const NAME_TTL: Duration = Duration::from_hours(1);
 const RETRY_INTERVAL: Duration = Duration::from_mins(5);
-/// Longest wait for the answer. The request goes on without.
+/// Longest wait for a lookup. After that the request proceeds without the name.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 
-/// Learns it and lets the target know, if there is something to learn. Who is not told goes on as if there were nothing.
+/// Resolves the backing model and stores it in the target's options. If the lookup fails, the request proceeds without
+/// it.
 pub async fn resolve_backing_model(
     gateway: &Gateway,
     operation: Operation,
@@ -73,7 +75,7 @@ async fn fetch_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &
     Ok(answer.filter(|_| incoming.head.status < 300).and_then(|answer| (nameless.parse_model)(&answer)))
 }
 
-/// Where that is asked: beside who answers requests, or where both are.
+/// Returns the base URL of the lookup API: the provider's own one, or the target's if that has a custom host.
 fn lookup_base_url(target: &Target<'_>, operation: Operation, nameless: &ModelLookup) -> BaseUrl {
     let usual = target.provider.resolve_base_url(operation, &target.options).ok().flatten();
     let is_usual = usual.and_then(|url| BaseUrl::parse(&url).ok()).is_some_and(|usual| usual == target.base_url);

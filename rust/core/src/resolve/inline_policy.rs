@@ -1,4 +1,5 @@
-//! What a request may not choose by itself: anything where an operator says so, and a host for a credential that is not its own.
+//! Policy for inline choices of a request. Blocks all of them if the operator says so, and never sends a stored
+//! credential to a host that the request names.
 
 use penstock_llm::catalog::{Grant, Options, Provider};
 
@@ -26,37 +27,37 @@ const HOST_HEADERS: [&str; 11] = [
     "x-gateway-snowflake-account",
 ];
 
-/// Where a credential is stored.
+/// Where a target's credential is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CredentialStorage {
-    /// In a config that was saved.
+    /// True if it is part of a saved config.
     pub is_in_config: bool,
-    /// With a saved provider, or header fields in its place.
+    /// True if it is stored with a saved provider, as a credential or as header fields.
     pub is_in_provider: bool,
 }
 
 impl TargetResolver<'_> {
-    /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names; so do
-    /// stored header fields.
+    /// Rejects a request that would send a stored credential or stored header fields to a host that the request names.
+    /// They go only to their provider or to the host stored with them.
     pub(crate) fn check_credential_host(&self, node: &Node, stored: CredentialStorage) -> Result<()> {
         let CredentialStorage { is_in_config: in_config, is_in_provider: in_provider } = stored;
         let names_host = self.call.control.custom_host.is_some();
         let is_bound = node.features.custom_host != CustomHost::default();
-        // A key that is stored without its provider belongs to none that a request could name.
+        // A key stored without a provider must not be sent to a provider that the request names.
         let is_loose = node.provider.is_none() && !is_bound;
         if in_config && (names_host || is_loose) || in_provider && (names_host || is_bound) {
             return Err(Error::CustomHostInvalid {
                 message:
-                    "stored credentials and header fields go to the host that they are stored for, not to one that a \
-                    request names"
+                    "stored credentials and header fields are sent only to the host that they are stored for; a request \
+                    cannot name another"
                         .into(),
             });
         }
         Ok(())
     }
 
-    /// Of whom a target's credential is fetched. What the machine itself is given serves what is stored, where its operator
-    /// lends it; no request may ask for it.
+    /// Returns how a target's credential is fetched. The machine's own identity serves only stored providers and
+    /// configs, and only if the operator allows it; no request may ask for it.
     pub(crate) fn resolve_grant(
         &self,
         provider: &dyn Provider,
@@ -69,14 +70,14 @@ impl TargetResolver<'_> {
             return Ok(grant);
         }
         let reason = if is_stored {
-            "its operator does not lend them: `identity.lend`"
+            "the operator does not allow that; see `identity.lend`"
         } else {
-            "only a stored provider or config may ask for them; a request sends keys of its own"
+            "only a stored provider or config may use them; a request sends its own keys"
         };
-        Err(refused(format!("these options ask for the keys of the machine itself, and {reason}")))
+        Err(refused(format!("these options use the credentials of the machine itself, and {reason}")))
     }
 
-    /// With `block_inline_config` only what is saved may decide.
+    /// With `block_inline_config`, rejects every choice that is not stored.
     pub(crate) fn check_inline_allowed(&self) -> Result<()> {
         if !self.settings.block_inline_config && !self.snapshot.blocks_inline_config(self.caller.workspace()) {
             return Ok(());
@@ -98,7 +99,7 @@ impl TargetResolver<'_> {
         Err(Error::InlineOptionBlocked { code: blocked.0, field: blocked.1 })
     }
 
-    /// The first field that decides a provider's host, under the name that we have for it.
+    /// Returns the first header that decides a provider's host, under its `x-gateway-` name.
     fn find_host_header(&self) -> Option<&'static str> {
         let aliases = &self.settings.header_aliases;
         let rests = self.call.head.headers.iter().filter_map(|(name, _)| headers::split_control_name(name, aliases));

@@ -1,4 +1,4 @@
-//! A target as one request finds it: who is asked, where, with which credential and in which manner.
+//! A target resolved for one request: provider, base URL, credential and transform options.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -14,73 +14,73 @@ use crate::{
     state::snapshot::SavedProvider, upstream::BaseUrl,
 };
 
-/// How far what a request names may lead.
+/// Source of the target's credential. It limits which resources the request may access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialOrigin {
-    /// As far as the credential does that came with it.
+    /// The request sent the credential, so it may access everything the credential allows.
     Request,
-    /// As far as a stored credential was meant to.
+    /// The credential is stored, so the request may access only what the credential was stored for.
     Stored,
 }
 
-/// How answers may be coded.
+/// Content codings that the provider may use for the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseCoding {
-    /// As the caller accepts them.
+    /// Any coding that the client accepts.
     AnyAccepted,
-    /// Not compressed: they are looked into.
+    /// Uncompressed only, because the gateway reads the response.
     Uncompressed,
 }
 
-/// Whether a stream is asked for its usage.
+/// Controls whether the gateway asks the provider to report usage in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamUsage {
     Requested,
-    /// The config says what is asked of a stream.
+    /// Leaves the stream options as the config sets them.
     AsConfigured,
 }
 
-/// Where a request goes and with what.
+/// A provider endpoint with everything that one request to it needs.
 pub struct Target<'c> {
     pub provider: &'static dyn Provider,
     pub base_url: BaseUrl,
     pub options: Options,
     pub credential: Option<Cow<'c, str>>,
-    /// A whole `authorization` of the caller's, where it is more than a key and there is no other credential.
+    /// The client's complete `authorization` header, if it is more than a bearer key and no other credential exists.
     pub authorization: Option<&'c str>,
-    /// Who calls: no key of the gateway's goes further.
+    /// The authenticated caller. Its gateway key is never forwarded.
     pub caller: Caller<'c>,
     pub forward_headers: ForwardHeaders,
     pub timeout: Duration,
-    /// How long it may take by config or settings, whatever the caller says.
+    /// Timeout from the config or settings, regardless of what the client requested.
     pub configured_timeout: Duration,
-    /// Its streams are held back until their first event is known.
+    /// True if streams are held back until their first event is known.
     pub inspects_stream: bool,
     pub response_coding: ResponseCoding,
     pub stream_usage: StreamUsage,
-    /// Answers keep strictly to the shapes of `OpenAI`.
+    /// True if responses must strictly match the schemas of `OpenAI`.
     pub is_strict: bool,
-    /// Requests and answers stay as they are, whatever dialect the provider speaks.
+    /// True if requests and responses are forwarded unchanged, whatever API format the provider uses.
     pub is_passthrough: bool,
     pub saved_provider: Option<&'c SavedProvider>,
     pub credential_origin: CredentialOrigin,
-    /// Of whom its credential is fetched, where that is not at hand.
+    /// How its credential is fetched, if it is not at hand.
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub header_fields: Vec<(&'c str, &'c str)>,
-    /// What was saved with it of prices.
+    /// Prices that were saved with the provider or the model.
     pub price_overrides: prices::ProviderPricing,
-    /// How it is told to go on, where another target began the answer.
+    /// How the provider continues a response that another target began.
     pub prefill: Option<&'static PrefillSupport>,
 }
 
 impl Target<'_> {
-    /// How it is asked for what it does not offer in the caller's own dialect.
+    /// Returns the provider format for an operation that the provider does not offer in the client's own format.
     pub fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         self.provider.provider_format_for_target(operation, model, (&self.options, &self.base_url.prefix))
     }
 
-    /// Whether its requests are signed, and carry no key.
+    /// Returns true if its requests are signed instead of carrying a key.
     pub fn signs_requests(&self) -> bool {
         self.grant.as_ref().map_or_else(
             || !matches!(self.provider.signing_keys(&self.options), Ok(None)),
@@ -88,14 +88,14 @@ impl Target<'_> {
         )
     }
 
-    /// It has no longer than until then.
+    /// Caps the timeout so that it ends at `until`.
     pub fn cap_timeout(&mut self, until: Option<Instant>) {
         if let Some(until) = until {
             self.timeout = self.timeout.min(until.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Whether an option takes the place of the caller's header of this (lower-case) name.
+    /// Returns true if an option replaces the client's header of this (lower-case) name.
     pub fn overrides_header(&self, name: &[u8]) -> bool {
         self.options.forwarded_headers().any(|(set, _)| set.as_bytes() == name)
             || self.header_fields.iter().any(|(set, _)| set.as_bytes() == name)

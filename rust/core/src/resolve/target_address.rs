@@ -1,4 +1,5 @@
-//! Where a target is, and who asks it there: decided by what is stored, before anything that a request says.
+//! Address and credential source of a target. Stored settings are resolved first, so that a request cannot redirect a
+//! stored credential.
 
 use penstock_llm::{
     catalog::{Grant, Options, Provider},
@@ -18,18 +19,18 @@ use crate::{
     upstream::BaseUrl,
 };
 
-/// Where a target is, and who asks it.
+/// Address of a target, with its options and credential source.
 pub(crate) struct TargetAddress {
     pub base: BaseUrl,
     pub options: Options,
     pub grant: Option<Grant>,
-    /// Its credential is stored.
+    /// True if the target's credential is stored.
     pub is_credential_stored: bool,
 }
 
 impl<'c> TargetResolver<'c> {
-    /// Where that is, and of whom its credential is fetched. What is stored goes where what is stored with it says, whatever a
-    /// request or a config says beside it.
+    /// Resolves a target's base URL, options and credential grant. A stored credential goes to the address stored with
+    /// it, whatever the request or config says.
     pub(crate) fn resolve_address(
         &self,
         plan: &RoutePlan<'c>,
@@ -43,7 +44,7 @@ impl<'c> TargetResolver<'c> {
             saved.options.copy_accepted_by(provider, &mut options);
             saved.api_key.is_some() || has_credential(provider, &options)
         });
-        // Fields alone go nowhere else either, but leave open who asks.
+        // Stored header fields alone also fix the address, but leave the credential open.
         let keeps_fields = saved.is_some_and(SavedProvider::has_header_fields);
         let stored = (keeps_fields && !has_own).then(|| options.clone());
         let say = |options: &mut Options| {
@@ -88,7 +89,8 @@ impl<'c> TargetResolver<'c> {
         Ok(TargetAddress { base, options, grant, is_credential_stored: is_bound })
     }
 
-    /// Adds what a path that is passed on says; what is stored goes nowhere that it does not say itself.
+    /// Adds the option that a forwarded path sets. Rejects one that contradicts the options; ignores it if the
+    /// credential is stored.
     fn apply_path_options(&self, provider: &dyn Provider, options: &mut Options, is_bound: bool) -> Result<()> {
         let route = self.call.route;
         let said = if route.operation == Operation::Proxy { provider.option_in_path(route.path) } else { None };
@@ -106,7 +108,7 @@ impl<'c> TargetResolver<'c> {
         }
     }
 
-    /// Adds what the request's headers say of options that are not decided yet.
+    /// Adds the options that the request's headers set and that are not set yet.
     fn apply_header_options(&self, provider: &dyn Provider, options: &mut Options) {
         if !self.call.control.has_other_fields || provider.options().is_empty() {
             return;
@@ -123,7 +125,7 @@ impl<'c> TargetResolver<'c> {
     }
 }
 
-/// Whether the options themselves say who asks, or hold a part of what does.
+/// Returns true if the options contain a credential or a part of one.
 fn has_credential(provider: &dyn Provider, options: &Options) -> bool {
     provider.bearer_token(options).is_some()
         || !matches!(provider.grant(options), Ok(None))
@@ -131,7 +133,7 @@ fn has_credential(provider: &dyn Provider, options: &Options) -> bool {
         || options.has_secret()
 }
 
-/// A provider's own address: the same for everybody, or one that its options decide.
+/// Returns a provider's own base URL: a fixed one, or one that its options decide.
 fn resolve_base_url(
     provider: &dyn Provider,
     operation: Operation,
@@ -144,6 +146,6 @@ fn resolve_base_url(
         return BaseUrl::parse(&url).map_err(lacks);
     }
     own.cloned().ok_or_else(|| Error::CustomHostInvalid {
-        message: format!("`{slug}` has no address of its own: send x-gateway-custom-host"),
+        message: format!("`{slug}` has no default address; send x-gateway-custom-host"),
     })
 }

@@ -1,4 +1,5 @@
-//! What a request asks for and of whom: operation, config, target. Everything that is known before anything is sent.
+//! Resolution of a request: its operation, config and target. Covers everything that is decided before anything is sent
+//! upstream.
 
 use std::{
     borrow::Cow,
@@ -35,7 +36,7 @@ use crate::{
     upstream::BaseUrl,
 };
 
-/// One request of the data plane: what it is about, its own words, and what it asks of the gateway.
+/// Request of the data plane: its route, its head and its control headers.
 pub struct Call<'c> {
     pub route: Route<'c>,
     pub head: &'c RequestHead,
@@ -47,8 +48,8 @@ impl Call<'_> {
         self.route.effective_operation(&self.head.method)
     }
 
-    /// The dialect in which the caller writes, reads and is told of errors. Where a path is of several, clients are known
-    /// by how theirs begin, Anthropic's also by the version that they ask for.
+    /// Returns the client format for requests, responses and errors. If several formats share a path, the format
+    /// follows from the path prefix, for Anthropic also from its version header.
     pub fn client_api_format(&self) -> ApiFormat {
         let path = self.route.path;
         let is_anthropics = || {
@@ -67,7 +68,7 @@ impl Call<'_> {
     }
 }
 
-/// What decides the target: the process's settings, the snapshot, the request.
+/// Resolves the target of a request from the process settings, the snapshot and the request.
 pub struct TargetResolver<'c> {
     pub settings: &'c Settings,
     pub base_urls: &'c BaseUrls,
@@ -77,11 +78,11 @@ pub struct TargetResolver<'c> {
     pub caller: &'c Caller<'c>,
 }
 
-/// Where each provider's API starts, parsed once.
+/// Base URL of each provider's API, parsed once.
 pub struct BaseUrls(Vec<(&'static str, &'static dyn Provider, Option<BaseUrl>)>);
 
 impl BaseUrls {
-    /// `mock` is the address of the pretend provider.
+    /// Parses all base URLs. `mock` is the address of the mock provider.
     pub fn new(mock: Option<&str>) -> std::result::Result<Self, String> {
         let base_of = |provider: &'static dyn Provider| match (provider.slug(), mock) {
             ("mock", Some(host)) => BaseUrl::parse(&format!("{}/v1", host.trim_end_matches('/'))).map(Some),
@@ -99,7 +100,7 @@ impl BaseUrls {
     }
 }
 
-/// A provider as it was named: by its own name, or by the slug of a saved one.
+/// Provider that was named by its own name, or by the slug of a saved provider.
 #[derive(Clone, Copy)]
 pub(crate) struct NamedProvider<'c> {
     pub provider: &'static dyn Provider,
@@ -107,17 +108,17 @@ pub(crate) struct NamedProvider<'c> {
     pub saved: Option<&'c SavedProvider>,
 }
 
-/// How a request is to be routed, as far as it can be said before its body is read.
+/// Routing of a request, as far as it is known before the body is read.
 pub struct RoutePlan<'c> {
     pub config: ConfigSource<'c>,
-    /// Of the saved config.
+    /// Slug of the saved config.
     pub config_slug: Option<&'c str>,
     requested_provider: Option<NamedProvider<'c>>,
-    /// From its header.
+    /// From the custom host header of the request.
     pub(crate) custom_host: Option<BaseUrl>,
 }
 
-/// The config of a request.
+/// Config of a request, by where it comes from.
 pub enum ConfigSource<'c> {
     Saved(&'c Config),
     Inline(Arc<Config>),
@@ -139,14 +140,14 @@ impl Deref for ConfigSource<'_> {
 }
 
 impl RoutePlan<'_> {
-    /// Whether where the request goes is known without its body.
+    /// Returns true if the provider is known without the body.
     pub fn has_provider(&self) -> bool {
         self.requested_provider.is_some() || self.config.root.provider.is_some()
     }
 }
 
 impl<'c> TargetResolver<'c> {
-    /// What the request says of its routing. What is wrong is told in the order in which it stands here.
+    /// Builds the routing plan from the headers. The order of the checks decides which error is reported first.
     pub fn build_plan(&self) -> Result<RoutePlan<'c>> {
         let control = &self.call.control;
         self.check_inline_allowed()?;
@@ -158,7 +159,7 @@ impl<'c> TargetResolver<'c> {
             (None, None) => None,
         };
         if sent.is_none() && self.requested_config()?.is_none() {
-            // A model of the form `@slug/model` may still name one.
+            // A model of the form `@slug/model` may still name a provider.
             let operation = self.call.route.operation;
             let reads = operation.has_json_body() || operation.has_model_in_form() || operation == Operation::Realtime;
             let plan = RoutePlan {
@@ -174,8 +175,8 @@ impl<'c> TargetResolver<'c> {
         Ok(RoutePlan { config, config_slug: slug, requested_provider: sent, custom_host: host })
     }
 
-    /// Where a node without further targets goes, for a request for this model; and the model, where part of its name
-    /// said who is meant.
+    /// Resolves the target of a node without further targets, for this model. Also returns the model name without its
+    /// provider slug, if it began with one.
     pub fn resolve_target<'m>(
         &self,
         plan: &RoutePlan<'c>,
@@ -184,7 +185,7 @@ impl<'c> TargetResolver<'c> {
     ) -> Result<(Target<'c>, Option<&'m str>)> {
         let control = &self.call.control;
         let (whom, named) = self.resolve_provider(plan, node, model)?;
-        // What the caller sends for one provider is not for whoever else a config names.
+        // A credential that the client sends for one provider must not go to another provider that a config names.
         let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
         let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
             self.resolve_address(plan, node, (&whom, named.unwrap_or(model)), is_callers)?;
@@ -204,7 +205,7 @@ impl<'c> TargetResolver<'c> {
             None => None,
         };
         let has_key = credential.is_some() || grant.is_some() || provider.bearer_token(&options).is_some();
-        // What Amazon's clients sign is good for the host that they were given, and nowhere else.
+        // An AWS signature of the client is valid only for the host that it was made for.
         let is_meant = is_callers && self.call.client_api_format() != ApiFormat::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.provider_authorization(headers) };
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
@@ -223,7 +224,7 @@ impl<'c> TargetResolver<'c> {
             timeout,
             configured_timeout: patience,
             inspects_stream: inspects,
-            // What is inspected must be readable, whatever the caller accepts.
+            // A stream that is inspected must not be compressed, whatever the client accepts.
             response_coding: if inspects { ResponseCoding::Uncompressed } else { ResponseCoding::AnyAccepted },
             stream_usage: StreamUsage::Requested,
             is_strict: strict,
@@ -238,7 +239,8 @@ impl<'c> TargetResolver<'c> {
         Ok((target, named))
     }
 
-    /// The provider of a node: the one that it names, the one that the request names, or the one in the model's name.
+    /// Returns the provider of a node: the one that the node names, the one that the request names, or the one in the
+    /// model name.
     fn resolve_provider<'m>(
         &self,
         plan: &RoutePlan<'c>,
@@ -254,7 +256,7 @@ impl<'c> TargetResolver<'c> {
         let pinned = node.provider.as_deref().map(|name| self.find_provider(name)).transpose()?.or(sent);
         match (pinned, addressed) {
             (Some(named), Some((slug, rest))) => {
-                // Some providers' own models begin with an `@` too.
+                // Some providers have models whose own names begin with `@`.
                 let is_slug = self.snapshot.find_provider(self.caller.workspace(), slug).is_some();
                 Ok((named, is_slug.then_some(rest)))
             }
@@ -265,7 +267,7 @@ impl<'c> TargetResolver<'c> {
         }
     }
 
-    /// Who asks for checks is not served without them: there are none yet.
+    /// Rejects requests for guardrails, because none are available yet and serving without them would be unsafe.
     fn reject_guardrails(&self) -> Result<()> {
         let ControlHeaders { input_guardrails, output_guardrails, .. } = self.call.control;
         let lists = [
@@ -278,7 +280,7 @@ impl<'c> TargetResolver<'c> {
         }
     }
 
-    /// What is read must be what it says it is.
+    /// Rejects a content type that the operation cannot read.
     fn check_content_type(&self) -> Result<()> {
         let operation = self.call.route.operation;
         let (allowed, is_allowed): (_, fn(&[u8]) -> bool) = match operation {
@@ -314,7 +316,7 @@ impl<'c> TargetResolver<'c> {
         Ok((config, slug))
     }
 
-    /// The config that was sent, or the one that the key has for all its requests.
+    /// Returns the config that the request sent, or the default config of its API key.
     fn requested_config(&self) -> Result<Option<&'c str>> {
         let own =
             self.caller.key.and_then(GatewayKey::default_config).map(|named| self.snapshot.resolve_config_slug(named));
@@ -322,13 +324,13 @@ impl<'c> TargetResolver<'c> {
         let is_bound = self.caller.key.is_some_and(GatewayKey::is_config_locked);
         match sent {
             Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigOverrideNotAllowed),
-            // What its config sets is part of what binds a key.
+            // Nitro mode would bypass settings of the config to which the key is bound.
             _ if is_bound && self.call.control.is_nitro_mode() => Err(Error::ConfigOverrideNotAllowed),
             sent => Ok(sent.or(own)),
         }
     }
 
-    /// The slug of a saved config of this workspace that is named by its id: both ways it is the same one.
+    /// Returns the slug of a saved config in this workspace if it is named by its ID, so that both names compare equal.
     fn normalise_config_slug(&self, named: &'c str) -> &'c str {
         if !is_slug(named.as_bytes()) {
             return named;
@@ -352,7 +354,7 @@ impl<'c> TargetResolver<'c> {
     }
 }
 
-/// The field in which a provider wants its key, where it is not a bearer token.
+/// Returns the header field in which a provider expects its key, unless it expects a bearer token.
 fn credential_header(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
     match provider.credential("", prefix) {
         Credential::Header(name) => Some(name),
@@ -360,7 +362,8 @@ fn credential_header(provider: &dyn Provider, prefix: &str) -> Option<&'static s
     }
 }
 
-/// Whether what takes a form may be sent so: some providers take the sound alone, or JSON that says where a picture is.
+/// Returns true if an operation that takes a form accepts this content type. Some providers take raw audio, or JSON
+/// with the URL of an image.
 fn is_form_content_type(kind: &[u8]) -> bool {
     let is_audio = |kind: &[u8]| kind.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"audio/"));
     headers::is_media_type(kind, "multipart/form-data")
@@ -368,7 +371,7 @@ fn is_form_content_type(kind: &[u8]) -> bool {
         || headers::is_json_media_type(kind)
 }
 
-/// Whether an inline config with faults could not lead anywhere even without them.
+/// Returns true if an invalid inline config would name no provider or target even without its errors.
 fn lacks_provider(config: &str) -> bool {
     let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config);
     read.is_ok_and(|map| !["provider", "targets", "virtual_key"].iter().any(|key| map.contains_key(*key)))
@@ -455,7 +458,7 @@ mod tests {
             &[("x-gateway-config", r#"{"provider":"@mine","custom_host":"https://evil.example"}"#)],
             &[("x-gateway-config", r#"{"custom_host":"https://evil.example"}"#), ("x-gateway-provider", "@mine")],
             &[("x-gateway-config", r#"{"custom_host":"https://evil.example"}"#), ("x-gateway-virtual-key", "mine")],
-            // Stored apart, they were not stored for each other.
+            // The host and the credential were stored separately, so they do not belong together.
             &[("x-gateway-config", "pc-host"), ("x-gateway-provider", "@mine")],
             &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "groq")],
             &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "@mine")],
@@ -474,7 +477,7 @@ mod tests {
             let found = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields).unwrap();
             assert_eq!((found.1.as_str(), found.2.as_deref()), (host, Some("sk-config")), "{fields:?}");
         }
-        // What the request itself brings may go where the request says.
+        // A credential that the request itself brings may go to the host that the request names.
         let own =
             [("x-gateway-config", r#"{"provider":"openai","api_key":"sk-own","custom_host":"https://a.example"}"#)];
         assert_eq!(resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, &own).unwrap().1, "a.example");

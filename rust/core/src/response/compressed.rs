@@ -1,4 +1,5 @@
-//! Answers that come compressed: kept as they pass by, within bounds, and read when they are over, where nobody waits for it.
+//! Buffer for compressed responses. Keeps their bytes within bounds as they pass through, and decompresses them in the
+//! background after the response ends.
 
 use std::{
     io::Read,
@@ -18,31 +19,32 @@ use penstock_llm::{
 
 use crate::{accounting::token_counting::CountableResponse, ingress::headers::Headers};
 
-/// So much of an answer is kept; of one that is larger nothing is read.
+/// Maximum number of compressed bytes that are buffered; larger responses are not metered.
 const MAX_COMPRESSED_BYTES: usize = 256 * 1024;
-/// So much is read of what comes out of it.
+/// Maximum number of decompressed bytes that are read.
 const MAX_DECOMPRESSED_BYTES: u64 = 8 * 1024 * 1024;
 const READ_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Whether an answer is compressed in the way that is read here.
+/// Returns true if the response is gzip-compressed, the only encoding that is read here.
 pub fn is_gzip(headers: &Headers) -> bool {
     headers.get_str("content-encoding").is_some_and(|coding| matches!(coding, "gzip" | "x-gzip"))
 }
 
-/// What a small compressed answer says; `None` where that is more than `most`, or cannot be read: no more of it is unpacked.
+/// Decompresses a small response. Returns `None` if it exceeds `most` bytes or cannot be read; decompression stops at
+/// that limit.
 pub fn decompress(bytes: &[u8], most: usize) -> Option<Bytes> {
     let mut plain = Vec::new();
     MultiGzDecoder::new(bytes).take(most as u64 + 1).read_to_end(&mut plain).ok()?;
     (plain.len() <= most).then(|| plain.into())
 }
 
-/// A compressed answer.
+/// Compressed response that is buffered for metering.
 pub struct CompressedResponse {
     bytes: Vec<u8>,
     api_format: ApiFormat,
     is_event_stream: bool,
     is_too_large: bool,
-    /// What all requests keep, and may keep at most.
+    /// Bytes that all requests together have buffered, and the maximum for them.
     total_buffered_bytes: Arc<AtomicUsize>,
     max_total_buffered_bytes: usize,
 }
@@ -63,7 +65,7 @@ impl CompressedResponse {
         }
     }
 
-    /// Takes the next bytes of the answer.
+    /// Buffers the next bytes of the response.
     pub fn feed(&mut self, bytes: &[u8]) {
         let has_room = self.total_buffered_bytes.load(Ordering::Relaxed) + bytes.len() <= self.max_total_buffered_bytes;
         self.is_too_large |= !has_room || self.bytes.len() + bytes.len() > MAX_COMPRESSED_BYTES;
@@ -79,13 +81,14 @@ impl CompressedResponse {
         self.bytes.len()
     }
 
-    /// What the provider said that the answer cost; and what there is to count where it did not, if anything can be read.
+    /// Returns the usage that the provider reported. If it reported none, also returns the content to count tokens
+    /// from, if any can be read.
     pub fn read_usage(&self, operation: Operation) -> (Option<Usage>, Option<CountableResponse>) {
         let mut plain = MultiGzDecoder::new(self.bytes.as_slice()).take(MAX_DECOMPRESSED_BYTES);
         if self.is_event_stream {
             let mut meter = Meter::with_deltas(self.api_format, operation);
             let mut piece = [0; READ_CHUNK_BYTES];
-            // Where it breaks off or is none, what came before counts.
+            // If the data is truncated or not gzip, everything decompressed before that still counts.
             while let Some(read) = plain.read(&mut piece).ok().filter(|read| *read > 0) {
                 meter.feed(&piece[..read]);
             }

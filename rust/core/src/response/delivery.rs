@@ -1,4 +1,5 @@
-//! An answer on its way back: whole where it is small, else a stream that closes the record at its end.
+//! Delivery of responses to the client. A small response is sent complete; any other is a stream that closes its record
+//! when it ends.
 
 use std::{
     pin::{Pin, pin},
@@ -35,25 +36,25 @@ use crate::{
     upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
 };
 
-/// The kinds of streams.
+/// Content types of streams.
 const SSE_CONTENT_TYPE: &str = "text/event-stream";
 const AWS_EVENT_STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
 
-/// Where Google says that an upload goes on.
+/// Response header in which Google returns the URL for the rest of a resumable upload.
 const UPLOAD_URL_HEADER: &str = "x-goog-upload-url";
 
-/// Answers up to this size are read whole before they are passed on.
+/// Responses up to this size are read completely before they are sent to the client.
 pub const MAX_BUFFERED_RESPONSE_BYTES: usize = 256 * 1024;
 
-/// What came back from a target.
+/// Response of a target, before it is delivered to the client.
 pub struct UpstreamResponse {
     pub incoming: IncomingResponse,
     pub dialect: ApiFormat,
-    /// For what of the answer must be there before the caller gets anything.
+    /// Deadline for the part of the response that must arrive before the client gets anything.
     pub deadline: Deadline,
-    /// Where another target may go on, should it break off.
+    /// State with which another target can resume the stream if it breaks off.
     pub resume_point: Option<Box<ResumePoint>>,
-    /// In the place of a body: the connection, where it speaks another protocol from here on.
+    /// Connection that replaces the body after an upgrade to another protocol.
     pub upgraded: Option<Box<UpstreamWebSocket>>,
 }
 
@@ -62,7 +63,7 @@ impl UpstreamResponse {
         Self { incoming, dialect, deadline, resume_point: None, upgraded: None }
     }
 
-    /// What is no longer HTTP.
+    /// Creates the response to a request that was upgraded from HTTP to another protocol (status 101).
     pub(crate) fn from_upgrade(opened: UpstreamWebSocket, deadline: Deadline) -> Self {
         let head = ResponseHead { status: 101, headers: Headers::default() };
         let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(Bytes::new()) };
@@ -70,7 +71,7 @@ impl UpstreamResponse {
     }
 }
 
-/// Turns the provider's answer into ours.
+/// Turns the provider's response into the response to the client.
 pub async fn deliver_response(
     gateway: &Gateway,
     served: UpstreamResponse,
@@ -87,7 +88,7 @@ pub async fn deliver_response(
     let coded = BodyEncoding::from_headers(&answered.headers);
     let BodyEncoding { is_uncompressed: is_plain, is_gzip: is_packed, is_json } = coded;
     if status < 300 && asked.returns_background_response() {
-        // In a box of its own: it would make the future of every request larger.
+        // Boxed, because it would otherwise enlarge the future of every request.
         record.log.billing.deferred_billing =
             Box::pin(DeferredBilling::for_call(&gateway.shared.pending_charges, call, record.log.provider)).await;
     }
@@ -96,7 +97,7 @@ pub async fn deliver_response(
     let beside = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&answered.headers) } else { None };
     let mut reply = ClientResponseHead::new(status, build_response_headers(answered.headers, call, &record));
     if is_small {
-        // Pinned here and below: what an async function takes it keeps twice.
+        // Pinned locally here and below, because an async function stores a future that it takes by value twice.
         let collected = {
             let collecting = pin!(upstream::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES));
             run_unless_draining(gateway, pin!(deadline.enforce(collecting))).await
@@ -118,7 +119,7 @@ pub async fn deliver_response(
         }
     }
     if !(is_events || is_frames) || is_deadline_before_heartbeat(gateway, &deadline) {
-        // The status is still ours to choose until something of the body is there.
+        // The status can still be chosen until the first bytes of the body arrive.
         let first = {
             let beginning = pin!(body.wait_for_first_chunk());
             run_unless_draining(gateway, pin!(deadline.enforce(beginning))).await
@@ -128,10 +129,10 @@ pub async fn deliver_response(
         }
     }
     if is_json && pieces.is_none() {
-        // Too large to be held, but whole all the same.
+        // Too large to buffer, but a complete response all the same, so the deadline applies to its end.
         body.limit_by(&deadline);
     }
-    // An event may be added at the end of events: their length is open.
+    // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events { None } else { body.content_length() });
     gateway.record_sink.metrics.streams.add(1);
     let reading = coded.select_reader(pieces, has_cost, (dialect, asked), &record);
@@ -142,7 +143,8 @@ pub async fn deliver_response(
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
 
-/// A question is answered with what it cost; what is fetched later has been paid for, as a rule.
+/// Returns true if the response reports usage that is not billed yet. The response to a POST does; a response that is
+/// retrieved later has usually been billed already.
 fn is_billable(call: &Call<'_>, record: &Record) -> bool {
     let is_now = match &record.log.billing.deferred_billing {
         Some(later) => !later.is_already_charged(),
@@ -151,14 +153,15 @@ fn is_billable(call: &Call<'_>, record: &Record) -> bool {
     is_now && !record.log.is_from_cache()
 }
 
-/// Whether a stream's first byte must come before its caller would have to hear that it is still coming.
+/// Returns true if the deadline is shorter than the heartbeat interval, or than the idle timeout if heartbeats are off.
+/// Then the stream's first byte must arrive before the response begins.
 fn is_deadline_before_heartbeat(gateway: &Gateway, deadline: &Deadline) -> bool {
     let settings = &gateway.settings;
     let silence = if settings.heartbeat_ms == 0 { settings.idle_timeout_ms } else { settings.heartbeat_ms };
     deadline.limit() < Duration::from_millis(silence)
 }
 
-/// What becomes of this, unless the process ends before.
+/// Awaits the work; returns `Error::Draining` if the process shuts down first.
 async fn run_unless_draining<T>(gateway: &Gateway, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
     tokio::select! {
         biased;
@@ -167,17 +170,18 @@ async fn run_unless_draining<T>(gateway: &Gateway, work: Pin<&mut impl Future<Ou
     }
 }
 
-/// Up to a quarter less, by the random part of an id: the heartbeats of streams that began together must not fall together.
+/// Shortens an interval by up to a quarter, derived from the random part of an id. Streams that began together must not
+/// send their heartbeats together.
 fn jitter_interval(every: Duration, id: uuid::Uuid) -> Duration {
     every.saturating_sub(every / 4 * u32::from(id.as_bytes()[15]) / u32::from(u8::MAX))
 }
 
-/// Whether a comment may stand in a stream. Google's own clients take every line for JSON.
+/// Returns true if the stream may contain SSE comments. Google's own clients parse every line as JSON.
 fn allows_heartbeat(call: &Call<'_>, dialect: ApiFormat) -> bool {
     call.route.operation != Operation::Proxy && dialect != ApiFormat::Gemini
 }
 
-/// What the bytes of an answer are.
+/// Encoding of a response body.
 #[derive(Clone, Copy)]
 struct BodyEncoding {
     is_uncompressed: bool,
@@ -194,7 +198,7 @@ impl BodyEncoding {
         }
     }
 
-    /// How what is passed on is read meanwhile.
+    /// Selects how the body is read for usage while it passes through.
     fn select_reader(
         self,
         pieces: Option<StreamFraming>,
@@ -207,7 +211,7 @@ impl BodyEncoding {
             _ if self.is_gzip && has_cost && (is_events || self.is_json) => {
                 ResponseMeter::Compressed(record.compressed_buffer(dialect, is_events))
             }
-            // What is compressed can be neither read nor added to: where it breaks off it is cut.
+            // Any other compressed body can be neither read nor extended; if it breaks off, the connection is cut.
             _ if !self.is_uncompressed => ResponseMeter::Unmetered,
             Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
                 ResponseMeter::SseEvents(Meter::with_deltas(dialect, asked).into())
@@ -221,29 +225,30 @@ impl BodyEncoding {
     }
 }
 
-/// Whether its bytes can be read as they are.
+/// Returns true if the body is not compressed.
 pub fn is_uncompressed(headers: &Headers) -> bool {
     headers.get_str("content-encoding").is_none_or(|coding| coding == "identity")
 }
 
-/// Whether a first event can be looked for.
+/// Returns true if the response is an event stream whose first event can be inspected.
 pub fn can_inspect_events(incoming: &IncomingResponse) -> bool {
     let ResponseHead { status, headers, .. } = &incoming.head;
     *status == 200 && is_event_stream(headers) && is_uncompressed(headers)
 }
 
-/// What a stream consists of.
+/// Framing of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamFraming {
     SseEvents,
-    /// Amazon's.
+    /// Binary frames of the AWS event stream format.
     AwsFrames,
-    /// Of one array: so Google tells its streams to who does not ask for events.
+    /// Items of one JSON array. Google sends this to clients that do not request SSE.
     JsonArrayItems,
 }
 
 impl StreamFraming {
-    /// Of an answer to this operation of which so many bytes are expected; `None` where it is no stream.
+    /// Detects the framing of a response to this operation. `expected` is its length in bytes, if known. Returns `None`
+    /// if it is no stream.
     pub fn detect(operation: Operation, head: &ResponseHead, expected: Option<usize>) -> Option<Self> {
         let is_in_items = || operation == Operation::StreamGenerateContent && head.status == 200 && expected.is_none();
         match &head.headers {
@@ -254,7 +259,8 @@ impl StreamFraming {
     }
 }
 
-/// Whether an answer is passed on whole: where its length is not said, JSON is tried.
+/// Returns true if the response should be read completely before it is sent. If its length is unknown, JSON is buffered
+/// tentatively.
 pub fn should_buffer(pieces: Option<StreamFraming>, head: &ResponseHead, expected: Option<usize>) -> bool {
     pieces.is_none() && expected.map_or_else(|| head.headers.is_json(), |length| length <= MAX_BUFFERED_RESPONSE_BYTES)
 }
@@ -263,7 +269,7 @@ pub fn is_event_stream(headers: &Headers) -> bool {
     headers.has_media_type(SSE_CONTENT_TYPE)
 }
 
-/// The provider's header fields that the caller gets, and ours.
+/// Returns the provider's header fields that the client gets, with the gateway's own fields.
 fn build_response_headers(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers {
     let of_the_connection = answered.connection_options();
     answered.retain(|name| {
@@ -277,7 +283,8 @@ fn build_response_headers(mut answered: Headers, call: &Call<'_>, record: &Recor
     answered
 }
 
-/// An upload that began here goes on here: the credential that it needs is not the caller's.
+/// Rewrites a resumable upload URL to the gateway's address, because the client does not have the provider's
+/// credential.
 fn rewrite_upload_url(answered: &mut Headers, call: &Call<'_>) {
     let Some(there) = answered.get_str(UPLOAD_URL_HEADER) else { return };
     let fields = &call.head.headers;
@@ -288,14 +295,16 @@ fn rewrite_upload_url(answered: &mut Headers, call: &Call<'_>) {
     }
 }
 
-/// What Bedrock says beside an answer that it cost: models of some vendors do not say it themselves.
+/// Reads the usage from Bedrock's response headers; models of some vendors do not report it in the body.
 fn bedrock_header_usage(headers: &Headers) -> Option<Usage> {
     let [asked, answered] = ["input", "output"].map(|of| headers.get_str(&format!("x-amzn-bedrock-{of}-token-count")));
     Usage::from_headers(asked, answered)
 }
 
-/// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed; `beside`: what its header
-/// fields say of that.
+/// Finishes a response that was read completely, and settles its record.
+///
+/// `cost` is the API format in which the response may report usage, and whether it is compressed. `beside` is the usage
+/// from the header fields.
 fn finish_buffered_response(
     reply: ClientResponseHead,
     bytes: Bytes,
@@ -321,7 +330,7 @@ fn finish_buffered_response(
     ClientResponse { head: reply, body: bytes.into() }
 }
 
-/// An error of ours: told to the caller, and the end of the record.
+/// Builds the response for an error of the gateway, and closes the record.
 pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) -> ClientResponse {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
@@ -337,7 +346,7 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
     push_gateway_headers(&mut answered.headers, call, &record);
     record.log.bytes_out = body.len() as u64;
     if matches!(error, Error::IncompleteBody) {
-        // The caller left. Whoever only closed its own direction still learns why.
+        // The client disconnected. If it closed only its sending side, it still receives the error.
         record.log.status = 0;
         drop(record);
     } else {
@@ -348,7 +357,7 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
     ClientResponse { head: reply, body: body.into() }
 }
 
-/// The same with ids made for it, where it is no answer of the data plane and has no record.
+/// Adds generated request ids to a response outside the data plane, which has no record.
 pub fn add_request_ids(mut answer: ClientResponse, head: &RequestHead, aliases: &[String]) -> ClientResponse {
     let id = record::new_id(record::unix_time()).to_string();
     let control = ControlHeaders::parse(&head.headers, aliases);
@@ -357,7 +366,7 @@ pub fn add_request_ids(mut answer: ClientResponse, head: &RequestHead, aliases: 
     answer
 }
 
-/// The ids by which clients speak of a request.
+/// Adds the header fields with which clients identify a request.
 pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&str, &str)) {
     for name in ["x-request-id", "request-id"] {
         if headers.get(name).is_none() {
@@ -367,7 +376,7 @@ pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&s
     headers.push_joined(prefix, b"trace-id", trace_id.as_bytes());
 }
 
-/// Our own header fields, under the prefix that the caller used.
+/// Adds the gateway's own header fields, with the prefix that the client used.
 fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     let prefix = call.control.prefix.unwrap_or(headers::CONTROL_PREFIX);
     let mut id = uuid::Uuid::encode_buffer();

@@ -1,5 +1,5 @@
-//! The little that is mended of answers in the caller's own dialect: errors in a shape of their provider's, and what `Mending`
-//! names besides. Good answers in which there is nothing to mend never come here.
+//! Normalisation of responses that need no translation: provider-specific error shapes, and the cases that `Normaliser`
+//! lists. Successful responses without such a case bypass this module.
 
 use std::borrow::Cow;
 
@@ -18,42 +18,45 @@ use crate::{
     upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
 };
 
-/// Under these names providers say how they call a request.
+/// Header fields in which providers return the ID of a request.
 const REQUEST_ID_HEADERS: [&str; 5] =
     ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-ms-request-id"];
 
-/// Of an error that says more, nothing but its status is read: that is done where other requests wait meanwhile.
+/// Longer error bodies are not parsed; only their status is used. Parsing runs on a thread that also serves other
+/// requests.
 pub const MAX_ERROR_BODY_BYTES: usize = 256 * 1024;
 
-/// A good answer that is longer passes as it came.
+/// Longer successful responses are passed through unchanged.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
-/// May stand before any text.
+/// UTF-8 byte order mark, which may precede any text.
 const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// The status of a budget that is spent: whoever says so says it to the caller.
+/// HTTP status for an exhausted budget. A response with this status is passed to the client unchanged, whatever server
+/// sent it.
 pub const BUDGET_EXHAUSTED_STATUS: u16 = 412;
 
-/// What is mended of the answers of this target; `None` where they are to stay as they are.
+/// Returns the normaliser for responses of this target; `None` if they are passed through unchanged.
 pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>) -> Option<Normaliser> {
     let operation = call.route.operation;
-    // What is left is said in the provider's own words on purpose.
+    // All other operations keep the provider's own format on purpose.
     let is_known = operation.api_format().is_some() || operation.is_file_operation() || operation == Operation::Models;
     let mending = || Normaliser::new(target.provider, operation, call.client_api_format(), target.is_strict);
     (is_known && !target.is_passthrough).then(mending)
 }
 
-/// Whether there is something to mend of this one.
+/// Returns true if this response needs normalising.
 pub fn needs_normalising(mending: Normaliser, incoming: &IncomingResponse) -> bool {
     incoming.head.status >= 400 || mending.changes_responses() || is_html_page(mending, &incoming.head)
 }
 
-/// Whether it is a page for a browser, which no API answers with: somebody else did, in the provider's place.
+/// Returns true if the response is an HTML page. No API returns one, so another server responded in place of the
+/// provider.
 fn is_html_page(mending: Normaliser, head: &ResponseHead) -> bool {
     head.status == 200 && !mending.may_return_html() && head.headers.has_media_type("text/html")
 }
 
-/// The answer as the caller gets it.
+/// Returns the response in the form that the client receives.
 pub async fn normalise_response(
     mending: Normaliser,
     incoming: IncomingResponse,
@@ -63,7 +66,7 @@ pub async fn normalise_response(
     let (is_plain, is_events) = (delivery::is_uncompressed(&head.headers), delivery::is_event_stream(&head.headers));
     let is_json = head.headers.is_json();
     match head.status {
-        // What a limit says passes untouched.
+        // The body of a budget error is passed through unchanged.
         BUDGET_EXHAUSTED_STATUS => Ok(with_request_id(incoming)),
         400.. if is_plain || compressed::is_gzip(&head.headers) => {
             Box::pin(normalise_error(mending, incoming, deadline)).await
@@ -101,7 +104,7 @@ async fn normalise_body(
     Ok(IncomingResponse { head, body })
 }
 
-/// A good answer that is none of its provider's.
+/// Reads a successful response that does not come from the provider's API and converts it to an error.
 async fn invalid_response_error(
     mending: Normaliser,
     incoming: IncomingResponse,
@@ -144,19 +147,19 @@ async fn normalise_error(
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(answer) })
 }
 
-/// What an error says: of one that is told as a stream the first event, which is all of it.
+/// Returns the error body. For an event stream this is the data of the first event, which holds the complete error.
 pub fn extract_error_body(headers: &Headers, answer: Bytes) -> Bytes {
     let first = || sse::split_events(&answer).find_map(|event| sse::event_data(event).map(Cow::into_owned));
     if delivery::is_event_stream(headers) { first().map_or_else(|| answer.clone(), Bytes::from) } else { answer }
 }
 
-/// An error as it came, under the provider's own name for its request.
+/// Adds the provider's request ID to an error and leaves the rest unchanged.
 pub fn with_request_id(mut incoming: IncomingResponse) -> IncomingResponse {
     add_request_id_header(&mut incoming.head.headers);
     incoming
 }
 
-/// Has clients know a failed request by the provider's own name for it, where that came in a field that they do not read.
+/// Copies the provider's request ID to `x-request-id` if it came in a field that clients do not read.
 pub fn add_request_id_header(headers: &mut Headers) {
     let is_read = ["x-request-id", "request-id"].iter().any(|name| headers.get(name).is_some());
     if let (false, Some(id)) = (is_read, provider_request_id(headers).map(ToOwned::to_owned)) {
@@ -164,7 +167,7 @@ pub fn add_request_id_header(headers: &mut Headers) {
     }
 }
 
-/// How the provider calls this request.
+/// Returns the provider's ID for this request.
 pub fn provider_request_id(headers: &Headers) -> Option<&str> {
     REQUEST_ID_HEADERS.iter().find_map(|name| headers.get_str(name))
 }

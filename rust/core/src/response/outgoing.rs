@@ -1,4 +1,4 @@
-//! An answer on its way to the caller: whole, or a stream that meters itself and closes its record.
+//! Responses to the client: complete bodies, or streams that meter their usage and close the request's record.
 
 use std::{mem, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     upstream::ResponseBody,
 };
 
-/// Status and header fields.
+/// Status and header fields of a client response.
 #[derive(Debug)]
 pub struct ClientResponseHead {
     pub status: u16,
@@ -37,7 +37,7 @@ impl ClientResponseHead {
         Self { status, headers }
     }
 
-    /// Whether the body is a stream of events.
+    /// Returns true if the body is an event stream.
     pub fn is_event_stream(&self) -> bool {
         delivery::is_event_stream(&self.headers)
     }
@@ -54,7 +54,7 @@ pub struct ClientResponse {
     pub body: ClientResponseBody,
 }
 
-/// The body of an answer.
+/// Body of a client response.
 pub enum ClientResponseBody {
     Complete(Bytes),
     Stream(Box<ResponseStream>),
@@ -80,12 +80,12 @@ impl ClientResponse {
         Self { head, body: Bytes::from_static(text.as_bytes()).into() }
     }
 
-    /// What is said where the walk itself failed.
+    /// Returns the response for a panic in request handling.
     pub fn internal_error() -> Self {
         Self::from_error(&Error::Panicked, ApiFormat::OpenAi)
     }
 
-    /// An error outside the walk: it has no record.
+    /// Builds an error response outside request handling; it has no record.
     pub fn from_error(error: &Error, dialect: ApiFormat) -> Self {
         let CompleteResponse { head: answered, body } = error.to_response(dialect, None);
         let mut head = ClientResponseHead::new(answered.status, answered.headers);
@@ -94,39 +94,40 @@ impl ClientResponse {
     }
 }
 
-/// What is read of an answer as it passes by.
+/// Meter for the bytes of a response as they pass through.
 #[derive(Default)]
 pub enum ResponseMeter {
     SseEvents(Box<Meter>),
-    /// A stream of Amazon's.
+    /// AWS event stream of binary frames.
     AwsFrames(Box<FrameMeter>),
-    /// A stream of one array.
+    /// Stream that consists of one JSON array.
     ArrayItems(Box<(ItemMeter, ResponseSkimmer)>),
-    /// A whole answer that is too large to be held.
+    /// Complete response that is too large to buffer.
     LargeBody(ResponseSkimmer),
     Compressed(CompressedResponse),
     #[default]
     Unmetered,
 }
 
-/// What an answer turned out to be.
+/// Result of metering a response.
 #[derive(Default)]
 pub struct MeteredResponse {
     usage: Option<Usage>,
-    /// What there is to count where usage is none.
+    /// Content from which tokens are counted if `usage` is `None`.
     countable_content: Option<CountableResponse>,
     is_event_stream: bool,
-    /// Whether it said how it ended; `None` where an end says nothing.
+    /// True if the response contained its end marker; `None` if this kind of response has no end marker.
     pub has_end_marker: Option<bool>,
     pub has_failed: bool,
-    /// How many images there were.
+    /// Number of generated images.
     image_count: Option<u64>,
-    /// The response that goes on in the background.
+    /// ID of the response that continues in the background.
     background_response_id: Option<String>,
 }
 
 impl MeteredResponse {
-    /// Closes the record of what was read.
+    /// Closes the record with the metered values. Defers billing if the response continues in the background without
+    /// usage so far.
     fn settle_record(self, mut record: Record, outcome: Outcome) {
         let Self { usage, countable_content: answered, image_count: drawn, background_response_id: begun, .. } = self;
         record.log.billing.image_count = drawn;
@@ -150,12 +151,12 @@ impl ResponseMeter {
         }
     }
 
-    /// How much of what was read last belongs to an event that is not complete.
+    /// Returns how many of the bytes read last belong to an incomplete event.
     fn incomplete_bytes(&self) -> usize {
         if let Self::SseEvents(meter) = self { meter.incomplete_bytes() } else { 0 }
     }
 
-    /// `is_cut`: it did not end well by itself.
+    /// Returns the metered values. `is_cut` is true if the response was truncated.
     pub fn finish(self, dialect: ApiFormat, is_cut: bool) -> MeteredResponse {
         match self {
             Self::Unmetered => MeteredResponse::default(),
@@ -204,9 +205,9 @@ impl ResponseMeter {
                     background_response_id: begun,
                     ..
                 } = meter.finish();
-                // Who failed before the first word has done nothing that costs.
+                // A response that failed before its first output has cost nothing.
                 let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
-                // After the event that says how it ended, it does not matter how the connection does.
+                // After the event that ends the response, it does not matter how the connection ends.
                 let told = Some(failed || terminated || (finished && !is_cut));
                 let answered = deltas.map(CountableResponse::Deltas);
                 MeteredResponse {
@@ -223,42 +224,43 @@ impl ResponseMeter {
     }
 }
 
-/// The rest of an answer, read as the caller takes it.
+/// Rest of a response, metered as the client reads it.
 pub struct ResponseStream {
     body: ResponseBody,
     meter: ResponseMeter,
     api_format: ApiFormat,
-    /// A good stream of this operation ends with an event that says so.
+    /// True if a complete stream of this operation ends with a terminal event.
     expects_end_event: bool,
     record: Option<Record>,
     coalescer: ChunkCoalescer,
     partial_event: PartialEventBuffer,
-    /// Another target goes on where it breaks off.
+    /// Resumes the stream at another target if it breaks off.
     continuation: Option<Box<Continuation>>,
     is_finished: bool,
 }
 
-/// Lets what comes in quick succession leave together. A provider that sends a hundred events one by one within a
-/// millisecond would otherwise cost a crossing and two system calls for each of them.
+/// Coalesces chunks that arrive in quick succession. A provider may send a hundred events one by one within a
+/// millisecond. Without coalescing, each of them would cost a call into Python and two system calls.
 #[derive(Default)]
 struct ChunkCoalescer {
     last_chunk_at: Option<Instant>,
-    /// How many small pieces in a row came quickly one after the other.
+    /// Number of consecutive small chunks that arrived quickly.
     quick_chunk_count: u8,
 }
 
-/// A comment, which readers of events skip: it keeps those awake who close what is quiet for long.
+/// SSE comment, which event parsers skip. Prevents proxies and clients from closing a connection that is silent for
+/// long.
 const HEARTBEAT_COMMENT: &[u8] = b": keep-alive\n\n";
 
-/// Pieces that are closer to each other than this are quick. Timers ring to the millisecond.
+/// Maximum gap between chunks that count as quick. Timers have millisecond resolution.
 const COALESCE_INTERVAL: Duration = Duration::from_millis(1);
-/// So many quick pieces leave at once: the first words of an answer must not wait.
+/// Number of quick chunks that are sent at once, so that the first tokens of a response are not delayed.
 const MAX_UNCOALESCED_CHUNKS: u8 = 4;
-/// A larger piece has been gathered already.
+/// Chunks of at least this size are not coalesced; the sender has done that already.
 const SMALL_CHUNK_BYTES: usize = 4 * 1024;
 
 impl ChunkCoalescer {
-    /// Waits, in the middle of a quick row, for more to come.
+    /// Waits briefly for more data if chunks are arriving in quick succession.
     async fn wait_for_more(&self) {
         if let Some(last) = self.last_chunk_at
             && self.quick_chunk_count >= MAX_UNCOALESCED_CHUNKS
@@ -269,7 +271,7 @@ impl ChunkCoalescer {
 
     fn record_chunk(&mut self, bytes: usize) {
         let now = Instant::now();
-        // A piece that was waited for comes a little later than the row's own limit.
+        // A chunk that was waited for arrives slightly later than `COALESCE_INTERVAL`, hence the factor.
         let is_quick =
             self.last_chunk_at.is_some_and(|last| now - last < COALESCE_INTERVAL * 3) && bytes < SMALL_CHUNK_BYTES;
         self.quick_chunk_count = if is_quick { self.quick_chunk_count.saturating_add(1) } else { 0 };
@@ -277,7 +279,8 @@ impl ChunkCoalescer {
     }
 }
 
-/// A body that broke off where nothing can be said within it: the caller's connection must not end well.
+/// Error for a response that was truncated where no error event can be sent. The client connection must not end
+/// cleanly.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BodyTruncated;
 
@@ -304,14 +307,14 @@ impl ResponseStream {
         }
     }
 
-    /// Says a word in each silence of this length, where it falls between two events.
+    /// Sends a heartbeat after each silence of this length, but only between two events.
     #[must_use]
     pub fn with_heartbeat(mut self, every: Duration) -> Self {
         self.body.report_idle_every(every);
         self
     }
 
-    /// A stream that is only passed on: no meter, no record.
+    /// Creates a stream that is passed through without a meter or a record.
     pub fn passthrough(body: ResponseBody) -> Self {
         let (meter, api_format) = (ResponseMeter::Unmetered, ApiFormat::OpenAi);
         let (coalescer, partial_event) = <(ChunkCoalescer, PartialEventBuffer)>::default();
@@ -328,7 +331,7 @@ impl ResponseStream {
         }
     }
 
-    /// All bytes that are ready, as the provider sent them, or a heartbeat; `None` at the end.
+    /// Returns all bytes that are ready, as the provider sent them, or a heartbeat; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, BodyTruncated> {
         if self.is_finished {
             return Ok(None);
@@ -359,7 +362,7 @@ impl ResponseStream {
         }
     }
 
-    /// Looks at what the provider sent, and says what of it may leave.
+    /// Meters bytes from the provider and returns those that can be sent to the client now.
     fn process_chunk(&mut self, bytes: Bytes) -> Bytes {
         self.coalescer.record_chunk(bytes.len());
         self.meter.feed(&bytes);
@@ -380,7 +383,7 @@ impl ResponseStream {
         bytes
     }
 
-    /// Whether its events say what the caller did not ask for.
+    /// Returns true if the events contain usage that the client did not request.
     fn should_hide_usage(&self) -> bool {
         let hides = self.record.as_ref().is_some_and(|record| record.log.hides_usage);
         hides && matches!(self.meter, ResponseMeter::SseEvents(_))
@@ -390,9 +393,9 @@ impl ResponseStream {
         self.continuation = Some(continuation);
     }
 
-    /// Whether somebody else says the rest of what ends here before its time.
+    /// Tries to continue a truncated stream at another target; returns true if it was resumed.
     async fn try_resume(&mut self, error: Option<&Error>) -> bool {
-        // In a box of its own: it would make the future of every stream larger.
+        // Boxed: inline, it would enlarge the future of every stream.
         self.continuation.is_some() && Box::pin(self.resume(error)).await
     }
 
@@ -408,7 +411,7 @@ impl ResponseStream {
         let Some(mut body) = continuation.resume(error.map_or("upstream_broke", Error::code), record).await else {
             return false;
         };
-        // The beginning of an event that has no end.
+        // Discards the start of an event that will never be completed.
         self.partial_event.take_held();
         body.use_small_chunks();
         if let Some(every) = continuation.heartbeat_interval() {
@@ -424,26 +427,26 @@ impl ResponseStream {
         true
     }
 
-    /// Whether what comes next needs no waiting: all of the body was read.
+    /// Returns true if all of the body was read, so that `next` does not wait.
     pub fn is_ended(&self) -> bool {
         self.is_finished || self.body.is_done()
     }
 
-    /// Ends it before its time, because this process is about to end.
+    /// Ends the stream early because this process is shutting down.
     pub fn stop_for_drain(&mut self) -> Result<Option<Bytes>, BodyTruncated> {
         self.finish(Some(&Error::Draining))
     }
 
-    /// Ends it before its time, because its caller does not read.
+    /// Ends the stream early because the client does not read.
     pub fn stop_unread(&mut self, limit: Duration) -> Result<Option<Bytes>, BodyTruncated> {
         self.finish(Some(&Error::ClientReadTimeout { milliseconds: limit.as_millis() as u64 }))
     }
 
-    /// The end: the record closes, and where the end is not a good one the caller is told so.
+    /// Ends the stream and closes its record. Reports a truncation to the client as an error event where possible.
     fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, BodyTruncated> {
         self.is_finished = true;
         let hides_usage = self.should_hide_usage();
-        // Nothing can be said in the middle of a frame.
+        // An error event cannot be inserted in the middle of a frame.
         let is_within = matches!(&self.meter, ResponseMeter::AwsFrames(meter) if meter.has_partial_frame());
         let read = mem::take(&mut self.meter).finish(self.api_format, error.is_some());
         let is_events = read.is_event_stream;
@@ -474,7 +477,7 @@ impl ResponseStream {
 }
 
 impl Drop for ResponseStream {
-    /// A caller who left has still cost what the provider counted so far.
+    /// Records the usage so far: a response costs what the provider counted, even if the client disconnects.
     fn drop(&mut self) {
         if let (Some(record), false) = (self.record.take(), std::thread::panicking()) {
             let read = mem::take(&mut self.meter).finish(self.api_format, true);
@@ -483,7 +486,7 @@ impl Drop for ResponseStream {
     }
 }
 
-/// The error as the last event of the stream.
+/// Encodes the error as the last event of the stream.
 fn encode_error_event(dialect: ApiFormat, error: Option<&Error>, is_within: bool) -> Bytes {
     let unfinished = Error::UpstreamResponseBroken { cause: "its stream ended before it was complete".into() };
     let error = error.unwrap_or(&unfinished);
@@ -495,7 +498,7 @@ fn encode_error_event(dialect: ApiFormat, error: Option<&Error>, is_within: bool
         code: Some(error.code()),
         request_id: None,
     };
-    // A blank line ends the event in the middle of which it is said.
+    // A blank line terminates the event that was cut in the middle.
     let end: &[u8] = if is_within { b"\n\n" } else { b"" };
     [end, error_event(dialect, &failure).as_slice()].concat().into()
 }

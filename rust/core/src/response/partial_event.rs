@@ -1,19 +1,21 @@
-//! Holds back the beginning of an event until its end is there: where a stream breaks off in between, no reader is left with half of one.
+//! Buffer for an incomplete SSE event. Holds back the start of an event until its end arrives, so that a truncated
+//! stream never leaves the client with half an event.
 
 use bytes::Bytes;
 
-/// An event that is longer is passed on as it comes: several pieces may wait for a caller who reads slowly.
+/// Longer events are passed through in chunks, because many chunks may queue for a client that reads slowly.
 const MAX_HELD_BYTES: usize = 16 * 1024;
 
 #[derive(Default)]
 pub struct PartialEventBuffer {
     held_bytes: Vec<u8>,
-    /// Part of an event has left already.
+    /// True if part of an event has already been sent.
     is_mid_event: bool,
 }
 
 impl PartialEventBuffer {
-    /// What may leave now that these bytes have come, which end with so many of an event that is not complete.
+    /// Adds `bytes` and returns those that can be sent now. The last `incomplete` bytes received so far belong to an
+    /// incomplete event.
     pub fn hold_incomplete(&mut self, mut bytes: Bytes, incomplete: usize) -> Bytes {
         if self.is_mid_event && incomplete >= bytes.len() {
             return bytes;
@@ -32,12 +34,12 @@ impl PartialEventBuffer {
         passed
     }
 
-    /// What was begun and will have no end.
+    /// Removes and returns the held start of an event that will not be completed.
     pub fn take_held(&mut self) -> Bytes {
         std::mem::take(&mut self.held_bytes).into()
     }
 
-    /// Whether a reader stands in the middle of an event.
+    /// Returns true if the client has received only part of an event.
     pub fn is_mid_event(&self) -> bool {
         self.is_mid_event
     }

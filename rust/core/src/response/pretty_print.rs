@@ -1,4 +1,4 @@
-//! JSON that people read: with `?pretty` a whole answer is told with an indent, its texts and numbers as they came.
+//! Pretty-printed JSON responses for `?pretty`. Strings and numbers keep their original text.
 
 use bytes::Bytes;
 
@@ -7,13 +7,14 @@ use penstock_llm::operation::Operation;
 use crate::resolve::target_resolver::Call;
 
 const INDENT: &[u8] = b"  ";
-/// Indents grow with the square of what is nested: what is deeper stays as it is.
+/// Maximum nesting depth. Indentation grows with the square of the depth, so deeper JSON is returned unchanged.
 const MAX_DEPTH: usize = 64;
-/// So many times its length it may be, and so many bytes: what would be longer stays as it is.
+/// Output limit: the input length times `MAX_GROWTH_FACTOR`, plus `MAX_EXTRA_BYTES`. JSON that would exceed it is
+/// returned unchanged.
 const MAX_GROWTH_FACTOR: usize = 4;
 const MAX_EXTRA_BYTES: usize = 64 * 1024;
 
-/// Whether the request's query holds `pretty`, with whatever value. On paths that are passed on it is the provider's.
+/// Returns true if the query contains `pretty` with any value. On proxied paths the parameter belongs to the provider.
 pub fn is_requested(call: &Call<'_>) -> bool {
     let query = &call.head.query;
     !query.is_empty()
@@ -21,7 +22,8 @@ pub fn is_requested(call: &Call<'_>) -> bool {
         && query.split('&').any(|pair| pair.split('=').next() == Some("pretty"))
 }
 
-/// The same with line breaks and indents; as it came where it is nested too deeply, grows too much, or does not end as it begins.
+/// Returns the JSON with line breaks and indentation. Returns it unchanged if it is nested too deeply, grows too much
+/// or is unbalanced.
 pub fn pretty_print(json: Bytes) -> Bytes {
     try_pretty_print(&json).map_or(json, Bytes::from)
 }
@@ -77,7 +79,7 @@ fn push_newline(out: &mut Vec<u8>, depth: usize) -> Option<()> {
     (depth <= MAX_DEPTH).then_some(())
 }
 
-/// Where a text ends that begins here, behind its quotation mark.
+/// Returns the index after the closing quote of the string that begins at `begin`.
 fn find_string_end(json: &[u8], begin: usize) -> Option<usize> {
     let mut at = begin + 1;
     loop {

@@ -1,4 +1,4 @@
-//! The attempts at one target: an old answer where one serves, else as many requests as its config allows.
+//! Attempts at one target: a cached response if there is one, else as many requests as the config allows.
 
 use std::{
     sync::LazyLock,
@@ -31,27 +31,27 @@ use crate::{
     state::shared::circuit_breakers::BreakerPermit,
 };
 
-/// Of a node that sets nothing and is asked once.
+/// Parameters and retry policy of a node that sets nothing: no changes, no retries.
 static DEFAULT_FEATURES: LazyLock<(Parameters, Retry)> = LazyLock::new(Default::default);
 
-/// What is decided after an attempt.
+/// Decision after an attempt.
 enum AttemptDecision {
-    /// Its answer is the one.
+    /// Use this result.
     Accept,
-    /// No further one is to be made, though one was wanted.
+    /// Do not retry, although the policy would; with the reason.
     Stop(&'static str),
-    /// Another one after this time.
+    /// Retry after this delay.
     RetryAfter(Duration),
 }
 
-/// The attempts at one target so far.
+/// State of the attempts at one target.
 struct RetryState {
     retry_count: i32,
     backoff: Backoff,
-    /// What stands for the account at the provider, where there may be another attempt.
+    /// Hash of the provider account, which is the key of the retry budget. Zero if no retries are allowed.
     account_hash: u64,
     is_replayable: bool,
-    /// It tries for all others whether the target is well again: once.
+    /// True if this is the single probe of a half-open circuit breaker.
     is_probe: bool,
 }
 
@@ -78,7 +78,7 @@ impl RetryState {
             Ok(served) => {
                 (retry.is_retryable_status(served.status()), retry.requested_wait(served.status(), served.headers()))
             }
-            // What is refused here would be once more.
+            // Errors that the gateway raises itself would only repeat.
             Err(error) => (
                 error.is_network_error() || is_upstream_error(error) && retry.is_retryable_status(error.status()),
                 None,
@@ -117,18 +117,18 @@ impl RetryState {
 
 const BREAKER_OPENED: &str = "the breaker opened";
 
-/// The breaker of a target, and this request's right to send there.
+/// Circuit breaker of a target, with this request's permit to send.
 struct BreakerGuard<'w> {
     policy: &'w Policy,
     permit: BreakerPermit,
 }
 
 impl BreakerGuard<'_> {
-    /// How an attempt ended.
+    /// Records the result of an attempt in the circuit breaker.
     fn record_result(&mut self, gateway: &Gateway, target: &Target<'_>, result: &Result<UpstreamResponse>) {
         let failed = match result {
             Ok(served) => self.policy.is_failure(Some(served.status())),
-            // It says nothing of the target: as if it had never been sent.
+            // The error is not the target's fault, so it does not count.
             Err(error) if !is_target_fault(error, target) => return,
             Err(_) => self.policy.is_failure(None),
         };
@@ -142,7 +142,8 @@ impl BreakerGuard<'_> {
     }
 }
 
-/// Whether an error is the target's: not the caller's, who may have been in more of a hurry than the config is.
+/// Returns true if the target caused the error. A timeout that the client set shorter than the config's is not the
+/// target's fault.
 fn is_target_fault(error: &Error, target: &Target<'_>) -> bool {
     let is_hurried = matches!(error, Error::Timeout { milliseconds } if u128::from(*milliseconds) < target.configured_timeout.as_millis());
     is_upstream_error(error) && !is_hurried
@@ -153,12 +154,12 @@ fn is_upstream_error(error: &Error) -> bool {
 }
 
 impl<'w> RouteExecutor<'w> {
-    /// A node without further targets, which was entered.
+    /// Tries one leaf node of the config: cache lookup first, then requests with retries.
     pub async fn try_target(&mut self, node: &'w Node) -> Result<UpstreamResponse> {
         let passage = self.breaker_permit.take();
         self.update_decision(|decision| {
             decision.selected_target.clone_from(&node.path);
-            // What was so of another target says nothing of this one.
+            // Resets the values of the previous target.
             (decision.retry_count, decision.cache_status) = (0, CacheStatus::Disabled);
             decision.has_retry_policy |= node.features.retry.is_configured();
         });
@@ -204,17 +205,18 @@ impl<'w> RouteExecutor<'w> {
         Ok(served)
     }
 
-    /// What is set in bodies for a node, unless the caller wants its own to stay as it is.
+    /// Returns the parameters that the node sets in bodies, or an empty set if the client asked to forward its body
+    /// unchanged.
     pub fn parameters_for(&self, node: &'w Node) -> &'w Parameters {
         if self.call.control.is_nitro_mode() { &DEFAULT_FEATURES.0 } else { &node.features.parameters }
     }
 
-    /// How often a node is asked again.
+    /// Returns the retry policy of a node, or one without retries if the client asked to forward its request unchanged.
     pub fn retry_policy(&self, node: &'w Node) -> &'w Retry {
         if self.call.control.is_nitro_mode() { &DEFAULT_FEATURES.1 } else { &node.features.retry }
     }
 
-    /// Where this goes, and the body as it goes there.
+    /// Resolves the target of a node and prepares the body for it.
     pub async fn resolve_target(&mut self, node: &'w Node, prepared: &mut PreparedBody) -> Result<Target<'w>> {
         if let Some(model) = self.non_json_model_override(node) {
             prepared.set_model(self.call, &model).await?;
@@ -253,13 +255,14 @@ impl<'w> RouteExecutor<'w> {
         Ok(target)
     }
 
-    /// The model that a target has for what names it elsewhere than in JSON: in a form, or in a WebSocket's query.
+    /// Returns the node's model override for requests that name their model in a form or in a WebSocket query instead
+    /// of JSON.
     fn non_json_model_override(&self, node: &Node) -> Option<String> {
         let is_named = self.is_websocket || self.call.route.operation.has_model_in_form();
         if is_named && self.replay_body.as_json().is_none() { self.parameters_for(node).model_override() } else { None }
     }
 
-    /// As often as its config allows, and no more once the target's breaker, which let this request through, has opened.
+    /// Sends the request and retries as the config allows. Stops if the target's circuit breaker opens in the meantime.
     pub async fn send_with_retries(
         &mut self,
         node: &'w Node,
@@ -291,11 +294,11 @@ impl<'w> RouteExecutor<'w> {
                 AttemptDecision::RetryAfter(wait) => wait,
             };
             tokio::time::sleep(wait).await;
-            // Others may have closed the target off meanwhile: then this was the last word.
+            // Other requests may have opened the breaker during the wait. Then this result is final.
             if guard.as_ref().is_some_and(|guard| guard.is_open(gateway)) {
                 return self.stop_retrying(node, BREAKER_OPENED, result);
             }
-            // Judged: there is one.
+            // `evaluate` made sure that a body is available.
             body = next.or_else(|| self.replay_body.reclaim()).unwrap_or_else(Body::empty);
             if let Ok(served) = result {
                 Box::pin(served.discard()).await;
@@ -305,7 +308,7 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// What came last, though another attempt was wanted.
+    /// Records why there is no further retry and returns the last result.
     fn stop_retrying(
         &mut self,
         node: &Node,
@@ -318,7 +321,7 @@ impl<'w> RouteExecutor<'w> {
         result
     }
 
-    /// One request. What breaks off before anything of its answer could be passed on has failed.
+    /// Sends one request. A response that breaks off before anything could be passed on counts as failed.
     async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
         let began = Instant::now();
         let attempted = if self.is_websocket {
@@ -339,14 +342,15 @@ impl<'w> RouteExecutor<'w> {
         result
     }
 
-    /// Once there is something to pass on: a first piece, or all of it where streams are held.
+    /// Waits for the first chunk of the response, or for all of it if streams are buffered.
     async fn await_first_chunk(&mut self, node: &Node, served: &mut UpstreamResponse) -> Result<()> {
         if node.features.recovery.mode() == Mode::Hold
             && let Some(pieces) = served.chunk_format(self.call.requested_operation())
         {
             return Box::pin(self.buffer_stream(node, served, pieces)).await;
         }
-        // While others may answer instead, or nothing is said meanwhile, it has begun with its first byte alone.
+        // Waits for the first chunk without limit if other targets remain or heartbeats are off. Otherwise the stream
+        // starts after one heartbeat interval.
         let patience = match self.gateway.settings.heartbeat_ms {
             0 => Duration::MAX,
             _ if self.has_alternatives => Duration::MAX,
@@ -355,11 +359,11 @@ impl<'w> RouteExecutor<'w> {
         served.await_body_start(self.call.requested_operation(), patience).await
     }
 
-    /// Until all of a stream is there, if there is room for it.
+    /// Buffers the complete stream, if the memory budget allows it.
     async fn buffer_stream(&mut self, node: &Node, served: &mut UpstreamResponse, pieces: StreamFraming) -> Result<()> {
         let asked = self.call.requested_operation();
         let share = self.gateway.shared.recovery_memory.new_permit();
-        // Nothing is heard meanwhile: its first piece has all of its time.
+        // The client gets no data meanwhile, so the first chunk may take as long as the deadline allows.
         let holding = async {
             served.await_body_start(asked, Duration::MAX).await?;
             served.buffer_stream(pieces, asked, share).await
@@ -382,7 +386,7 @@ impl<'w> RouteExecutor<'w> {
         Ok(())
     }
 
-    /// How long the caller still waits, where that is known.
+    /// Returns the time left until the client's deadline. `None` if it set none.
     pub fn time_left(&self) -> Option<Duration> {
         self.client_deadline.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
     }

@@ -1,4 +1,4 @@
-//! Answers that serve again: what is asked, whether an answer to it is kept, and how a new one comes to be.
+//! Response cache lookup of a request: computes the cache key, finds a cached response, and prepares storing a new one.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use crate::{
     upstream::Origin,
 };
 
-/// What is asked of a target that may have been asked before.
+/// Cache key of a request to one target, and how long its response may be cached.
 pub struct CacheLookup {
     cache_key: CacheKey,
     max_age: Duration,
 }
 
 impl CacheLookup {
-    /// `None` where its answer is not to be kept.
+    /// Creates the lookup for a request to this target; `None` if its response must not be cached.
     pub fn for_target(walk: &RouteExecutor<'_>, node: &Node, target: &Target<'_>, body: &Body) -> Option<Self> {
         let (call, caller) = (walk.call, walk.resolver.caller);
         let age = node.features.cache.max_age(call.route.operation, &call.head.method, call.route.path)?;
@@ -32,13 +32,13 @@ impl CacheLookup {
             Some(name) => Partition::Namespace(name),
             None => Partition::Headers(&call.head.headers, &walk.resolver.settings.header_aliases),
         };
-        // Whatever they call the same, callers of different tenants get nothing of each other.
+        // Separates tenants: even with the same cache namespace, callers of different workspaces share no responses.
         let tenant = match caller.key {
             Some(key) => key.workspace.as_deref().unwrap_or(&key.id),
             None => target.credential.as_deref().or(target.authorization).unwrap_or_default(),
         };
         let Origin::Network { host, port, .. } = &target.base_url.origin else { return None };
-        // Another model, deployment or version may be asked by these, and none of them need be in the request.
+        // These settings can select another model, deployment or API version, and need not appear in the request body.
         let options = target.options.canonical_string();
         let manner = [u8::from(target.is_strict), u8::from(target.is_passthrough)];
         let fields: String =
@@ -62,7 +62,7 @@ impl CacheLookup {
         Some(Self { cache_key: CacheKey::compute(partition, &parts), max_age: age })
     }
 
-    /// Whether an answer would serve.
+    /// Returns the cache status that the request would have, without changing anything.
     pub async fn cache_status(&self, walk: &RouteExecutor<'_>) -> CacheStatus {
         match walk.gateway.shared.response_cache.find(&self.cache_key).await {
             _ if is_refresh_forced(walk) => CacheStatus::Refresh,
@@ -71,7 +71,8 @@ impl CacheLookup {
         }
     }
 
-    /// The answer that is kept, where there is one and no new one is asked for.
+    /// Returns the cached response, unless there is none or the client forces a refresh. Sets the cache status of the
+    /// request.
     pub async fn find_cached(&self, walk: &mut RouteExecutor<'_>, target: &Target<'_>) -> Option<UpstreamResponse> {
         if is_refresh_forced(walk) {
             walk.set_cache_status(CacheStatus::Refresh);
@@ -85,7 +86,7 @@ impl CacheLookup {
         Some(UpstreamResponse::from_cache(kept, walk.call, target, &walk.gateway.coarse_timer))
     }
 
-    /// A good answer is kept once it is complete.
+    /// Prepares to cache this response once it is complete. Only status 200 without content encoding is cached.
     pub fn prepare_store(self, walk: &mut RouteExecutor<'_>, served: &UpstreamResponse) {
         let headers = served.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
@@ -102,9 +103,10 @@ impl CacheLookup {
 }
 
 impl RouteExecutor<'_> {
-    /// Header fields that reach the provider and change what it answers, but say nothing of who asks.
+    /// Returns the request headers that reach the provider and can change its response, without those that only
+    /// identify the client.
     fn cache_key_headers(&self, target: &Target<'_>) -> Vec<u8> {
-        // What is passed on may ask so for an image, or for JSON that holds one.
+        // A passthrough request may use `accept` to ask for an image, or for JSON that contains one.
         let is_passed_on = self.call.route.operation == Operation::Proxy;
         let tells = |name: &[u8]| match name {
             b"accept" | b"accept-language" => is_passed_on || target.forward_headers.contains(name),
@@ -115,7 +117,7 @@ impl RouteExecutor<'_> {
     }
 }
 
-/// Whether a new answer is asked for.
+/// Returns true if the client forces a cache refresh.
 fn is_refresh_forced(walk: &RouteExecutor<'_>) -> bool {
     walk.call.control.cache_force_refresh.is_some_and(|value| value != "false")
 }

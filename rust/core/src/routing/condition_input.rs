@@ -1,28 +1,28 @@
-//! What a config may ask about a request: its metadata, the fields of its JSON, its path.
+//! Inputs of routing conditions: metadata, JSON fields and path of a request.
 
 use serde_json::Value;
 
 use crate::{accounting::record::metadata::Metadata, config::ConfigReader};
 
-/// A request as conditions see it.
+/// Request data that conditions can read.
 #[derive(Debug)]
 pub struct ConditionInput<'a> {
     pub metadata: &'a Metadata,
-    /// The fields that the config asks about, in its order.
+    /// Values of the JSON fields that the config reads, in the config's order.
     pub params: &'a [Option<Value>],
     pub path: &'a str,
 }
 
-/// Where a value is looked for.
+/// Where a condition reads its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueSource {
     Metadata(String),
-    /// A top-level field by its place in the config's list, and the way on from there.
+    /// Index of a top-level field in the config's list, and the path below that field.
     Param(usize, Vec<String>),
     Path,
 }
 
-/// What was found there.
+/// Value that a condition is compared with.
 #[derive(Debug, Clone, Copy)]
 pub enum FieldValue<'a> {
     Text(&'a str),
@@ -70,7 +70,7 @@ fn child_value<'v>(value: &'v Value, step: &str) -> Option<&'v Value> {
 }
 
 impl<'a> FieldValue<'a> {
-    /// Where it is a text.
+    /// Returns the value if it is a string.
     pub fn as_str(self) -> Option<&'a str> {
         match self {
             Self::Text(text) => Some(text),
@@ -79,7 +79,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// As a text, where it can be one.
+    /// Returns a string, number or boolean as a string; `None` for other values.
     pub fn to_scalar_string(self) -> Option<String> {
         match self {
             Self::Json(value @ (Value::Number(_) | Value::Bool(_))) => Some(value.to_string()),

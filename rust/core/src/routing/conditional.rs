@@ -1,4 +1,4 @@
-//! The strategy that asks about a request: the first condition that holds names the target.
+//! Conditional routing strategy. Sends a request to the target of the first condition that it matches.
 
 use std::{
     cmp::Ordering,
@@ -12,11 +12,11 @@ use super::pattern::Pattern;
 use crate::config::ConfigReader;
 use crate::routing::condition_input::{ConditionInput, FieldValue, ValueSource};
 
-/// Conditions in their order, and the place of the target where none holds.
+/// Conditions in config order, and the index of the target to use when none matches.
 #[derive(Debug, Clone, Default)]
 pub struct ConditionalRouting {
     conditions: Vec<Condition>,
-    /// Where the texts of gates are looked for, each once.
+    /// Distinct sources that prefilters read, so that each is looked up once per request.
     prefilter_sources: Vec<ValueSource>,
     default_target: Option<usize>,
 }
@@ -25,14 +25,15 @@ pub struct ConditionalRouting {
 struct Condition {
     prefilter: Option<Prefilter>,
     query: Query,
-    /// Of its target.
+    /// Index of the target that this condition selects.
     target_index: usize,
 }
 
-/// A text without which a query cannot hold: one of a thousand conditions is passed by without being looked into.
+/// String value that a request must have for the query to match. Lets a config with a thousand conditions skip most of
+/// them without evaluating the queries.
 #[derive(Debug, Clone, Copy)]
 struct Prefilter {
-    /// Its place among the sources.
+    /// Index into `prefilter_sources`.
     source_index: usize,
     text_hash: u64,
 }
@@ -41,7 +42,7 @@ fn hash_text(text: &str) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(text)
 }
 
-/// As it was written: targets by their names.
+/// Conditions as written in the config, with targets referenced by name.
 #[derive(Debug, Default)]
 pub struct ConditionalDraft {
     conditions: Vec<(Query, String)>,
@@ -49,7 +50,7 @@ pub struct ConditionalDraft {
 }
 
 impl ConditionalDraft {
-    /// An array of `{"query", "then"}`.
+    /// Parses the `conditions` array; each item is `{"query", "then"}`.
     pub fn set_conditions(&mut self, value: &Value, reading: &mut ConfigReader) {
         self.conditions = reading.read_items(value, "an array of conditions", |reading, item| {
             let (mut query, mut then) = (None, None);
@@ -75,7 +76,7 @@ impl ConditionalDraft {
         self.default_target = reading.read_string(value);
     }
 
-    /// Finds the targets by their names.
+    /// Replaces target names by indexes; reports names that no target has.
     pub fn resolve_targets<'n>(
         self,
         names: impl Iterator<Item = Option<&'n str>>,
@@ -120,12 +121,13 @@ impl ConditionalRouting {
         self.conditions.push(Condition { prefilter: gate, query, target_index: place });
     }
 
-    /// How many parts its conditions have: each query, each operator and each value in a list is one.
+    /// Returns the number of parts in all conditions. Each query, each operator and each value of a list counts as one
+    /// part.
     pub fn part_count(&self) -> usize {
         self.conditions.iter().map(|condition| condition.query.part_count()).sum()
     }
 
-    /// About so many bytes its conditions hold, but for their texts.
+    /// Returns the approximate memory use of the conditions in bytes, without their strings.
     pub fn estimated_bytes(&self) -> usize {
         self.conditions.iter().map(|condition| size_of::<Condition>() + condition.query.estimated_bytes()).sum()
     }
@@ -137,7 +139,8 @@ impl ConditionalRouting {
         })
     }
 
-    /// The place of the target; beside it which condition held.
+    /// Returns the index of the selected target and the index of the condition that matched (`None` for the default
+    /// target).
     pub fn choose_target(&self, asked: &ConditionInput<'_>) -> Option<(usize, Option<usize>)> {
         let found: Vec<_> =
             self.prefilter_sources.iter().map(|source| source.resolve(asked).as_str().map(hash_text)).collect();
@@ -150,7 +153,7 @@ impl ConditionalRouting {
     }
 }
 
-/// All of these hold.
+/// Conjunction of terms: matches if every term matches.
 #[derive(Debug, Clone)]
 pub struct Query(Vec<Term>);
 
@@ -165,7 +168,7 @@ enum Term {
 enum Predicate {
     Equal(Value),
     NotEqual(Value),
-    /// How the value may compare to the number.
+    /// Number to compare with, and the orderings that match.
     Ordered(f64, [Option<Ordering>; 2]),
     In(Vec<Value>),
     NotIn(Vec<Value>),
@@ -181,7 +184,7 @@ impl Query {
             reading.within_key(key, |reading| match key.as_str() {
                 "$and" => terms.push(Term::All(parse_queries(value, reading))),
                 "$or" => terms.push(Term::Any(parse_queries(value, reading))),
-                _ if key.starts_with('$') => reading.report_problem("is no operator here: $and and $or are"),
+                _ if key.starts_with('$') => reading.report_problem("is not an operator here; use $and or $or"),
                 _ => {
                     if let Some(source) = ValueSource::parse(key, reading) {
                         terms.push(Term::Predicates(source, parse_predicates(value, reading)));
@@ -192,7 +195,7 @@ impl Query {
         Self(terms)
     }
 
-    /// A text that has to be found for it to hold.
+    /// Returns a source and the string that it must have for this query to match, if there is one.
     fn required_text(&self) -> Option<(&ValueSource, &str)> {
         self.0.iter().find_map(|term| match term {
             Term::All(queries) => queries.iter().find_map(Self::required_text),
@@ -257,7 +260,7 @@ impl Predicate {
             "$nin" => Some(Self::NotIn(reading.read_items(value, "an array", |_, item| Some(item.clone())))),
             "$regex" => parse_pattern(value, reading).map(Self::Matches),
             _ => {
-                reading.report_problem(format!("is no operator: {OPERATORS} are"));
+                reading.report_problem(format!("is not an operator; use one of {OPERATORS}"));
                 None
             }
         }
@@ -279,7 +282,7 @@ impl Predicate {
         match self {
             Self::Equal(value) => equals_value(found, value),
             Self::NotEqual(value) => !equals_value(found, value),
-            // What is no number compares to nothing.
+            // A value that is not a number is NaN here, which compares to nothing.
             Self::Ordered(number, orders) => {
                 numeric_value(found).partial_cmp(number).is_some_and(|order| orders.contains(&Some(order)))
             }
@@ -309,7 +312,8 @@ fn parse_pattern(value: &Value, reading: &mut ConfigReader) -> Option<Pattern> {
     }
 }
 
-/// What is compared to a number, as one. What begins with none compares to nothing: that is a mistake.
+/// Parses the bound of an ordering operator as a number. In strict mode, rejects a value without a leading number,
+/// because such a bound never matches.
 fn parse_bound(value: &Value, reading: &mut ConfigReader) -> f64 {
     let number = numeric_value(FieldValue::Json(value));
     if number.is_nan() && reading.is_strict() {
@@ -327,7 +331,7 @@ fn equals_value(found: FieldValue<'_>, value: &Value) -> bool {
     }
 }
 
-/// The number that a value begins with.
+/// Returns the number that a value is or begins with; NaN if there is none.
 fn numeric_value(found: FieldValue<'_>) -> f64 {
     match (found.as_str(), found) {
         (Some(text), _) => parse_leading_number(text),
@@ -336,7 +340,8 @@ fn numeric_value(found: FieldValue<'_>) -> f64 {
     }
 }
 
-/// As JavaScript's `parseFloat` has it: `1e` and `1.5.2` begin with a number too. One pass, however long the text is.
+/// Parses the leading number of a text like JavaScript's `parseFloat`: `1e` and `1.5.2` are valid too. Takes one pass,
+/// whatever the length of the text.
 fn parse_leading_number(text: &str) -> f64 {
     let text = text.trim_start();
     let bytes = text.as_bytes();
@@ -365,7 +370,7 @@ mod tests {
     use super::*;
     use crate::{accounting::record::metadata::Metadata, config::Strictness};
 
-    /// Whether a query holds for a request with these fields.
+    /// Returns true if the query matches a request with these body fields.
     fn query_matches(query: &Value, params: &Value) -> bool {
         let mut reading = ConfigReader::new(Strictness::Strict);
         let query = Query::parse(query, &mut reading);

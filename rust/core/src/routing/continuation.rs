@@ -1,4 +1,5 @@
-//! A stream that broke off is continued by another target, from what the caller got of it.
+//! Continuation of broken streams. Asks another target to continue from the part of the response that the client
+//! already received.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,20 +37,20 @@ use crate::{
     upstream::ResponseBody,
 };
 
-/// So often one answer goes on elsewhere.
+/// Maximum number of times that one response is continued by another target.
 const MAX_CONTINUATIONS: u8 = 5;
 
-/// What is asked, and the target that answers it.
+/// Request body and answering target of a stream, saved so that another target can continue it.
 pub struct ResumePoint {
     request_body: Bytes,
     model: String,
     target_path: Arc<str>,
-    /// How it says its text, where that can be the beginning of another answer.
+    /// Format from which the text of the stream is read; `None` if that text cannot begin another response.
     transcript_format: Option<StreamFormat>,
 }
 
 impl ResumePoint {
-    /// Of a stream that may be continued; `None` for any other answer.
+    /// Creates the resume point of a stream that may be continued; `None` for any other response.
     pub fn from_response(walk: &RouteExecutor<'_>, node: &Node, served: &UpstreamResponse) -> Option<Box<Self>> {
         if node.features.recovery.mode() != Mode::Continue || !is_readable_stream(served) {
             return None;
@@ -64,13 +65,13 @@ fn is_readable_stream(served: &UpstreamResponse) -> bool {
     served.is_event_stream() && delivery::is_uncompressed(served.headers())
 }
 
-/// All that it takes to ask somebody else, long after the walk.
+/// State needed to ask another target to continue a stream, after routing of the original request has ended.
 pub struct Continuation {
     gateway: Arc<Gateway>,
     snapshot: Arc<Snapshot>,
     request_head: Arc<RequestHead>,
     resume_point: Box<ResumePoint>,
-    /// `None` where nobody can go on.
+    /// Text that the client received so far; `None` if no target can continue it.
     transcript: Option<Transcript>,
     memory_permit: MemoryPermit,
     spent_tokens: PriorUsage,
@@ -78,7 +79,7 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// Stands by an answer that is a stream.
+    /// Attaches a continuation to a streamed response, so that it can resume if it breaks.
     pub fn attach(
         (gateway, snapshot, head): (&Arc<Gateway>, Arc<Snapshot>, Arc<RequestHead>),
         place: Option<Box<ResumePoint>>,
@@ -99,7 +100,7 @@ impl Continuation {
         answer
     }
 
-    /// Hears what the caller gets. Whether there is room to remember it.
+    /// Records events that the client receives. Returns false if the memory budget is exhausted.
     pub fn record_events(&mut self, events: &Bytes) -> bool {
         let Some(said) = &mut self.transcript else { return true };
         let before = said.buffered_bytes();
@@ -107,12 +108,12 @@ impl Continuation {
         self.memory_permit.try_reserve(said.buffered_bytes() - before)
     }
 
-    /// The silence after which its caller hears something.
+    /// Returns the silence after which the client receives a heartbeat; `None` if heartbeats are disabled.
     pub fn heartbeat_interval(&self) -> Option<Duration> {
         Some(Duration::from_millis(self.gateway.settings.heartbeat_ms)).filter(|every| !every.is_zero())
     }
 
-    /// What another target says after what was said; `None` where there is none that could.
+    /// Returns the body with which another target continues the broken stream; `None` if no target can.
     pub async fn resume(&mut self, error: &'static str, record: &mut Record) -> Option<ResponseBody> {
         let facts = &mut record.log;
         if let Some(because) = self.refusal_reason() {
@@ -122,7 +123,7 @@ impl Continuation {
             }
             return None;
         }
-        // What one target begins and another ends is no answer to be given again.
+        // A response that one target begins and another completes must not be cached.
         facts.pending_cache_entry = None;
         self.continuation_count += 1;
         let searched = facts.implicit_searches();
@@ -141,20 +142,21 @@ impl Continuation {
         Some(served.incoming.body.map_chunks(move |piece| seam.push(piece)))
     }
 
-    /// Why nobody is asked to go on, if so.
+    /// Returns why no target may continue the stream, if so.
     fn refusal_reason(&self) -> Option<&'static str> {
         let Some(said) = &self.transcript else { return Some("answers on this path are not continued") };
         said.resume_obstacle()
-            .or((self.continuation_count == MAX_CONTINUATIONS).then_some("it went on as often as an answer may"))
+            .or((self.continuation_count == MAX_CONTINUATIONS)
+                .then_some("the response reached its limit of continuations"))
     }
 
-    /// The answer of a target that goes on.
+    /// Tries the successor targets in order and returns the first stream that continues the response.
     async fn request_continuation(&self, broke: &'static str, facts: &mut RequestLog) -> Option<ResumedStream> {
         let Self { gateway, snapshot, request_head: head, resume_point: place, transcript: said, .. } = self;
         let said = said.as_ref()?;
         let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
         let call = Call { route: Route::parse(&head.method, &head.path)?, head, control };
-        // A token may have run out since the request came.
+        // Authenticate again: a token may have expired since the request arrived.
         let mut refused = |error: Error| {
             if let Some(decision) = &mut facts.decision {
                 decision.add_step(RoutingStep::Broke { at: place.target_path.clone(), error: broke });
@@ -171,11 +173,12 @@ impl Continuation {
         (carried.model, carried.is_streaming) = (place.model.clone(), true);
         let (known, decision) = (facts.fork(), facts.decision.take());
         let mut walk = RouteExecutor::new(gateway, &choice, &plan, facts, carried);
-        // How long a client waits counts for each of its reads, and it reads: what bounds an answer is the gateway's own time.
+        // The client's time limit applies to each of its reads, and it is reading now. The gateway's own timeouts bound
+        // the continued response.
         (walk.log.decision, walk.client_deadline) = (decision, None);
         let at = place.target_path.clone();
         walk.record_step(|| RoutingStep::Broke { at, error: broke });
-        // Whom to ask is only thought over: each is asked for a passage when its turn comes.
+        // List the successors as a dry run. Each of them acquires its breaker permit when its turn comes.
         walk.is_dry_run = true;
         let successors = list_successors(&mut walk, &plan.config.root, &place.target_path);
         walk.is_dry_run = false;
@@ -188,7 +191,7 @@ impl Continuation {
         None
     }
 
-    /// What the streams before have cost: what they were asked, and all that was said.
+    /// Counts the tokens of the streams so far: those of the prompts and those of the generated text.
     async fn count_spent_tokens(&mut self, model: String) {
         let text = self.transcript.as_ref().map_or_else(String::new, |said| said.text().to_owned());
         let body = self.resume_point.request_body.clone();
@@ -197,7 +200,7 @@ impl Continuation {
             (tokens::count_request_body(encoding, &body).unwrap_or_default(), tokens::count_text(encoding, &text))
         });
         let (input, output) = counting.await.unwrap_or_default();
-        // Who went on was asked with all that had been said before.
+        // The continuing target received all text generated before as part of its input.
         self.spent_tokens = PriorUsage {
             input: self.spent_tokens.input + self.spent_tokens.output + input as u64,
             output: output as u64,
@@ -205,19 +208,19 @@ impl Continuation {
     }
 }
 
-/// An answer that goes on.
+/// Stream of a target that continues a broken response.
 struct ResumedStream {
     response: UpstreamResponse,
-    /// What was asked for it.
+    /// Request body that was sent for the continuation.
     request_body: Bytes,
-    /// Who answers.
+    /// Config path of the target that continues.
     target_path: Arc<str>,
-    /// What of the text before it may be in it again.
+    /// Beginning of the response that the target may repeat and that must then be skipped.
     repeated_text: String,
 }
 
-/// Whom to ask after the target at this path: it itself where it is to be asked again or there is nobody else, then those
-/// that would be next if it had not answered.
+/// Returns the targets to try after the target at this path broke off. First comes the broken target itself, if it
+/// allows retries or has no successors; then the targets to which it would have fallen back.
 fn list_successors<'w>(walk: &mut RouteExecutor<'w>, root: &'w Node, path: &str) -> Vec<&'w Node> {
     let mut after = Vec::new();
     let Some(broken) = find_node_and_fallbacks(walk, root, path, &mut after) else { return after };
@@ -227,7 +230,7 @@ fn list_successors<'w>(walk: &mut RouteExecutor<'w>, root: &'w Node, path: &str)
     after
 }
 
-/// Goes down to the node at a path, and gathers on the way back what stands behind it.
+/// Finds the node at a path; on the way back, collects the fallback targets that follow it.
 fn find_node_and_fallbacks<'w>(
     walk: &mut RouteExecutor<'w>,
     node: &'w Node,
@@ -250,7 +253,7 @@ fn find_node_and_fallbacks<'w>(
 }
 
 impl<'w> RouteExecutor<'w> {
-    /// Asks one target to go on, where it can.
+    /// Asks one target to continue the response; `None` if it cannot.
     async fn resume_on_target(&mut self, node: &'w Node, said: &Transcript) -> Option<ResumedStream> {
         let at = node.path.clone();
         let aimed = match self.replay_body.prepare(self.parameters_for(node)).await {
@@ -284,10 +287,7 @@ impl<'w> RouteExecutor<'w> {
         let served = self.send_with_retries(node, &mut target, Body::Complete(asked.clone()), passage).await.ok()?;
         if !is_readable_stream(&served) {
             served.discard().await;
-            self.record_step(|| RoutingStep::Unable {
-                at,
-                because: "it did not answer with a stream that can be read",
-            });
+            self.record_step(|| RoutingStep::Unable { at, because: "it did not answer with a readable stream" });
             return None;
         }
         let length = said.text().len();
@@ -296,7 +296,7 @@ impl<'w> RouteExecutor<'w> {
         Some(ResumedStream { response: served, request_body: asked, target_path: at, repeated_text: repeated })
     }
 
-    /// What a target is asked; an error says why it is not.
+    /// Builds the request that asks a target to continue. The error says why the target is not asked.
     fn build_resume_request(
         &self,
         node: &Node,
@@ -305,11 +305,12 @@ impl<'w> RouteExecutor<'w> {
     ) -> Result<ResumeRequest, &'static str> {
         match self.continuation_refusal(node, target) {
             Some(because) if !said.is_blank() => Err(because),
-            _ => said.build_resume_request(body).ok_or("the request has nothing that could be gone on from"),
+            _ => said.build_resume_request(body).ok_or("the request has no content that can be continued"),
         }
     }
 
-    /// Why a target does not go on from a given beginning, if so. Where that is a prompt every model does.
+    /// Returns why a target does not continue a given beginning, if so. Text completions always can, because the
+    /// beginning is part of the prompt.
     pub fn continuation_refusal(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.log.model);
         let is_its_own = target.provider_format(self.call.route.operation, model).is_none();

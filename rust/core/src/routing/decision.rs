@@ -1,4 +1,4 @@
-//! Why a request went where it went: kept beside its record, told in the headers of its answer.
+//! Routing decision of a request. Stored with its record and reported in response headers.
 
 use std::{
     sync::Arc,
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{accounting::record::json_writer::write_object, config::Node};
 
-/// Whether an old answer served.
+/// Result of the cache lookup for a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CacheStatus {
     #[default]
@@ -21,7 +21,7 @@ pub enum CacheStatus {
 }
 
 impl CacheStatus {
-    /// As headers have it.
+    /// Returns the value for response headers.
     pub fn header_value(self) -> &'static str {
         match self {
             Self::Disabled => "DISABLED",
@@ -31,7 +31,7 @@ impl CacheStatus {
         }
     }
 
-    /// As records have it.
+    /// Returns the name used in records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Disabled => "disabled",
@@ -42,22 +42,22 @@ impl CacheStatus {
     }
 }
 
-/// One choice on the way, or one attempt.
+/// One routing choice or one attempt.
 #[derive(Debug, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum RoutingStep {
-    /// There was nothing to choose: headers or a config name the one provider.
+    /// No choice was needed: headers or a config name a single provider.
     Named { at: &'static str, provider: &'static str, by: &'static str },
     /// A strategy chose a target.
     Chose {
         at: Arc<str>,
         strategy: &'static str,
         target: usize,
-        /// Of a conditional strategy: which condition held.
+        /// Index of the condition that matched, for a conditional strategy.
         #[serde(skip_serializing_if = "Option::is_none")]
         condition: Option<usize>,
     },
-    /// A target was left out.
+    /// A target was skipped because of its circuit breaker.
     Skipped { at: Arc<str>, breaker: &'static str },
     /// A request was sent.
     Tried {
@@ -69,32 +69,33 @@ pub enum RoutingStep {
         error: Option<&'static str>,
         milliseconds: u64,
     },
-    /// The second of two targets was tried too, because the first had not answered after so long.
+    /// A hedged request was sent to the second target, because the first had not answered after `after_ms`.
     Hedged { at: Arc<str>, after_ms: u64 },
-    /// An attempt was given up, because another had answered.
+    /// An attempt was cancelled, because another target had answered.
     Cancelled { at: Arc<str> },
-    /// The second target would be tried too, if the first does not answer for so long.
+    /// Dry run: the second target would be tried too if the first does not answer within this delay.
     WouldHedge { at: Arc<str>, after: String },
     /// A target could not be tried.
     Failed { at: Arc<str>, error: &'static str },
-    /// No further attempt was made, and why.
+    /// No further attempt was made, for this reason.
     Stopped { at: Arc<str>, because: &'static str },
-    /// A stream was too long to be held or continued.
+    /// A stream was too long to be buffered or continued.
     Unheld { at: Arc<str> },
-    /// A stream broke off after some of it had been passed on.
+    /// A stream broke off after part of it had been sent to the client.
     Broke { at: Arc<str>, error: &'static str },
-    /// A target could not go on from there, and why.
+    /// A target could not continue the stream, for this reason.
     Unable { at: Arc<str>, because: &'static str },
-    /// A target went on after so many bytes of text.
+    /// A target continued the stream after this many bytes of text.
     Continued { at: Arc<str>, said: usize },
-    /// An answer that was kept served.
+    /// A cached response was used.
     Kept { at: Arc<str> },
-    /// So many steps are not told here.
+    /// Placeholder for this many omitted steps.
     LeftOut { steps: usize },
 }
 
 impl RoutingStep {
-    /// As JSON. Each record has one of the first of these, or two: a general serialiser would be most of what they cost.
+    /// Writes the step as JSON. The frequent steps are written by hand: a generic serialiser would be most of the cost
+    /// of a record.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         match self {
             Self::Named { at, provider, by } => write_object(out, |step| {
@@ -124,34 +125,34 @@ impl RoutingStep {
                 }
                 step.number("milliseconds", *milliseconds);
             }),
-            // A Vec takes every write.
+            // Cannot fail: writing to a `Vec` always succeeds.
             rare => drop(serde_json::to_writer(out, rare)),
         }
     }
 }
 
-/// More steps than this are not kept: of those in the middle their number.
+/// Maximum number of stored steps. Further steps are dropped from the middle and only counted.
 const MAX_STEPS: usize = 64;
 const OMITTED_STEPS_INDEX: usize = MAX_STEPS / 2;
 
 #[derive(Debug)]
 pub struct RoutingDecision {
-    /// Of the root.
+    /// Strategy of the root node.
     pub strategy: &'static str,
-    /// The target that answered.
+    /// Config path of the target that answered.
     pub selected_target: Arc<str>,
-    /// 0: none was made, n: the nth one answered, -1: all were spent or could not be made.
+    /// 0: no retry; n: the nth retry answered; -1: all retries were used or could not be made.
     pub retry_count: i32,
     pub cache_status: CacheStatus,
-    /// On the way that it went the config says how often it is tried: a caller who tries again only repeats that.
+    /// True if the config retries or falls back on this route. A client that retries on its own would only repeat that.
     pub has_retry_policy: bool,
     pub steps: Vec<RoutingStep>,
-    /// What the target that answered was given and how often, for a caller who asks.
+    /// Report on the target that answered (what it was sent, with which retries), for clients that request it.
     pub target_report: Option<Value>,
 }
 
 impl RoutingDecision {
-    /// Nothing is decided yet of what a config says.
+    /// Creates a decision in which no target is chosen yet.
     pub fn new(root: &Node) -> Self {
         Self {
             strategy: root.strategy.name(),
@@ -164,7 +165,7 @@ impl RoutingDecision {
         }
     }
 
-    /// The last so many steps.
+    /// Returns at most the last `most` steps.
     pub fn last_steps(&self, most: usize) -> &[RoutingStep] {
         &self.steps[self.steps.len().saturating_sub(most)..]
     }
@@ -179,7 +180,7 @@ impl RoutingDecision {
     }
 }
 
-/// How long something took, for a step.
+/// Returns the milliseconds since an instant, as steps report them.
 pub fn elapsed_ms(since: Instant) -> u64 {
     let took: Duration = since.elapsed();
     took.as_millis() as u64

@@ -1,4 +1,4 @@
-//! The walk through the targets of a config until one answers.
+//! Route executor. Tries the targets of a config until one of them answers.
 
 use std::{
     future::Future,
@@ -29,7 +29,7 @@ use crate::{
     state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
 };
 
-/// The way of a request whose config asks for more than one attempt at one target.
+/// Routes a request whose config allows more than one attempt at one target.
 pub(crate) async fn route_request(
     gateway: &Gateway,
     choice: &TargetResolver<'_>,
@@ -37,13 +37,13 @@ pub(crate) async fn route_request(
     body: Body,
     facts: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    // Before its body is read: the caller waits meanwhile too.
+    // Computed before the body is read, because the client waits during that time too.
     let until = choice.call.control.client_timeout.and_then(timeout::client_deadline);
     let is_json = is_json_request(choice.call);
-    // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
+    // JSON bodies are always buffered: conditions may read them, and an attempt may change or resend them.
     let body = if is_json { Body::Complete(body.with_limits(gateway.body_limits)?.collect().await?) } else { body };
     let body = gateway.read_body(choice.call, body, facts).await.map_err(|error| match (&plan.config, error) {
-        // What cannot be read names nobody.
+        // An unreadable body cannot name a provider, so the missing provider is the error to report.
         (ConfigSource::None, Error::BodyInvalid { .. }) if !plan.has_provider() => Error::ProviderRequired,
         (_, error) => error,
     })?;
@@ -56,7 +56,7 @@ pub(crate) async fn route_request(
     RouteExecutor { client_deadline: until, ..RouteExecutor::new(gateway, choice, plan, facts, carried) }.run().await
 }
 
-/// The way of a request whose model may say which provider is meant.
+/// Routes a request whose model may carry a prefix that selects the provider.
 pub(crate) async fn resolve_model_prefix(
     gateway: &Gateway,
     choice: &TargetResolver<'_>,
@@ -72,7 +72,7 @@ fn is_json_request(call: &Call<'_>) -> bool {
     call.route.operation.has_json_body() || call.head.headers.is_json()
 }
 
-/// The way of a request for a WebSocket whose config asks for more than one attempt at one target.
+/// Routes a WebSocket request whose config allows more than one attempt at one target.
 pub(crate) async fn open_websocket(
     gateway: &Gateway,
     choice: &TargetResolver<'_>,
@@ -83,14 +83,14 @@ pub(crate) async fn open_websocket(
     RouteExecutor { is_websocket: true, ..RouteExecutor::new(gateway, choice, plan, facts, carried) }.run().await
 }
 
-/// A group on the way whose targets are tried one after the other.
+/// Fallback group on the current path, whose targets are tried one after the other.
 struct FallbackLevel<'w> {
     node: &'w Node,
     policy: &'w FallbackPolicy,
-    /// Those before it were tried or passed over.
+    /// Index of the next target; all before it were tried or skipped.
     next_index: usize,
     has_tried_any: bool,
-    /// None was open: the breakers are of no help.
+    /// True if no target is available, so that breakers are ignored; also true if the group has no breaker.
     ignores_breakers: bool,
 }
 
@@ -104,21 +104,21 @@ impl<'w> FallbackLevel<'w> {
     }
 }
 
-/// A session, and the place of the target that it was given to where that is remembered.
+/// Sticky session, and the index of its assigned target if an assignment is stored.
 #[derive(Clone, Copy)]
 struct StickyAssignment {
     session: StickySession,
     target_index: Option<usize>,
 }
 
-/// What is tried first below a node.
+/// First attempt to make below a node.
 enum FirstAttempt<'w> {
     Single(&'w Node),
-    /// The second too, which stands at this place, if the first does not answer in time.
+    /// First target and the index of the second, which is tried too if the first does not answer in time.
     Hedged((&'w Node, usize), &'w FallbackPolicy, &'w Hedge),
 }
 
-/// One request on its way through its config.
+/// Execution state of one request: the current attempt, and what limits further attempts at the targets of its config.
 pub(crate) struct RouteExecutor<'w> {
     pub gateway: &'w Gateway,
     pub resolver: &'w TargetResolver<'w>,
@@ -127,15 +127,15 @@ pub(crate) struct RouteExecutor<'w> {
     pub log: &'w mut RequestLog,
     pub replay_body: ReplayBody,
     condition_params: Vec<Option<Value>>,
-    /// When the caller no longer waits.
+    /// Time at which the client stops waiting.
     pub client_deadline: Option<Instant>,
-    /// It asks for a WebSocket.
+    /// True if the client asks for a WebSocket.
     pub is_websocket: bool,
-    /// Another target may still answer instead of the one that is asked.
+    /// True if another target may still answer instead of the current one.
     pub has_alternatives: bool,
-    /// Nothing is sent: it leaves no trace in what is shared.
+    /// True for a dry run: nothing is sent and no shared state changes.
     pub is_dry_run: bool,
-    /// The right to send to the target that is next, from its breaker.
+    /// Permit of the circuit breaker to send to the next target.
     pub breaker_permit: Option<BreakerPermit>,
     config_key: OnceLock<u64>,
 }
@@ -173,7 +173,7 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// The same request, on its way at the same time.
+    /// Creates a concurrent executor of the same request, for a hedged attempt.
     pub fn fork<'t>(&self, facts: &'t mut RequestLog, carried: ReplayBody) -> RouteExecutor<'t>
     where
         'w: 't,
@@ -188,7 +188,7 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// To whichever target answers.
+    /// Tries targets from the root of the config until one answers.
     pub async fn run(&mut self) -> Result<UpstreamResponse> {
         let plan = self.plan;
         if plan.config.root.targets.is_empty() {
@@ -197,7 +197,7 @@ impl<'w> RouteExecutor<'w> {
         self.run_from(&plan.config.root).await
     }
 
-    /// A target without others below it has been entered.
+    /// Tries targets from a node until one answers. If the node is a leaf, its breaker permit is already acquired.
     pub async fn run_from(&mut self, start: &'w Node) -> Result<UpstreamResponse> {
         let mut node = start;
         let mut levels: Vec<FallbackLevel<'w>> = Vec::new();
@@ -221,15 +221,15 @@ impl<'w> RouteExecutor<'w> {
             };
             let Some(next) = self.next_after(&mut levels, &result) else { return result };
             if let Ok(served) = result {
-                // In a box: it would make every walk larger.
+                // Boxed, because an inline future would enlarge the future of every request.
                 Box::pin(served.discard()).await;
             }
             node = next;
         }
     }
 
-    /// Down to what is tried first: through groups that choose one target, and those that fall from one to the next, which are
-    /// levels to come back to.
+    /// Descends to the first target to try. Groups that choose one target are passed through; fallback groups are
+    /// pushed to `levels`, so that execution can return to them.
     async fn descend_to_first_attempt(
         &mut self,
         mut node: &'w Node,
@@ -238,7 +238,8 @@ impl<'w> RouteExecutor<'w> {
         while !node.targets.is_empty() {
             let Strategy::Fallback(fallback) = &node.strategy else {
                 let given = match self.sticky_session(node) {
-                    // In a box: few wait there, and all walks would be larger.
+                    // Boxed, because few requests wait here and an inline future would enlarge the future of every
+                    // request.
                     Some((balance, session)) => Some(Box::pin(self.assign_session(node, balance, session)).await),
                     None => None,
                 };
@@ -258,7 +259,8 @@ impl<'w> RouteExecutor<'w> {
         Ok(FirstAttempt::Single(node))
     }
 
-    /// The target to be tried after this result: the next one of the innermost group that has one and takes it for a failure.
+    /// Returns the target to try after this result. It comes from the innermost group that counts the result as a
+    /// failure and has another target.
     fn next_after(
         &mut self,
         levels: &mut Vec<FallbackLevel<'w>>,
@@ -280,7 +282,8 @@ impl<'w> RouteExecutor<'w> {
         None
     }
 
-    /// The next target of a group to be tried: each is asked whether it is open when its turn comes. Where none is, all are tried.
+    /// Returns the next target of a fallback group. Checks the breaker of each target when its turn comes; if none is
+    /// available, tries all of them.
     fn next_target(&mut self, level: &mut FallbackLevel<'w>) -> Option<&'w Node> {
         let targets = &level.node.targets;
         if !level.ignores_breakers {
@@ -301,18 +304,18 @@ impl<'w> RouteExecutor<'w> {
         Some(next)
     }
 
-    /// The place of the target that would be next.
+    /// Returns the index of the target that would be next.
     fn peek_next_index(&self, level: &FallbackLevel<'w>) -> Option<usize> {
         let targets = &level.node.targets;
         (level.next_index..targets.len()).find(|place| level.ignores_breakers || self.is_available(&targets[*place]))
     }
 
-    /// Whether a target, or one below it, is open to this request; a target without others is entered.
+    /// Returns true if a target, or one below it, accepts this request. For a leaf, also acquires its breaker permit.
     pub fn try_enter(&mut self, node: &Node) -> bool {
         if node.targets.is_empty() { self.acquire_permit(node, false) } else { self.is_available(node) }
     }
 
-    /// Asks the breaker of a target, where it has one, for the right to send there; `always`: although it is closed off.
+    /// Acquires a permit from the breaker of a target, if it has one. With `always`, an open breaker grants one too.
     fn acquire_permit(&mut self, node: &Node, always: bool) -> bool {
         self.breaker_permit = None;
         let Some(policy) = node.features.circuit_breaker.policy() else { return true };
@@ -332,7 +335,7 @@ impl<'w> RouteExecutor<'w> {
         self.record_step(|| RoutingStep::Skipped { at, breaker: Verdict::Open.name() });
     }
 
-    /// The one target of a group that the request goes on to.
+    /// Returns the target of a group to which the request continues.
     fn choose_target(&mut self, node: &'w Node, given: Option<StickyAssignment>) -> Result<&'w Node> {
         let (place, condition) = match &node.strategy {
             Strategy::Single | Strategy::Fallback(_) => (0, None),
@@ -346,26 +349,26 @@ impl<'w> RouteExecutor<'w> {
         self.record_step(|| RoutingStep::Chose { at, strategy, target: place, condition });
         let chosen = &node.targets[place];
         if chosen.targets.is_empty() && !matches!(node.strategy, Strategy::LoadBalance(_)) {
-            // There is no other.
+            // There is no alternative, so an open breaker is ignored.
             self.acquire_permit(chosen, true);
         }
         Ok(chosen)
     }
 
-    /// No condition holds, and none is the default.
+    /// Records that no condition matched and that there is no default target; returns the error.
     fn record_no_target(&mut self, node: &Node) -> Error {
         let (at, error) = (Arc::clone(&node.path), Error::NoMatchingTarget);
         self.record_step(|| RoutingStep::Failed { at, error: error.code() });
         error
     }
 
-    /// The requests that this one belongs to in a group that keeps some together.
+    /// Returns the sticky session of this request in a load-balancing group, if it has one.
     fn sticky_session(&self, node: &'w Node) -> Option<(&'w LoadBalancer, StickySession)> {
         let Strategy::LoadBalance(balance) = &node.strategy else { return None };
         Some((balance, balance.sticky_session(&self.condition_input())?))
     }
 
-    /// The target of a session: where workers share, the one that the first of them gave it to.
+    /// Assigns a session to a target. Workers that share a Redis use the assignment that the first of them stored.
     async fn assign_session(&self, node: &Node, balance: &LoadBalancer, session: StickySession) -> StickyAssignment {
         let shared = &self.gateway.shared;
         if shared.redis.is_none() {
@@ -378,19 +381,20 @@ impl<'w> RouteExecutor<'w> {
         StickyAssignment { session, target_index: target.and_then(|target| balance.find_target_index(target)) }
     }
 
-    /// The same, as far as this worker knows: for who only wants to know it.
+    /// Returns the assignment that this worker knows, without creating one. Used by dry runs.
     fn local_assignment(&self, node: &Node, balance: &LoadBalancer, session: StickySession) -> StickyAssignment {
         let shared = &self.gateway.shared;
         let target = shared.sticky_sessions.cached_target(self.session_key(node, &session), shared.now());
         StickyAssignment { session, target_index: target.and_then(|target| balance.find_target_index(target)) }
     }
 
-    /// What stands for a session of a group of this config.
+    /// Returns the key of a session in a group of this config.
     fn session_key(&self, node: &Node, session: &StickySession) -> u64 {
         self.gateway.shared.keyed_hash((self.config_key(), &node.path, session.hash))
     }
 
-    /// The place of one of those that are open, by weight; of any where none is.
+    /// Picks an available target by weight or by session, and acquires its permit. If none is available, picks among
+    /// all.
     fn pick_balanced(&mut self, node: &Node, balance: &LoadBalancer, given: Option<StickyAssignment>) -> usize {
         let mut open = self.available_targets(node);
         loop {
@@ -406,19 +410,19 @@ impl<'w> RouteExecutor<'w> {
                 Some(StickyAssignment { session, .. }) => balance.pick_by_hash(session.hash, is_open),
             };
             let chosen = &node.targets[place];
-            // None with a weight is open where one was chosen that is not.
+            // An unavailable target is picked only if no available one has a weight.
             let is_last = open.as_ref().is_none_or(|open| !open[place]);
             if !chosen.targets.is_empty() || self.acquire_permit(chosen, is_last) {
                 return place;
             }
-            // Somebody else was let through just now.
+            // Another request has just taken the probe permit of this target.
             if let Some(open) = &mut open {
                 open[place] = false;
             }
         }
     }
 
-    /// Every target that would be tried, in the order in which they would be as long as they fail.
+    /// Returns all targets that would be tried if each of them failed, in order.
     pub fn attempt_order(&mut self, node: &'w Node) -> Result<Vec<&'w Node>> {
         if node.targets.is_empty() {
             return Ok(vec![node]);
@@ -447,20 +451,21 @@ impl<'w> RouteExecutor<'w> {
         }
     }
 
-    /// Why no further target may be tried, if so.
+    /// Returns why no further target may be tried, if so.
     pub fn stop_reason(&self) -> Option<&'static str> {
         if !self.replay_body.can_resend() {
             return Some("the body was sent as it came and is gone");
         }
-        self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the caller waits no longer")
+        self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the client's time limit has passed")
     }
 
-    /// What conditions see of the request.
+    /// Returns the request data that conditions and sticky fields can read.
     fn condition_input(&self) -> ConditionInput<'_> {
         ConditionInput { metadata: &self.log.metadata, params: &self.condition_params, path: &self.call.head.path }
     }
 
-    /// Which targets of a node are open; `None` where all are, and where none is: then the breakers are of no help.
+    /// Returns which targets of a node are available. `None` if all are, or if none is, because breakers are then
+    /// ignored.
     fn available_targets(&mut self, node: &Node) -> Option<Vec<bool>> {
         if !node.subtree.has_breaker {
             return None;
@@ -482,7 +487,7 @@ impl<'w> RouteExecutor<'w> {
         self.breaker_verdict(node) != Some(Verdict::Open)
     }
 
-    /// What the breaker of a target says, where it has one.
+    /// Returns the verdict of a target's circuit breaker, if it has one.
     pub fn breaker_verdict(&self, node: &Node) -> Option<Verdict> {
         let policy = node.features.circuit_breaker.policy()?;
         let (shared, mark) = (&self.gateway.shared, self.target_key(node));
@@ -495,22 +500,22 @@ impl<'w> RouteExecutor<'w> {
         })
     }
 
-    /// What stands for a target of this config.
+    /// Returns the key of a target of this config in shared state.
     pub fn target_key(&self, node: &Node) -> u64 {
-        // Of a target that names nobody there are as many as there are whom requests name.
+        // A target without a fixed provider has separate state for each provider that requests name.
         let named = if node.provider.is_none() { self.requested_provider() } else { None };
         self.gateway
             .shared
             .keyed_hash_in_config(self.plan.config_slug.is_some(), (self.config_key(), &node.path, named))
     }
 
-    /// Whom the request itself names.
+    /// Returns the provider that the request itself names, in a header or as model prefix.
     fn requested_provider(&self) -> Option<&str> {
         let of_model = || self.replay_body.model.strip_prefix('@')?.split('/').next();
         self.call.control.provider.or(self.call.control.virtual_key).or_else(of_model)
     }
 
-    /// What stands for the config: for the saved one of this workspace, or for one that this caller sent.
+    /// Returns the key of the config: of a saved config in this workspace, or of an inline config of this caller.
     fn config_key(&self) -> u64 {
         *self.config_key.get_or_init(|| {
             let caller = self.resolver.caller;

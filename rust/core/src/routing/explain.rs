@@ -1,4 +1,4 @@
-//! What would become of a request: the same choices as on its walk, and nothing is sent.
+//! Dry run of a request (`POST /v1/explain`). Makes the same routing choices as a real request and sends nothing.
 
 use bytes::Bytes;
 use penstock_llm::{api_format::ApiFormat, operation::Operation};
@@ -30,14 +30,15 @@ use crate::{
     response::delivery::UpstreamResponse,
 };
 
-/// So many bytes of a body's fields, and of each of them, fit into a header of an answer.
+/// Maximum bytes of all body fields, and of one field, that fit into a response header.
 const MAX_SUMMARY_BYTES: usize = 2048;
 const MAX_SUMMARY_FIELD_BYTES: usize = 256;
 
-/// The path on which it is asked, after `/v1`.
+/// Path of this endpoint below `/v1`.
 const EXPLAIN_PATH: &str = "/explain";
 
-/// A request as it would be sent. Its headers are those of the request that asks, but for what it says itself.
+/// Request to explain, as it would be sent. Inherits the headers of the explain request, except those that it sets
+/// itself.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExplainRequest<'a> {
@@ -46,7 +47,7 @@ struct ExplainRequest<'a> {
     path: String,
     #[serde(default)]
     headers: Map<String, Value>,
-    /// As it is written: whether an old answer serves is a matter of bytes.
+    /// Raw JSON text, because the cache key depends on the exact bytes.
     #[serde(default, borrow)]
     body: Option<&'a RawValue>,
 }
@@ -55,12 +56,12 @@ fn post() -> String {
     "POST".to_owned()
 }
 
-/// Whether this asks what would become of another request.
+/// Returns true if this call asks to explain another request.
 pub(crate) fn is_explain_request(call: &Call<'_>) -> bool {
     call.route.path == EXPLAIN_PATH && call.head.method == "POST" && call.head.path == "/v1/explain"
 }
 
-/// Answers with every target that would be tried, in their order, and what each of them would get.
+/// Answers with all targets that would be tried, in order, and what each of them would be sent.
 pub(crate) async fn explain_routing(
     gateway: &Gateway,
     choice: &TargetResolver<'_>,
@@ -73,7 +74,8 @@ pub(crate) async fn explain_routing(
     let asks_for_socket = head.headers.get_str("upgrade").is_some_and(|kind| kind.eq_ignore_ascii_case("websocket"));
     let route =
         if asks_for_socket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
-    let route = route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that goes to a provider"))?;
+    let route =
+        route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that is routed to a provider"))?;
     let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
     let call = Call { route, head: &head, control };
     let choice = TargetResolver { call: &call, ..*choice };
@@ -86,7 +88,7 @@ pub(crate) async fn explain_routing(
     let is_json = !body.is_empty();
     let is_socket = asks_for_socket || route.operation == Operation::Realtime;
     let body = if is_socket {
-        // What a WebSocket asks for stands before its first message.
+        // A WebSocket names its model in the query string, before its first message.
         (facts.model, facts.is_streaming) = (realtime::model_from_query(&head.query), true);
         Body::empty()
     } else {
@@ -131,7 +133,7 @@ fn build_head(own: &RequestHead, asked: &ExplainRequest<'_>) -> Result<RequestHe
     })
 }
 
-/// What one target would get and how often, or why it cannot be tried.
+/// Describes what one target would be sent and how often, or why it cannot be tried.
 async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Value {
     let refused = |error: &Error| json!({"target": node.path, "error": error.code(), "message": error.message()});
     let mut prepared = match walk.replay_body.prepare(walk.parameters_for(node)).await {
@@ -148,7 +150,7 @@ async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Va
     told
 }
 
-/// The same of a target that is about to be tried, short enough for a header.
+/// Describes a target that is about to be tried, short enough for a response header.
 pub(crate) async fn summarise_target(
     walk: &RouteExecutor<'_>,
     node: &Node,
@@ -191,7 +193,7 @@ async fn build_target_report(
     })
 }
 
-/// What would become of a stream that breaks off before this target.
+/// Describes how a stream of this target would be recovered if it breaks off.
 fn describe_recovery(walk: &RouteExecutor<'_>, node: &Node, target: &Target<'_>) -> Value {
     let (mode, refusal) = (node.features.recovery.mode(), walk.continuation_refusal(node, target));
     let mut told = json!({"mode": mode.name(), "continues": refusal.is_none()});
@@ -201,7 +203,7 @@ fn describe_recovery(walk: &RouteExecutor<'_>, node: &Node, target: &Target<'_>)
     told
 }
 
-/// The fields of a body of JSON.
+/// Parses the top-level fields of a JSON body.
 fn parse_body_fields(body: &Body) -> Option<Map<String, Value>> {
     match body {
         Body::Complete(bytes) => serde_json::from_slice(bytes).ok(),
@@ -209,7 +211,8 @@ fn parse_body_fields(body: &Body) -> Option<Map<String, Value>> {
     }
 }
 
-/// Of a long field its length, and no more than fits: clients take so much of a header at most.
+/// Replaces long fields by their length and drops fields beyond the total limit, because clients limit the size of a
+/// header.
 fn shorten_fields(fields: Map<String, Value>) -> Map<String, Value> {
     let mut room = MAX_SUMMARY_BYTES;
     let short = fields.into_iter().filter_map(|(key, value)| {

@@ -1,20 +1,20 @@
-//! The strategy that tries one target after the other.
+//! Fallback routing strategy. Tries targets one after the other until one succeeds.
 
 use super::hedge::Hedge;
 use crate::{error::Result, response::delivery::UpstreamResponse};
 
-/// After which answers the next target is tried.
+/// Failures after which the next target is tried.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FallbackPolicy {
-    /// Empty: after any failure.
+    /// Statuses that count as failures; if empty, every unsuccessful status does.
     pub failure_statuses: Vec<u16>,
-    /// The second target is tried too while the first is slow.
+    /// Hedging policy; if set, the second target is tried too while the first is slow.
     pub hedge: Option<Hedge>,
 }
 
 impl FallbackPolicy {
-    /// Whether to go on after this. What a provider's policy refuses is for the caller to know, not for others to answer,
-    /// unless its status is listed.
+    /// Returns true if the next target should be tried after this result. A content policy refusal goes to the client
+    /// instead of other targets, unless its status is listed.
     pub(crate) fn is_failure(&self, result: &Result<UpstreamResponse>) -> bool {
         match result {
             Ok(served) => {
@@ -26,11 +26,11 @@ impl FallbackPolicy {
         }
     }
 
-    /// Whether to go on after an answer of this status, or after none. A success is never a failure. Where statuses are
-    /// listed they decide which answers of a provider that works are failures; one that does not work has always failed.
+    /// Returns true if the next target should be tried after this status, or after no response (`None`). A success is
+    /// never a failure, and a 5xx status always is. `failure_statuses` decides about all others.
     pub fn should_fall_back(&self, status: Option<u16>) -> bool {
         status.is_none_or(|status| match status {
-            // 101: a WebSocket.
+            // 101: the connection became a WebSocket.
             101 | 200..=299 => false,
             500..=599 => true,
             status => self.failure_statuses.is_empty() || self.failure_statuses.contains(&status),

@@ -1,4 +1,5 @@
-//! A second attempt at the next target where the first is slow to answer: whichever answers well first, the other is left.
+//! Hedged requests. Tries the next target too if the first is slow; the first good response wins and the other attempt
+//! is cancelled.
 
 use std::{fmt, ops::RangeInclusive, time::Duration};
 
@@ -14,11 +15,11 @@ use crate::{
     response::delivery::UpstreamResponse,
 };
 
-/// The share of requests that may be sent twice where the config does not say.
+/// Maximum share of requests that may be hedged, if the config sets none.
 const DEFAULT_MAX_RATIO: f64 = 0.1;
 const MIN_PERCENTILE: f64 = 50.0;
 
-/// From a config: when the second attempt is made, and of what share of the requests.
+/// Hedging policy of a config: the delay before the second attempt, and the maximum share of requests that get one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hedge {
     delay: Option<Duration>,
@@ -73,7 +74,8 @@ impl fmt::Display for Hedge {
 }
 
 impl<'w> RouteExecutor<'w> {
-    /// The first of two targets, and the second too where the first is slow. Says how many of them were tried.
+    /// Tries the first of two targets, and also the second if the first is slow. Returns the result and the number of
+    /// targets tried.
     pub fn race_targets<'g>(
         &'g mut self,
         (first, second): (&'w Node, &'w Node),
@@ -93,7 +95,7 @@ impl<'w> RouteExecutor<'w> {
                 }
                 return (result, 1);
             };
-            // What the second attempt finds out, until it is known whether anybody wants to know.
+            // Separate request log for the second attempt, until it is known whether its response is used.
             let mut facts = self.log.fork();
             let mut twin = self.fork(&mut facts, carried);
             let raced = {
@@ -105,7 +107,7 @@ impl<'w> RouteExecutor<'w> {
                 };
                 match early {
                     Some(result) => RaceOutcome::FirstOnly(result),
-                    // It may have been closed off meanwhile.
+                    // The breaker of the second target may have opened in the meantime.
                     None if !twin.is_available(second)
                         || !paces.try_spend_hedge_token(mark)
                         || !twin.try_enter(second) =>
@@ -123,7 +125,7 @@ impl<'w> RouteExecutor<'w> {
         })
     }
 
-    /// Says what became of both, and goes on as if the one whose answer counts had been alone.
+    /// Records the outcome of both attempts, and continues as if the winning attempt had run alone.
     fn record_race_outcome(
         &mut self,
         raced: RaceOutcome,
@@ -149,7 +151,8 @@ impl<'w> RouteExecutor<'w> {
         (result, 2)
     }
 
-    /// Takes over the steps of the second attempt, and where its answer counts all that it found out.
+    /// Adds the steps of the second attempt to the decision. If its response is used, adopts the rest of its request
+    /// log too.
     fn merge_hedged_log(&mut self, mut facts: RequestLog, counts: bool) {
         let Some(other) = facts.decision.take() else { return };
         self.update_decision(|own| {
@@ -167,9 +170,9 @@ impl<'w> RouteExecutor<'w> {
     }
 }
 
-/// What became of two attempts.
+/// Outcome of a hedged request.
 enum RaceOutcome {
-    /// There was one alone.
+    /// Only the first target was tried.
     FirstOnly(Result<UpstreamResponse>),
     Both {
         result: Result<UpstreamResponse>,
@@ -179,7 +182,8 @@ enum RaceOutcome {
 }
 
 impl RaceOutcome {
-    /// Whether it says how long the first takes to answer: it did well, or would have taken longer still.
+    /// Returns true if the elapsed time is a valid latency sample of the first target: it succeeded, or was still
+    /// slower than the second.
     fn measures_first_latency(&self, fallback: &FallbackPolicy) -> bool {
         match self {
             Self::FirstOnly(result) => !fallback.is_failure(result),
@@ -190,7 +194,7 @@ impl RaceOutcome {
     }
 }
 
-/// The first good answer of two; where there is none, the second's.
+/// Awaits the first successful result of two attempts; if the earlier one fails, returns the later one.
 async fn await_first_success(
     mut one: RouteFuture<'_>,
     mut two: RouteFuture<'_>,
@@ -202,7 +206,7 @@ async fn await_first_success(
         result = &mut two => (result, true),
     };
     if !fallback.is_failure(&result) {
-        // The other is dropped, and so is its connection.
+        // Dropping the other attempt also closes its connection.
         return RaceOutcome::Both { result, is_from_second: is_seconds, is_other_cancelled: true };
     }
     if let Ok(served) = result {

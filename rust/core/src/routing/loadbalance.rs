@@ -1,4 +1,5 @@
-//! The strategy that shares requests out by weight; with sticky fields the same always go to the same target.
+//! Load-balancing strategy. Distributes requests by weight; with sticky fields, requests with equal values go to the
+//! same target.
 
 use std::time::Duration;
 
@@ -12,26 +13,29 @@ const DEFAULT_TTL_SECONDS: u64 = 3600;
 
 #[derive(Debug, Clone, Default)]
 pub struct LoadBalancer {
-    /// Of the targets in their order: the sum of the weights up to and with each.
+    /// Sum of the weights up to and including each target, in config order.
     cumulative_weights: Vec<f64>,
-    /// What each target is known by, whatever its place.
+    /// Hash that identifies each target by its name, independent of its position.
     target_hashes: Vec<u64>,
     sticky_policy: Option<StickyPolicy>,
-    /// What the group is known by: groups within groups give sessions to their targets each in its own way.
+    /// Hash of the group's config path. Lets nested groups assign the same session to targets independently of each
+    /// other.
     group_hash: u64,
 }
 
-/// Requests that agree in these fields belong together. Which target is theirs follows from the fields, the group and its targets
-/// alone: no worker or node has to remember it, and no clock moves it. Where workers share through Redis they remember it
-/// together for as long as was asked for, whatever becomes of the weights.
+/// Sticky session policy: requests with equal values in these fields belong to one session.
+///
+/// The target of a session follows only from the field values, the group and its targets. No worker or node has to
+/// store it, and time does not change it. Workers that share a Redis also store the assignment there for the TTL, so
+/// that it survives weight changes.
 #[derive(Debug, Clone)]
 pub struct StickyPolicy {
     hash_fields: Vec<ValueSource>,
-    /// Seconds.
+    /// Lifetime of an assignment in Redis, in seconds.
     ttl_seconds: u64,
 }
 
-/// Requests that belong together, by what stands for them, and how long a target is theirs.
+/// Sticky session of a request: the hash of its field values, and how long the assignment to a target lasts.
 #[derive(Debug, Clone, Copy)]
 pub struct StickySession {
     pub hash: u64,
@@ -39,7 +43,7 @@ pub struct StickySession {
 }
 
 impl StickyPolicy {
-    /// From a config: `{"enabled", "hash_fields", "ttl"}`.
+    /// Parses `{"enabled", "hash_fields", "ttl"}` of a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Option<Self> {
         let (mut enabled, mut fields, mut ttl) = (None, Vec::new(), DEFAULT_TTL_SECONDS);
         reading.read_keys(value, |reading, key, value| {
@@ -63,7 +67,7 @@ impl StickyPolicy {
         enabled.then_some(Self { hash_fields: fields, ttl_seconds: ttl })
     }
 
-    /// What stands for the fields of a request; `None` where it has none of them.
+    /// Returns the hash of the sticky fields of a request; `None` if it has none of them.
     fn hash_request(&self, asked: &ConditionInput<'_>) -> Option<u64> {
         let found: Vec<_> = self.hash_fields.iter().map(|field| field.resolve(asked).to_scalar_string()).collect();
         let is_said = found.iter().any(Option::is_some);
@@ -71,7 +75,7 @@ impl StickyPolicy {
     }
 }
 
-/// The same on every machine and for ever.
+/// Hashes texts to a number that is the same on every machine and in every version.
 fn stable_hash<'t>(texts: impl Iterator<Item = &'t str>) -> u64 {
     let mut digest = Sha256::new();
     for text in texts {
@@ -82,7 +86,7 @@ fn stable_hash<'t>(texts: impl Iterator<Item = &'t str>) -> u64 {
     digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Mixes two numbers well (the finaliser of `SplitMix64`).
+/// Combines two hashes (with the finaliser of `SplitMix64`).
 fn mix_hashes(one: u64, other: u64) -> u64 {
     let mut mix = (one ^ other.rotate_left(32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mix = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -91,7 +95,7 @@ fn mix_hashes(one: u64, other: u64) -> u64 {
 }
 
 impl LoadBalancer {
-    /// Of a group at this place with targets of these names and weights.
+    /// Creates the balancer of the group at this config path, from the names and weights of its targets.
     pub fn new<'t>(
         path: &str,
         targets: impl Iterator<Item = (Option<&'t str>, f64)>,
@@ -104,7 +108,7 @@ impl LoadBalancer {
         for (place, (name, weight)) in targets.enumerate() {
             sum += weight;
             balance.cumulative_weights.push(sum);
-            // Two of one name are two targets.
+            // Targets with the same name get different hashes.
             let mut own = name.map_or(place as u64, |name| stable_hash([name].into_iter()));
             while balance.target_hashes.contains(&own) {
                 own = mix_hashes(own, 1);
@@ -118,7 +122,8 @@ impl LoadBalancer {
         self.cumulative_weights.last().copied().unwrap_or_default()
     }
 
-    /// Which requests this one belongs to, where some stay together and it has what they are known by.
+    /// Returns the sticky session of a request; `None` without a sticky policy or if the request has none of the
+    /// fields.
     pub fn sticky_session(&self, asked: &ConditionInput<'_>) -> Option<StickySession> {
         let sticky = self.sticky_policy.as_ref()?;
         Some(StickySession {
@@ -127,17 +132,17 @@ impl LoadBalancer {
         })
     }
 
-    /// What stands for the target of a session that nobody remembers.
+    /// Returns the hash of the target to assign to a session that has no stored assignment.
     pub fn default_target_hash(&self, session: &StickySession) -> u64 {
         self.target_hashes[self.pick_by_hash(session.hash, None)]
     }
 
-    /// The place of the target that this stands for, unless it is gone or nobody is sent there any more.
+    /// Returns the index of the target with this hash; `None` if it was removed or its weight is 0.
     pub fn find_target_index(&self, mark: u64) -> Option<usize> {
         self.target_hashes.iter().position(|own| *own == mark).filter(|place| self.target_weight(*place) > 0.0)
     }
 
-    /// By chance.
+    /// Picks a target at random by weight. `chance` is a random number from 0 to 1.
     pub fn pick_random(&self, chance: f64, is_open: Option<&dyn Fn(usize) -> bool>) -> usize {
         let Some(is_open) = is_open else {
             let point = chance * self.total_weight();
@@ -154,8 +159,8 @@ impl LoadBalancer {
         self.last_weighted_index()
     }
 
-    /// The one whose draw for this mark is best: each wins as often as its weight says, and where one is closed or comes
-    /// only its own marks move (weighted rendezvous hashing).
+    /// Picks the target with the best score for a session hash (weighted rendezvous hashing). Each target wins in
+    /// proportion to its weight. If a target becomes unavailable or is added, only its own sessions move.
     pub fn pick_by_hash(&self, of: u64, is_open: Option<&dyn Fn(usize) -> bool>) -> usize {
         let draw = |place: usize| {
             let unit = ((mix_hashes(of, self.target_hashes[place]) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
@@ -170,7 +175,7 @@ impl LoadBalancer {
         self.cumulative_weights[place] - if place == 0 { 0.0 } else { self.cumulative_weights[place - 1] }
     }
 
-    /// The last that is ever chosen.
+    /// Returns the index of the last target with a positive weight.
     fn last_weighted_index(&self) -> usize {
         (0..self.cumulative_weights.len()).rev().find(|place| self.target_weight(*place) > 0.0).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Which target of a config answers, and what happens when one fails.
+//! Routing of a request to the targets of its config. Chooses the target, and decides what happens when one fails.
 
 mod attempts;
 pub(crate) mod cache_lookup;
@@ -23,10 +23,10 @@ use conditional::ConditionalRouting;
 use fallback::FallbackPolicy;
 use loadbalance::LoadBalancer;
 
-/// How one of several targets is chosen.
+/// Strategy by which a group chooses one of its targets.
 #[derive(Debug, Clone, Default)]
 pub enum Strategy {
-    /// The first; also where there are none.
+    /// Uses the first target; also the strategy of a node without targets.
     #[default]
     Single,
     Fallback(FallbackPolicy),
@@ -35,7 +35,7 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// Whether a second target is tried while the first is slow.
+    /// Returns the hedging policy, if a second target is tried while the first is slow.
     pub fn hedge(&self) -> Option<&hedge::Hedge> {
         if let Self::Fallback(fallback) = self { fallback.hedge.as_ref() } else { None }
     }

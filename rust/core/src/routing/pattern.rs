@@ -1,19 +1,19 @@
-//! A regular expression of a config: matched in linear time, and bounded in what it holds.
+//! Regular expressions of a config. Matching takes linear time, and the memory of compiled patterns is bounded.
 
 use std::collections::HashMap;
 
 use regex_automata::{meta, nfa::thompson::WhichCaptures};
 
-/// Bytes of its text: some of its classes are thousands of times as large as they are written.
+/// Maximum bytes of a pattern's text. Some character classes compile to thousands of times their written size.
 const MAX_PATTERN_BYTES: usize = 2048;
-/// Bytes that one may hold compiled, and all of a config.
+/// Maximum compiled bytes of one pattern, and of all patterns of a config.
 const MAX_COMPILED_BYTES: usize = 256 * 1024;
 const MAX_TOTAL_COMPILED_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes that matching may keep beside it.
+/// Maximum bytes of the cache that matching may use in addition.
 const MATCH_CACHE_BYTES: usize = 64 * 1024;
 
 const UNSUPPORTED_PATTERN: &str =
-    "is no regular expression that is matched in linear time: it has neither look-around nor back references";
+    "is not a regular expression that can be matched in linear time; look-around and back references are not supported";
 
 #[derive(Debug, Clone)]
 pub struct Pattern(meta::Regex);
@@ -23,13 +23,14 @@ impl Pattern {
         self.0.is_match(text)
     }
 
-    /// About so many bytes it holds; what matching keeps is mostly no more than that.
+    /// Returns the approximate memory use in bytes. Counts the compiled size twice, because the match cache is rarely
+    /// larger than that.
     pub fn estimated_bytes(&self) -> usize {
         self.0.memory_usage() * 2
     }
 }
 
-/// The patterns of a config, and what they hold so far.
+/// Compiled patterns of one config, and their total size so far.
 #[derive(Debug, Default)]
 pub struct PatternCache {
     compiled_bytes: usize,
@@ -37,7 +38,8 @@ pub struct PatternCache {
 }
 
 impl PatternCache {
-    /// Compiles one more; an empty message where it was told before that there are too many.
+    /// Compiles a pattern, or returns the one compiled before from the same text. The error message is empty if the
+    /// total limit was already reported.
     pub fn compile(&mut self, text: &str) -> Result<Pattern, String> {
         if self.compiled_bytes > MAX_TOTAL_COMPILED_BYTES {
             return Err(String::new());
@@ -46,7 +48,7 @@ impl PatternCache {
             return Ok(Pattern(known.clone()));
         }
         let compiled = compile_regex(text);
-        // What is given up has cost as much.
+        // A rejected pattern counts as the maximum, because compiling it cost as much.
         self.compiled_bytes += compiled.as_ref().map_or(MAX_COMPILED_BYTES, meta::Regex::memory_usage);
         if self.compiled_bytes > MAX_TOTAL_COMPILED_BYTES {
             return Err(format!(
@@ -66,7 +68,7 @@ fn compile_regex(text: &str) -> Result<meta::Regex, String> {
     let config = meta::Config::new()
         .nfa_size_limit(Some(MAX_COMPILED_BYTES))
         .hybrid_cache_capacity(MATCH_CACHE_BYTES)
-        // Nobody asks where in a text it matched.
+        // Capture positions are not needed, because patterns only test whether a text matches.
         .which_captures(WhichCaptures::Implicit);
     meta::Builder::new().configure(config).build(text).map_err(|error| match error.size_limit() {
         Some(_) => {

@@ -1,4 +1,4 @@
-//! The body of a request on its way from target to target: as it came, as each of them gets it.
+//! Replayable request body. Keeps the original and prepares a version for each target.
 
 use bytes::Bytes;
 use penstock_llm::{
@@ -17,34 +17,36 @@ use crate::{
     resolve::target_resolver::Call,
 };
 
-/// JSON up to this size is changed in far less than a millisecond.
+/// JSON up to this size is edited on the async thread, which takes far less than a millisecond.
 const MAX_INLINE_EDIT_BYTES: usize = 256 * 1024;
 
-/// What can be looked into and changed.
+/// Type of a body, which determines if it can be read and edited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyKind {
-    /// A JSON object, which was read.
+    /// JSON object that was parsed.
     JsonObject,
-    /// JSON that is between caller and provider: an object or a list.
+    /// JSON that is forwarded without validation: an object or an array.
     PassthroughJson,
     Opaque,
 }
 
-/// A body that is whole may be sent to many; one that is still arriving goes to the first and is gone.
+/// Request body that may be sent to several targets. A buffered body can be resent; an unbuffered one, which is still
+/// arriving, can be sent only once.
 pub struct ReplayBody {
     buffered: Option<Bytes>,
     unbuffered: Option<Body>,
-    /// The same while it is at a target.
+    /// Handle that returns the unbuffered body if its target read nothing of it.
     return_handle: Option<BodyRecovery>,
     kind: BodyKind,
-    /// Model and stream were said in the path: while it is routed the body names the model too, as everybody else's.
+    /// True if the path named the model and streaming. During routing the body names the model too, as in other
+    /// formats.
     has_model_in_path: bool,
-    /// The model that the caller asks for.
+    /// Model that the client requested.
     pub model: String,
     pub is_streaming: bool,
 }
 
-/// A body as one target gets it.
+/// Request body prepared for one target.
 pub struct PreparedBody {
     pub body: Body,
     pub model: String,
@@ -52,7 +54,8 @@ pub struct PreparedBody {
 }
 
 impl ReplayBody {
-    /// `is_json`: it is JSON, and was read where its operation is known.
+    /// Creates the body of a request. `is_json` is true if it is JSON that was parsed, unless the operation is a proxy
+    /// request.
     pub async fn new(call: &Call<'_>, mut body: Body, is_json: bool, facts: &RequestLog) -> Result<Self> {
         let (model, stream) = (facts.model.clone(), facts.is_streaming);
         let is_by_path = call.route.model().is_some();
@@ -79,33 +82,33 @@ impl ReplayBody {
         })
     }
 
-    /// Whether it can be sent once more.
+    /// Returns true if the body can be sent once more.
     pub fn can_resend(&self) -> bool {
         self.buffered.is_some()
             || self.unbuffered.is_some()
             || self.return_handle.as_ref().is_some_and(BodyRecovery::is_returned)
     }
 
-    /// A body on its way to a target. Where nothing was read of it there it comes back.
+    /// Prepares the body for sending and keeps a handle to it. If the target reads nothing of it, `reclaim` returns it.
     pub fn check_out(&mut self, body: Body) -> Body {
         let (body, lent) = body.make_recoverable();
         self.return_handle = lent;
         body
     }
 
-    /// What came back of what is still arriving.
+    /// Returns the unbuffered body if it was not sent or its target read nothing of it.
     pub fn reclaim(&mut self) -> Option<Body> {
         self.unbuffered.take().or_else(|| self.return_handle.take()?.recover())
     }
 
-    /// It did not leave.
+    /// Puts back a body that was not sent.
     pub fn restore(&mut self, body: Body) {
         if self.buffered.is_none() {
             self.unbuffered = Some(body);
         }
     }
 
-    /// The same once more, where it is whole.
+    /// Returns a copy if the body is buffered; `None` if it is still arriving.
     pub fn try_clone(&self) -> Option<Self> {
         let whole = self.buffered.clone()?;
         Some(Self {
@@ -123,7 +126,7 @@ impl ReplayBody {
         self.buffered.as_ref().filter(|_| self.kind != BodyKind::Opaque)
     }
 
-    /// The values of these fields, where it is JSON.
+    /// Returns the values of top-level JSON fields, in the order of `names`.
     pub fn json_fields(&self, names: &[String]) -> Vec<Option<Value>> {
         match self.as_json() {
             Some(bytes) if !names.is_empty() => edit::pick_values(bytes, names),
@@ -131,7 +134,7 @@ impl ReplayBody {
         }
     }
 
-    /// The body for a target with these parameters.
+    /// Returns the body for a target, with these parameters applied.
     pub async fn prepare(&mut self, parameters: &Parameters) -> Result<PreparedBody> {
         let (model, stream) = (self.model.clone(), self.is_streaming);
         let Some(bytes) = &self.buffered else {
@@ -166,20 +169,21 @@ fn apply_parameters(parameters: &Parameters, bytes: &[u8]) -> Result<Option<Prep
     Ok(Some(PreparedBody { body: Body::Complete(changed.into()), model, is_streaming: stream }))
 }
 
-/// The same without the model, for whom the path names it; `None` where there is none in it.
+/// Removes the model from a body, for requests that name it in the path. `None` if the body has none.
 fn remove_model(bytes: &[u8]) -> Option<Vec<u8>> {
     let path = edit::FieldPath::parse("model").ok()?;
     edit::remove_paths(bytes, &[path]).ok().flatten()
 }
 
 impl PreparedBody {
-    /// The same with another name of the model.
+    /// Replaces the model in the body.
     pub async fn set_model(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
         model.clone_into(&mut self.model);
         self.body.rewrite_buffered(param_map::model_setter(call, model.to_owned())).await
     }
 
-    /// The body as its target gets it.
+    /// Returns the final body for its target. Removes the model if the path names it, and sets it in each item of a
+    /// batch.
     pub async fn into_body(self, call: &Call<'_>) -> Result<Body> {
         let Self { mut body, model, .. } = self;
         let is_batch = call.route.operation == Operation::BatchEmbedContents;

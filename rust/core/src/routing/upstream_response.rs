@@ -1,4 +1,4 @@
-//! What came back from a target, as long as it is not decided whether the caller gets it.
+//! Upstream response of a target before it is decided whether the client receives it.
 
 use std::{pin::pin, time::Duration};
 
@@ -27,20 +27,21 @@ use crate::{
     upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
 };
 
-/// The rest of an answer that nobody wants is read up to this, so that its connection can be used again.
+/// Maximum bytes to read from a discarded response so that its connection can be reused.
 const MAX_DISCARDED_BYTES: usize = 16 * 1024;
 const DISCARD_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A length that is too short makes a whole answer of half of one.
+/// Rejects a successful JSON response that is cut off. With a `content-length` that is too short, half a body looks
+/// complete.
 fn reject_truncated_json(head: &ResponseHead, bytes: &[u8]) -> Result<()> {
     let is_json = head.headers.is_json() && delivery::is_uncompressed(&head.headers);
     if head.status < 300 && is_json && !bytes.is_empty() && !is_complete_json(bytes) {
-        return Err(Error::UpstreamResponseBroken { cause: "what it sent as JSON is none".into() });
+        return Err(Error::UpstreamResponseBroken { cause: "its JSON response is not complete JSON".into() });
     }
     Ok(())
 }
 
-/// How providers call it when their safety system refuses a request.
+/// Error codes with which providers report that their content policy rejected a request.
 const POLICY_ERROR_CODES: [&str; 4] =
     ["content_policy_violation", "content_filter", "moderation_blocked", "ResponsibleAIPolicyViolation"];
 
@@ -53,10 +54,10 @@ fn has_policy_error_code(body: &[u8]) -> bool {
         .any(|code| POLICY_ERROR_CODES.contains(&code))
 }
 
-/// A stream that has come to its end without saying how it ended, or that said it failed.
+/// Rejects a stream that reported a failure, or that ended without its final event.
 fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
     if read.has_failed {
-        let told = last_error_message(bytes).unwrap_or_else(|| "it did not say why".to_owned());
+        let told = last_error_message(bytes).unwrap_or_else(|| "it gave no reason".to_owned());
         return Err(Error::UpstreamResponseBroken { cause: format!("its stream ended in an error: {told}") });
     }
     if read.has_end_marker == Some(true) || !ends_with_event {
@@ -65,7 +66,7 @@ fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes
     Err(Error::UpstreamResponseBroken { cause: "its stream ended before it was complete".into() })
 }
 
-/// So much of a provider's own words is told.
+/// Maximum characters of a provider's error message that are reported.
 const MAX_ERROR_MESSAGE_CHARS: usize = 300;
 
 fn last_error_message(events: &[u8]) -> Option<String> {
@@ -84,11 +85,11 @@ impl UpstreamResponse {
         &self.incoming.head.headers
     }
 
-    /// Once there is something of its body, or all of it where it is small: until then nothing is passed on, and what
-    /// breaks off has failed. A stream that says nothing for so long has begun all the same.
+    /// Waits until the body has begun, or is complete if it is small. Nothing is sent to the client before that, so a
+    /// break counts as a failed attempt. A stream that stays silent for `patience` counts as begun.
     pub(crate) async fn await_body_start(&mut self, operation: Operation, patience: Duration) -> Result<()> {
         let Self { incoming: IncomingResponse { head, body }, deadline, .. } = self;
-        // Both pinned here: what an async function takes it keeps twice.
+        // Both futures are pinned here, because an async function stores its arguments twice.
         if delivery::should_buffer(
             StreamFraming::detect(operation, head, body.content_length()),
             head,
@@ -112,19 +113,19 @@ impl UpstreamResponse {
         Ok(())
     }
 
-    /// Whether it is a stream of events in the making.
+    /// Returns true if this is a successful stream of SSE events.
     pub(crate) fn is_event_stream(&self) -> bool {
         self.status() == 200 && delivery::is_event_stream(self.headers())
     }
 
-    /// What it consists of, where it is a stream in the making.
+    /// Returns the chunk format of the response if it is a stream; `None` otherwise.
     pub(crate) fn chunk_format(&self, operation: Operation) -> Option<StreamFraming> {
         let IncomingResponse { head, body } = &self.incoming;
         StreamFraming::detect(operation, head, body.content_length()).filter(|_| head.status == 200)
     }
 
-    /// Once all of its pieces are there, good to the end; and whether that was so. One for which there is no room goes on
-    /// as it comes.
+    /// Buffers the complete stream and checks that it ended well. Returns false if the memory budget is exhausted; the
+    /// stream is then delivered as it arrives.
     pub(crate) async fn buffer_stream(
         &mut self,
         pieces: StreamFraming,
@@ -156,13 +157,14 @@ impl UpstreamResponse {
         Ok(true)
     }
 
-    /// Whether its provider refused what was asked, and not only to answer it: others are not to be asked instead.
+    /// Returns true if the provider's content policy rejected the request. Such a request must not be sent to other
+    /// targets instead.
     pub(crate) fn is_policy_refusal(&self) -> bool {
         let body = || self.incoming.body.buffered_bytes();
         matches!(self.status(), 400 | 403) && body().is_some_and(|body| has_policy_error_code(body))
     }
 
-    /// Nobody wants it: its connection may still serve others.
+    /// Discards the response. Reads the rest of a short body, so that the connection can be reused.
     pub(crate) async fn discard(mut self) {
         let body = &mut self.incoming.body;
         if body.content_length().is_some_and(|length| length <= MAX_DISCARDED_BYTES) {
@@ -170,12 +172,12 @@ impl UpstreamResponse {
         }
     }
 
-    /// An answer that was kept.
+    /// Creates a response from the cache.
     pub(crate) fn from_cache(kept: CachedResponse, call: &Call<'_>, target: &Target<'_>, grace: &CoarseTimer) -> Self {
         Self::with_complete_body(&kept.content_type, kept.body, gateway::response_api_format(call, target), grace)
     }
 
-    /// An answer of the gateway's own.
+    /// Creates a JSON response that the gateway itself produced.
     pub(crate) fn from_gateway(json: Bytes, dialect: ApiFormat, grace: &CoarseTimer) -> Self {
         Self::with_complete_body("application/json", json, dialect, grace)
     }
@@ -185,7 +187,7 @@ impl UpstreamResponse {
         headers.push(b"content-type", kind.as_bytes());
         let incoming =
             IncomingResponse { head: ResponseHead { status: 200, headers }, body: ResponseBody::from_bytes(body) };
-        // There is nothing to wait for.
+        // No deadline: the body is complete.
         Self::new(incoming, dialect, Deadline::new(Duration::MAX, &Body::empty(), grace))
     }
 }

@@ -1,8 +1,9 @@
-//! Which hosts may be dialled: names, ports and addresses, judged alike for every request.
+//! Rules for which hosts, ports and IP addresses may be dialled. Every request passes the same checks, which prevent
+//! SSRF.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names, with all below them, that are refused whatever is trusted; and why.
+/// Domain names that are blocked with their subdomains even if trusted, grouped by reason.
 const BLOCKED_NAMES: &[(&str, &[&str])] = &[
     (
         "it is a cloud metadata service",
@@ -34,7 +35,7 @@ const BLOCKED_NAMES: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "names below it stand for whatever address they spell",
+        "its subdomains resolve to whatever address they spell",
         &[
             "nip.io",
             "sslip.io",
@@ -55,7 +56,7 @@ const BLOCKED_NAMES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Names, with all below them, that lead into somebody's own network: only where they are trusted.
+/// Private names that are allowed, with their subdomains, only if trusted.
 const PRIVATE_NAMES: &[&str] = &[
     "local",
     "localdomain",
@@ -72,7 +73,7 @@ const PRIVATE_NAMES: &[&str] = &[
     "onion",
 ];
 
-/// Ports of services that are no HTTP API: shells, mail, directories, databases, queues, clusters.
+/// Ports of services other than HTTP APIs: shells, mail, directories, databases, queues, clusters.
 const BLOCKED_PORTS: &[u16] = &[
     7, 9, 19, 21, 22, 23, 25, 53, 69, 110, 111, 135, 137, 139, 143, 161, 389, 445, 465, 512, 513, 514, 587, 636, 873,
     993, 995, 1433, 1521, 2049, 2181, 2375, 2376, 2379, 2380, 3306, 3389, 4369, 5432, 5672, 5900, 5984, 5985, 5986,
@@ -80,17 +81,18 @@ const BLOCKED_PORTS: &[u16] = &[
     27019, 28017,
 ];
 
-/// What a host is.
+/// Kind of host in a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostKind {
     Name,
     Address(IpAddr),
-    /// An address in a spelling that readers of URLs disagree on, or an IPv4 address inside of an IPv6 one.
+    /// An address in a form that URL parsers read differently, or an IPv4 address embedded in an IPv6 one.
     Ambiguous(IpAddr),
 }
 
 impl HostKind {
-    /// Of a host as a URL has it, an IPv6 address in brackets. An error where it looks like an address and is none.
+    /// Classifies the host of a URL, with an IPv6 address in brackets. Returns an error if it looks like an address but
+    /// is invalid.
     pub fn classify(host: &str) -> Result<Self, &'static str> {
         if let Some(inner) = host.strip_prefix('[') {
             let address = inner.strip_suffix(']').and_then(|text| text.parse::<Ipv6Addr>().ok());
@@ -122,7 +124,8 @@ fn is_numeric(label: &str) -> bool {
     is_decimal || hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// An IPv4 address as old resolvers read it: up to four parts, decimal, octal or hexadecimal, the last of them the rest.
+/// Parses an IPv4 address as `inet_aton` does: one to four decimal, octal or hexadecimal parts, the last of which fills
+/// the remaining bytes.
 fn parse_legacy_ipv4(host: &str) -> Option<Ipv4Addr> {
     let parts: Vec<u32> = host.split('.').map(parse_ipv4_part).collect::<Option<_>>()?;
     let (last, first) = parts.split_last()?;
@@ -144,7 +147,7 @@ fn parse_ipv4_part(text: &str) -> Option<u32> {
         [b'0', _, ..] => (&text[1..], 8),
         _ => (text, 10),
     };
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` accepts a sign, so digits are checked first.
     let is_digits = digits.bytes().all(|byte| char::from(byte).is_digit(radix));
     match digits {
         "" => Some(0),
@@ -153,7 +156,7 @@ fn parse_ipv4_part(text: &str) -> Option<u32> {
     }
 }
 
-/// Refuses what no trust opens: some names, some ports, metadata services.
+/// Rejects hosts that cannot be trusted: blocked names, blocked ports and metadata services.
 pub fn reject_blocked(host: &str, port: u16) -> Result<(), &'static str> {
     if BLOCKED_PORTS.contains(&port) {
         return Err("its port belongs to a service that is no HTTP API");
@@ -170,12 +173,12 @@ fn reject_metadata_address(address: IpAddr) -> Result<(), &'static str> {
     if is_metadata(address) { Err("it is a cloud metadata address") } else { Ok(()) }
 }
 
-/// The name itself, or a subdomain of it.
+/// Returns true if `host` is `name` or a subdomain of it.
 fn is_same_or_subdomain(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// Hosts that an operator trusts: themselves and their subdomains may be private.
+/// Hosts that the operator trusts. They and their subdomains may be private.
 #[derive(Debug, Clone, Default)]
 pub struct TrustedHosts(Vec<String>);
 
@@ -183,7 +186,7 @@ impl TrustedHosts {
     pub fn new(hosts: &[String]) -> Self {
         let plain = |host: &String| {
             let host = host.trim().trim_start_matches("*.").trim_matches(['[', ']']).to_ascii_lowercase();
-            // An address may be written in more than one way.
+            // An address has several textual forms, so it is normalised.
             host.parse::<IpAddr>().map_or(host, |address| address.to_string())
         };
         Self(hosts.iter().map(plain).filter(|host| !host.is_empty()).collect())
@@ -199,22 +202,22 @@ impl TrustedHosts {
         }
     }
 
-    /// Whether an operator listed this name, or one above it.
+    /// Returns true if the operator listed this name or a parent domain.
     pub fn contains_name(&self, host: &str) -> bool {
         matches!(HostKind::classify(host), Ok(HostKind::Name)) && self.contains(host, HostKind::Name)
     }
 
-    /// Whether an operator listed this name or address, or a name above it.
+    /// Returns true if the operator listed this name or address, or a parent domain.
     pub fn contains_host(&self, host: &str) -> bool {
         HostKind::classify(host).is_ok_and(|kind| self.contains(host, kind))
     }
 
-    /// Whether this host may be looked up and dialled, as far as its name says; otherwise why not.
+    /// Checks whether a host may be resolved and dialled, judging by its name alone. Returns the reason if not.
     pub fn check_host(&self, host: &str) -> Result<(), &'static str> {
         let kind = HostKind::classify(host)?;
         let reason = match kind {
             HostKind::Name if PRIVATE_NAMES.iter().any(|name| is_same_or_subdomain(host, name)) => {
-                "its name is one of private networks; list it in TRUSTED_CUSTOM_HOSTS to allow it"
+                "its name is reserved for private networks; list it in TRUSTED_CUSTOM_HOSTS to allow it"
             }
             HostKind::Ambiguous(_) => {
                 "it is an address in an unusual spelling; list the address in TRUSTED_CUSTOM_HOSTS to allow it"
@@ -225,7 +228,7 @@ impl TrustedHosts {
         if self.contains(host, kind) { Ok(()) } else { Err(reason) }
     }
 
-    /// Whether this address of this host may be dialled; otherwise why not.
+    /// Checks whether a resolved address of a host may be dialled. Returns the reason if not.
     pub fn check_address(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
         reject_metadata_address(address)?;
         if is_public(address) || self.contains(host, HostKind::classify(host)?) {
@@ -235,7 +238,7 @@ impl TrustedHosts {
     }
 }
 
-/// The IPv4 addresses that an IPv6 one may stand for: mapped, compatible, 6to4, NAT64, Teredo (its server and its client).
+/// Returns the IPv4 addresses embedded in an IPv6 one: mapped, compatible, 6to4, NAT64, and Teredo (server and client).
 fn embedded_ipv4(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let v4 = |high: u16, low: u16| Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     let found = match address.segments() {
@@ -244,7 +247,7 @@ fn embedded_ipv4(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
         | [0, 0, 0, 0, 0xffff, 0, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
         | [0x2002, high, low, ..] => [v4(high, low), None],
-        // RFC 6052 §2.2: in a prefix of 48 bits the address stands around the ninth byte.
+        // RFC 6052 §2.2: with a 48-bit prefix the address is split around the ninth byte.
         [0x64, 0xff9b, 1, first, second, third, high, low] => [v4(high, low), v4(first, (second << 8) | (third >> 8))],
         [0x2001, 0, server_high, server_low, _, _, high, low] => [v4(server_high, server_low), v4(!high, !low)],
         _ => [None, None],
@@ -275,9 +278,9 @@ fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
         IpAddr::V6(v6) => match v6.segments() {
-            // Where DNS64 is at work every provider without IPv6 resolves to this prefix: what it carries counts.
+            // With DNS64 every IPv4-only provider resolves to this prefix, so the embedded address is checked.
             [0x64, 0xff9b, 0, 0, 0, 0, ..] => embedded_ipv4(v6).all(is_public_v4),
-            // Global unicast is 2000::/3; Teredo, ORCHID, benchmarks, documentation and 6to4 within it are not.
+            // Global unicast is 2000::/3, except Teredo, ORCHID, benchmarking, documentation and 6to4 addresses.
             [first, second, ..] => {
                 first & 0xe000 == 0x2000
                     && !(first == 0x2001 && (second < 0x200 || second == 0xdb8))

@@ -1,4 +1,4 @@
-//! One connection to a provider or to the control process, read without holding a buffer while idle.
+//! One connection to a provider or the control process. Holds no read buffer while it is idle.
 
 use std::{
     cell::RefCell,
@@ -17,10 +17,11 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-/// Bytes are read into one buffer per thread and copied out exactly, so that a quiet stream holds none.
+/// Size of the read buffer that all connections of a thread share. Bytes are copied out at their exact size, so an idle
+/// stream holds no buffer.
 pub const MAX_READ_BYTES: usize = 64 * 1024;
 
-/// Who has answered and takes nothing more of the request for so long wants no more of it.
+/// Aborts the request if the provider has responded and reads nothing more of the request for this long.
 const STALLED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -33,7 +34,7 @@ pub enum Transport {
     Unix(UnixStream),
 }
 
-/// An open connection and what was read from it beyond the current message.
+/// An open connection, with the bytes that were read beyond the current message.
 pub struct Connection {
     transport: Transport,
     pub buffer: BytesMut,
@@ -50,7 +51,8 @@ impl Connection {
         Self { transport, buffer: BytesMut::new() }
     }
 
-    /// Reads what is there into `buffer`, at most `most` bytes (no more than [`LARGEST_READ`]); 0 at the end.
+    /// Reads available bytes into `buffer`, at most `most` (and no more than [`MAX_READ_BYTES`]). Returns 0 at the end
+    /// of the stream.
     pub async fn read(&mut self, most: usize) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context, most)).await
     }
@@ -64,7 +66,7 @@ impl Connection {
         })
     }
 
-    /// Reads past the buffer.
+    /// Reads from the transport directly, without `buffer`.
     pub fn poll_read_transport(&mut self, context: &mut Context<'_>, read: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
             Transport::Tcp(stream) => Pin::new(stream).poll_read(context, read),
@@ -73,7 +75,8 @@ impl Connection {
         }
     }
 
-    /// Writes all of `first` and then all of `second`, in as few calls as the socket allows. Fails where a refusal comes first.
+    /// Writes `first` and then `second` completely, in as few system calls as possible. Fails if the provider rejects
+    /// the request first.
     pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let mut rest = Buf::chain(first, second);
         while rest.has_remaining() {
@@ -88,7 +91,7 @@ impl Connection {
             }
             rest.advance(written);
         }
-        // TLS takes more than its socket does: who waits here is refused as whoever waits above.
+        // TLS buffers more than its socket accepts, so the flush watches for a rejection too.
         let mut patience = None;
         let through = poll_fn(|context| match self.poll_flush_transport(context) {
             Poll::Pending => self.poll_stalled_write(context, &mut patience).map(Err),
@@ -97,7 +100,7 @@ impl Connection {
         through.await
     }
 
-    /// Resolves when the other side has ended, or has begun an answer that makes the rest of a request useless.
+    /// Resolves when the other side closes, or begins a response that makes the rest of the request pointless.
     pub async fn wait_for_rejection(&mut self) -> io::Error {
         poll_fn(|context| self.poll_rejection(context)).await
     }
@@ -114,7 +117,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// What is being written is not taken, and will not be: it was refused, or a good answer is there and nothing moved since.
+    /// Resolves if the pending write will not complete: the request was rejected, or a successful response has come and
+    /// nothing was written since.
     fn poll_stalled_write(
         &mut self,
         context: &mut Context<'_>,
@@ -130,7 +134,7 @@ impl Connection {
         patience.as_mut().poll(context).map(|()| io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// As much as the socket takes.
+    /// Writes as much as the socket accepts.
     pub fn poll_write_buf(&mut self, context: &mut Context<'_>, rest: &impl Buf) -> Poll<io::Result<usize>> {
         let mut slices = [io::IoSlice::new(&[]); 2];
         let count = rest.chunks_vectored(&mut slices);
@@ -141,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// What was written is on its way: of TLS alone something may wait here.
+    /// Flushes written bytes. Only TLS buffers any.
     pub fn poll_flush_transport(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
             Transport::Tls(stream) => Pin::new(stream).poll_flush(context),
@@ -149,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// Nothing more will be written.
+    /// Closes the writing side.
     pub fn poll_shutdown_transport(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
             Transport::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
@@ -158,7 +162,8 @@ impl Connection {
         }
     }
 
-    /// Whether nothing has come since it was last used: a kept connection with something to read was closed or is out of step.
+    /// Returns true if nothing was received since the last use. A pooled connection with readable bytes was closed or
+    /// is out of sync.
     pub fn is_idle(&mut self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         if !self.buffer.is_empty() {
@@ -168,7 +173,8 @@ impl Connection {
             Transport::Tcp(stream) => stream.poll_read_ready(&mut context).is_pending(),
             Transport::Tls(stream) => {
                 let (socket, session) = stream.get_mut();
-                // What TLS has read of the socket already, a goodbye too, no longer waits there.
+                // Bytes that TLS has already read from the socket, a close notification included, no longer make the
+                // socket readable.
                 let is_read =
                     !matches!(session.reader().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
                 !is_read && socket.poll_read_ready(&mut context).is_pending()
@@ -178,13 +184,13 @@ impl Connection {
     }
 }
 
-/// Whether an answer has begun that makes the rest of a request useless. By the first digit of a status: 1xx is no answer yet, 2xx
-/// may be one to what was sent so far.
+/// Returns true if a response has begun that makes the rest of the request pointless. Decides by the first digit of the
+/// status: 1xx is not final, and 2xx may accept what was sent so far.
 fn is_rejection(buffer: &[u8]) -> bool {
     !matches!(skip_informational(buffer).get(9), None | Some(b'1' | b'2'))
 }
 
-/// Where the answer begins that counts: behind those with 1xx.
+/// Returns the buffer from the final response on, without 1xx responses.
 fn skip_informational(mut buffer: &[u8]) -> &[u8] {
     loop {
         match (buffer.get(9), memchr::memmem::find(buffer, b"\r\n\r\n")) {

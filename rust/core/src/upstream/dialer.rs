@@ -1,4 +1,5 @@
-//! The one place where connections begin: the host is judged, its name looked up once, and exactly the judged addresses dialled.
+//! Opens all outgoing connections. Checks the host, resolves its name once, and dials exactly the checked addresses, so
+//! that DNS rebinding has no effect.
 
 use std::{
     collections::HashSet,
@@ -31,42 +32,42 @@ use crate::{
     process::settings::Settings,
 };
 
-/// After so long without a connection the next address is tried as well (RFC 8305 §5).
+/// Delay before the next address is tried in parallel (RFC 8305 §5).
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// A name with more addresses is not worth more attempts.
+/// Most addresses of one name that are tried.
 const MAX_ATTEMPTS: usize = 16;
-const UNRESOLVABLE_HOST: &str = "where its name leads is not known here, so it can't be judged; list it in TRUSTED_CUSTOM_HOSTS if the proxy knows it";
-/// Domains below which clouds give their customers names of their own; the names are answered for by the clouds.
+const UNRESOLVABLE_HOST: &str = "its name cannot be resolved here, so its address cannot be checked; list it in TRUSTED_CUSTOM_HOSTS if the proxy can resolve it";
+/// Domains under which cloud providers assign names to customers. Their DNS is operated by the cloud.
 const CLOUD_DOMAINS: &[&str] = &["azure.com", "amazonaws.com", "amazonaws.com.cn", "api.aws", "googleapis.com"];
-/// Longest head of a proxy's answer.
+/// Largest head of a proxy's response.
 const MAX_PROXY_HEAD_BYTES: usize = 16 * 1024;
 
-/// A new connection, by what is spoken over it.
+/// A new connection, by its negotiated protocol.
 pub enum NewConnection {
     Http1(Connection),
     Http2(Box<TlsStream<TcpStream>>),
 }
 
-/// Longest times for the steps of making a connection.
+/// Timeouts for the steps of connecting.
 struct ConnectTimeouts {
     dns: Duration,
     connect: Duration,
     tls: Duration,
 }
 
-/// Opens connections within the rules of [`Trusted`].
+/// Opens connections to hosts that [`TrustedHosts`] allows.
 pub struct Dialer {
     trusted_hosts: TrustedHosts,
     resolver: Resolver,
     timeouts: ConnectTimeouts,
-    /// Where the pretend provider listens: that port may be dialled, no other of its host.
+    /// Where the mock provider listens. That port may be dialled, no other port of its host.
     mock_origin: Option<Origin>,
     proxies: Proxies,
     is_http2_enabled: bool,
     ca_file: Option<std::path::PathBuf>,
-    // Reading the system's certificates takes milliseconds: not before the first TLS connection.
+    // Created for the first TLS connection, because reading the system's certificates takes milliseconds.
     tls_config: OnceLock<Arc<ClientConfig>>,
-    /// For connections over which nothing but HTTP/1.1 is spoken.
+    /// For connections that use only HTTP/1.1.
     http1_tls_config: OnceLock<Arc<ClientConfig>>,
 }
 
@@ -76,7 +77,7 @@ impl Dialer {
         let mock = mock.map_err(|message| vec![Problem::new("$.mock_host", message)])?.map(|base| base.origin);
         let tls = OnceLock::new();
         if settings.tls_ca.is_some() {
-            // An operator's own file is checked at once: a mistake must not wait for the first request.
+            // Loads the operator's CA file at startup, so that a mistake is found before the first request.
             let client =
                 tls::client_config(settings.tls_ca.as_deref(), settings.http2).map_err(|problem| vec![problem])?;
             drop(tls.set(client));
@@ -123,7 +124,8 @@ impl Dialer {
         }
     }
 
-    /// The proxy that wants the heads of an origin's requests in its own form: one that tunnels does not.
+    /// Returns the proxy that needs absolute-form request heads for an origin. `None` for TLS origins, which are
+    /// tunnelled.
     pub fn forward_proxy(&self, origin: &Origin) -> Option<&Proxy> {
         let is_plain = matches!(origin, Origin::Network { is_secure: false, .. });
         if is_plain { self.proxies.select(origin) } else { None }
@@ -142,8 +144,8 @@ impl Dialer {
             }
             return self.connect_any(origin, &addresses, port).await;
         };
-        // Where the proxy is, is the operator's choice. Where it leads it finds by itself: nothing can be pinned, so what a name
-        // stands for is judged by what is known of it here.
+        // The operator chose the proxy's address, so it is not checked. The proxy resolves the destination itself, so
+        // addresses cannot be pinned; the host is checked by resolving its name here.
         let judged = async { if is_mock { Ok(()) } else { self.check_proxied_host(origin, host).await } };
         let reached = async {
             let addresses = self.resolve_host(origin, &proxy.host, NameTrust::Trusted).await?;
@@ -157,14 +159,15 @@ impl Dialer {
         Ok(stream)
     }
 
-    /// Judges a host that lies behind a proxy. Of what a provider calls its own hosts, and of those that an operator trusts,
-    /// nobody who calls has chosen what they stand for: they may be known to the proxy alone.
+    /// Checks a host that is reached through a proxy. Hosts of providers and trusted hosts are exempt: a client cannot
+    /// choose their addresses, and only the proxy may be able to resolve them.
     async fn check_proxied_host(&self, origin: &Origin, host: &str) -> Result<()> {
         if is_provider_host(host) || self.trusted_hosts.contains_name(host) {
             return Ok(());
         }
         let found = match self.lookup_host(origin, host, self.name_trust(host)).await {
-            // A private network may give these another address, which is judged. Without one they are their cloud's.
+            // A private network may resolve these names to other addresses, which are checked. If they do not resolve,
+            // they belong to the provider's cloud.
             Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if catalog::is_cloud_host(host) => return Ok(()),
             found => found?,
         };
@@ -180,7 +183,8 @@ impl Dialer {
         self.lookup_host(origin, host, whose).await?.map_err(|error| connect_failed_error(origin, &error))
     }
 
-    /// What the look-up of a host comes to in its time.
+    /// Resolves a host within the DNS timeout. The outer result is the timeout or a rejected host, the inner one the
+    /// resolver's.
     async fn lookup_host(&self, origin: &Origin, host: &str, whose: NameTrust) -> Result<io::Result<Arc<[IpAddr]>>> {
         let kind = HostKind::classify(host).map_err(|reason| host_refused_error(host, reason))?;
         if let Some(address) = kind.address() {
@@ -190,12 +194,12 @@ impl Dialer {
         run_step(origin, "name look-up", self.timeouts.dns, looking).await
     }
 
-    /// Whether an operator listed this host, by its name or its address.
+    /// Returns true if the operator listed this host, by name or address.
     pub fn is_trusted(&self, host: &str) -> bool {
         self.trusted_hosts.contains_host(host)
     }
 
-    /// Who answers for a name: where that is nobody whom an operator or a provider chose, it may be slow on purpose.
+    /// Returns whether a name is trusted. A client may have chosen an untrusted name, which can be slow on purpose.
     fn name_trust(&self, host: &str) -> NameTrust {
         let is_below = |domain: &&str| host.strip_suffix(*domain).is_some_and(|name| name.ends_with('.'));
         let is_clouds = || catalog::is_cloud_host(host) || CLOUD_DOMAINS.iter().any(is_below);
@@ -213,10 +217,10 @@ impl Dialer {
         Ok(stream)
     }
 
-    /// A connection that is not shared, and over which HTTP/1.1 is spoken whatever else the provider offers.
+    /// Opens an unpooled connection that uses HTTP/1.1, whatever else the provider offers.
     pub async fn connect_http1(&self, origin: &Origin) -> Result<Connection> {
         let Origin::Network { is_secure: secure, host, port } = origin else {
-            return Err(Error::CustomHostInvalid { message: "there is nothing to call".into() });
+            return Err(Error::CustomHostInvalid { message: "only network hosts can be called".into() });
         };
         let stream = self.connect_tcp(origin, *secure, (host, *port)).await?;
         if !secure {
@@ -255,7 +259,7 @@ impl Dialer {
     }
 }
 
-/// Whether a host is one of a provider's own, by the table.
+/// Returns true if a host is the default host of a provider.
 fn is_provider_host(host: &str) -> bool {
     static PROVIDER_HOSTS: LazyLock<HashSet<Arc<str>>> = LazyLock::new(|| {
         let bases = catalog::all_providers().filter_map(|provider| BaseUrl::parse(provider.base_url()).ok());
@@ -268,7 +272,7 @@ fn is_provider_host(host: &str) -> bool {
     PROVIDER_HOSTS.contains(host)
 }
 
-/// One step of making a connection, within its time.
+/// Runs one step of connecting within its timeout.
 async fn run_step<T>(
     origin: &Origin,
     step: &'static str,
@@ -281,14 +285,14 @@ async fn run_step<T>(
     }
 }
 
-/// Asks a proxy for a tunnel. What the other end says is only said after we did: nothing may follow the proxy's answer.
+/// Asks a proxy for a tunnel. The provider does not speak first, so no byte may follow the proxy's response.
 async fn open_tunnel(stream: &mut TcpStream, asked: Vec<u8>) -> io::Result<()> {
     stream.write_all(&asked).await?;
     let mut answer = Vec::with_capacity(1024);
     while !answer.ends_with(b"\r\n\r\n") {
         let is_too_long = answer.len() > MAX_PROXY_HEAD_BYTES || memchr::memmem::find(&answer, b"\r\n\r\n").is_some();
         if is_too_long || stream.read_buf(&mut answer).await? == 0 {
-            return Err(io::Error::other("the proxy's answer is not one to CONNECT"));
+            return Err(io::Error::other("the proxy's response to CONNECT is invalid"));
         }
     }
     match answer.get(..12) {
@@ -308,7 +312,8 @@ fn connect_failed_error(origin: &Origin, error: &io::Error) -> Error {
     Error::ConnectFailed { host: origin.authority(), cause: error.to_string() }
 }
 
-/// The families of addresses by turns, beginning with the resolver's first choice: where one family leads nowhere the other is next.
+/// Alternates IPv6 and IPv4 addresses, beginning with the family that the resolver prefers. If one family is
+/// unreachable, the other is tried next.
 fn interleave_families(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let first_is_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
     let family = move |is_v6: bool| addresses.iter().copied().filter(move |address| address.is_ipv6() == is_v6);
@@ -320,7 +325,8 @@ fn interleave_families(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     by_turns.flat_map(|(one, other)| one.into_iter().chain(other)).take(MAX_ATTEMPTS)
 }
 
-/// The first connection that is there. The next address is tried when one has failed, or has not answered for a moment.
+/// Returns the first connection that succeeds. The next address is tried when one fails or does not respond within
+/// `CONNECTION_ATTEMPT_DELAY`.
 async fn connect_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     if let [only] = addresses[..] {
         return TcpStream::connect(only).await;
@@ -377,7 +383,7 @@ mod tests {
 
     #[tokio::test]
     async fn unresponsive_address_does_not_delay_the_next() {
-        // A queue of one that is full: further connections get no answer.
+        // A listen queue of one that is full: further connections get no response.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(1).unwrap();

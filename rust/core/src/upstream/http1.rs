@@ -1,4 +1,5 @@
-//! HTTP/1.1 as a client: a request out, the head of its answer in, then the body as it comes, with all that is ready in one piece.
+//! HTTP/1.1 client. Writes a request, reads the head of the response, then returns the body as it arrives, all ready
+//! bytes in one chunk.
 
 use std::mem::MaybeUninit;
 
@@ -16,30 +17,30 @@ use crate::{
 
 const MAX_HEADER_FIELDS: usize = 128;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Longest line that may hold a chunk's size.
+/// Longest line with a chunk size.
 const MAX_CHUNK_SIZE_LINE_BYTES: usize = 4 * 1024;
-/// With a head comes its body where that is small; a larger buffer would stay with the connection.
+/// Size of reads for a head. A small body arrives with it; a larger buffer would stay allocated with the connection.
 const HEAD_READ_BYTES: usize = 16 * 1024;
 
-/// How an answer's body ends.
+/// How the end of a response body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     Length(u64),
     Chunked,
-    /// With the connection.
+    /// The body ends when the connection closes.
     Close,
 }
 
-/// The head of an answer, and what it says of the connection.
+/// Head of a response, with what follows from it for body and connection.
 #[derive(Debug)]
 pub struct MessageHead {
     pub response: ResponseHead,
     pub framing: Framing,
-    /// The connection may be used again after the body.
+    /// True if the connection can be reused after the body.
     pub is_reusable: bool,
 }
 
-/// Writes a request and reads the head of its answer.
+/// Sends a request and reads the head of the response.
 pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: BodyFraming) -> Result<MessageHead> {
     let sent = match body {
         Body::Complete(bytes) => connection.write(head, &bytes).await.map_err(|error| upstream_error(&error)),
@@ -47,7 +48,7 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
     };
     match sent {
         Ok(()) => read_head(connection, shape.is_bodiless).await,
-        // A provider may answer before it has read everything, and read no more: its answer says why.
+        // A provider may respond and close before it has read the whole request; the response contains the reason.
         Err(broken @ Error::UpstreamResponseBroken { .. }) => {
             let answer = read_head(connection, shape.is_bodiless).await;
             answer.map(|answer| MessageHead { is_reusable: false, ..answer }).map_err(|_| broken)
@@ -93,7 +94,7 @@ async fn send_streamed_body(
     Ok(())
 }
 
-/// Reads the answer to a request for another protocol: there 101 is the last word and not one before it.
+/// Reads the response to an upgrade request, for which 101 is a final status.
 pub async fn read_upgrade_response(connection: &mut Connection) -> Result<MessageHead> {
     read_final_head(connection, HeadRules { is_bodiless: false, is_upgrade: true }).await
 }
@@ -102,7 +103,7 @@ async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<Messag
     read_final_head(connection, HeadRules { is_bodiless: bodiless, is_upgrade: false }).await
 }
 
-/// How the head of an answer is known that is the last.
+/// What determines whether a head is final and has a body.
 #[derive(Clone, Copy)]
 struct HeadRules {
     is_bodiless: bool,
@@ -115,7 +116,8 @@ async fn read_final_head(connection: &mut Connection, last: HeadRules) -> Result
         if !connection.buffer.is_empty() {
             match parse_head(&connection.buffer, last)? {
                 Some((length, _)) if length + total > MAX_HEAD_BYTES => return Err(head_too_long_error()),
-                // 1xx answers come before the one that counts; an endless row of them is bounded by their bytes.
+                // Interim 1xx responses precede the final one. Their total size is limited, so that they cannot go on
+                // forever.
                 Some((length, None)) => {
                     total += length;
                     connection.buffer.advance(length);
@@ -130,31 +132,31 @@ async fn read_final_head(connection: &mut Connection, last: HeadRules) -> Result
             }
         }
         if connection.read(HEAD_READ_BYTES).await.map_err(|error| upstream_error(&error))? == 0 {
-            return Err(Error::UpstreamResponseBroken { cause: "the connection closed before an answer came".into() });
+            return Err(Error::UpstreamResponseBroken { cause: "the connection closed before a response came".into() });
         }
     }
 }
 
 fn head_too_long_error() -> Error {
-    Error::UpstreamResponseBroken { cause: format!("the answer's head is longer than {MAX_HEAD_BYTES} bytes") }
+    Error::UpstreamResponseBroken { cause: format!("the head of the response is longer than {MAX_HEAD_BYTES} bytes") }
 }
 
-/// `None`: not complete. Otherwise its length, and the head where it is final.
+/// Parses a response head. `None` if it is incomplete; else its length in bytes, and the head if it is final.
 fn parse_head(
     buffer: &[u8],
     HeadRules { is_bodiless: bodiless, is_upgrade: switches }: HeadRules,
 ) -> Result<Option<(usize, Option<MessageHead>)>> {
-    // Most of it is never used: to fill it first would cost more than to read what is.
+    // Left uninitialised, because most of the array is never used and filling it would cost more than parsing.
     let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADER_FIELDS];
     let mut parsed = httparse::Response::new(&mut []);
     let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut fields);
     let broken =
-        |error: httparse::Error| Error::UpstreamResponseBroken { cause: format!("not an HTTP answer: {error}") };
+        |error: httparse::Error| Error::UpstreamResponseBroken { cause: format!("not an HTTP response: {error}") };
     let httparse::Status::Complete(length) = read.map_err(broken)? else { return Ok(None) };
     let status = parsed.code.unwrap_or_default();
-    // The server in front of us takes nothing below 100 or above 999, and would take the whole process down.
+    // The gateway's HTTP server accepts only statuses from 100 to 999; any other would crash the whole process.
     if !(100..=999).contains(&status) {
-        return Err(Error::UpstreamResponseBroken { cause: format!("status {status} is not one of HTTP") });
+        return Err(Error::UpstreamResponseBroken { cause: format!("status {status} is not an HTTP status") });
     }
     if status < 200 && !(switches && status == 101) {
         return Ok(Some((length, None)));
@@ -164,7 +166,7 @@ fn parse_head(
     let (framing, is_clear) = match status {
         _ if bodiless => (Framing::Length(0), true),
         101 | 304 => (Framing::Length(0), true),
-        // What announces a body that it may not have may well send one.
+        // A 204 that declares a body may actually send one, so the connection is not reused.
         204 => (Framing::Length(0), matches!(parse_framing(&headers), Ok((Framing::Length(0) | Framing::Close, _)))),
         _ => parse_framing(&headers)?,
     };
@@ -173,50 +175,54 @@ fn parse_head(
     Ok(Some((length, Some(MessageHead { response: ResponseHead { status, headers }, framing, is_reusable: reusable }))))
 }
 
-/// How a body ends, and whether nobody else could think that it ends elsewhere (RFC 9112 §6.3).
+/// Returns how a body ends, and true if every HTTP implementation would agree on it (RFC 9112 §6.3).
 fn parse_framing(headers: &Headers) -> Result<(Framing, bool)> {
     let lengths = || headers.iter().filter(|(name, _)| *name == b"content-length").map(|(_, value)| value);
     let codings = headers.iter().filter(|(name, _)| *name == b"transfer-encoding").map(|(_, value)| value);
     let codings = codings.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-    // The last was once a word for nothing (RFC 2616 §3.6).
+    // `identity` was once a coding that means no coding (RFC 2616 §3.6).
     let mut codings = codings.filter(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"));
     match (codings.next(), codings.next()) {
         (None, _) => (),
         (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => {
             return Ok((Framing::Chunked, lengths().next().is_none()));
         }
-        // It would be passed on without the word that says what it is.
-        _ => return Err(Error::UpstreamResponseBroken { cause: "its transfer-encoding was not asked for".into() }),
+        // The body would be forwarded without the header that says how it is coded.
+        _ => {
+            return Err(Error::UpstreamResponseBroken {
+                cause: "its transfer-encoding is not supported; expected `chunked`".into(),
+            });
+        }
     }
     let Some(first) = lengths().next() else { return Ok((Framing::Close, true)) };
     let digits = std::str::from_utf8(first).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits.and_then(|text| text.parse().ok()) {
         Some(length) if lengths().all(|other| other == first) => Ok((Framing::Length(length), true)),
-        _ => Err(Error::UpstreamResponseBroken { cause: "its content-length is no length".into() }),
+        _ => Err(Error::UpstreamResponseBroken { cause: "its content-length is invalid".into() }),
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
-    /// A size line is next.
+    /// Expects a size line.
     Size,
-    /// This many bytes of data are next.
+    /// Expects this many bytes of data.
     Data(u64),
-    /// The line end after the data is next.
+    /// Expects the line end after the data.
     DataEnd,
-    /// Trailer lines are next, at most this many; an empty one ends the body.
+    /// Expects trailer lines, at most this many. An empty line ends the body.
     Trailer(usize),
     Done,
-    /// What came next is not what has to come; all data in front of it was handed out.
+    /// The framing is invalid. All data before the error was returned.
     Invalid,
 }
 
-/// The body of an answer, as it comes.
+/// Reads the body of a response as it arrives.
 #[derive(Debug)]
 pub struct BodyReader {
     connection: Option<Connection>,
     framing: Framing,
-    /// What is left of a `Length` body.
+    /// Remaining bytes of a `Length` body.
     remaining: u64,
     chunk_state: ChunkState,
     pool: Option<OriginPool>,
@@ -256,7 +262,7 @@ impl BodyReader {
         &mut self.read_timeout
     }
 
-    /// All that is ready, in one piece of at most `most` bytes that were not read before.
+    /// Returns all bytes that are ready, in one chunk. At most `most` bytes of it are newly read.
     pub async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
         loop {
             let connection = self.connection.as_mut()?;
@@ -280,22 +286,24 @@ impl BodyReader {
         }
     }
 
-    /// In a silence: an empty buffer still holds the room of what was read last.
+    /// Frees the buffer while the stream is idle. An empty buffer still holds the memory of the last read.
     fn release_buffer(&mut self) {
         if let Some(connection) = self.connection.as_mut().filter(|connection| connection.buffer.is_empty()) {
             connection.buffer = BytesMut::new();
         }
     }
 
-    /// Waits for more bytes; `false` where only a step of the wait has passed. The end of a `Close` body ends it; any
-    /// other is a cut.
+    /// Waits for more bytes. Returns false if only a report interval of the wait has passed. A closed connection ends a
+    /// `Close` body; for any other it is an error.
     async fn fill_buffer(&mut self, most: usize) -> Result<bool> {
         let Some(connection) = self.connection.as_mut() else { return Ok(true) };
         let Some(count) = self.read_timeout.wait_for(connection.read(most)).await? else { return Ok(false) };
         match (count.map_err(|error| upstream_error(&error))?, self.framing) {
             (0, Framing::Close) => self.connection = None,
             (0, _) => {
-                return Err(Error::UpstreamResponseBroken { cause: "the connection closed before the end".into() });
+                return Err(Error::UpstreamResponseBroken {
+                    cause: "the connection closed before the end of the response".into(),
+                });
             }
             _ => (),
         }
@@ -326,7 +334,7 @@ impl BodyReader {
         }
     }
 
-    /// The connection goes home, unless it holds bytes that nobody asked for.
+    /// Returns the connection to the pool, unless it holds bytes that belong to no response.
     fn finish(&mut self) {
         if let (Some(connection), Some(home)) = (self.connection.take(), self.pool.take())
             && connection.buffer.is_empty()
@@ -341,8 +349,8 @@ impl BodyReader {
     }
 }
 
-/// Takes every complete piece of data from the buffer; several are joined into one. What is wrong behind data is told
-/// next time.
+/// Takes all complete data from the buffer and joins chunks into one. An error after the data is returned by the next
+/// call.
 fn decode_chunks(buffer: &mut BytesMut, state: &mut ChunkState) -> Result<Bytes> {
     let mut first = Bytes::new();
     let mut joined = BytesMut::new();
@@ -375,10 +383,10 @@ fn decode_chunks(buffer: &mut BytesMut, state: &mut ChunkState) -> Result<Bytes>
     Ok(if joined.is_empty() { first } else { joined.freeze() })
 }
 
-/// What is no framing.
+/// Error for invalid chunked framing.
 struct InvalidFraming;
 
-/// `None` where such a line may not stand there.
+/// Returns the state after a line. `None` if the line is invalid in this state.
 fn next_state(state: ChunkState, line: &[u8]) -> Option<ChunkState> {
     match state {
         ChunkState::DataEnd => line.is_empty().then_some(ChunkState::Size),
@@ -389,7 +397,7 @@ fn next_state(state: ChunkState, line: &[u8]) -> Option<ChunkState> {
     }
 }
 
-/// A line without its end; `None` where it is not complete.
+/// Takes a line without its end from the buffer. `None` if it is incomplete.
 fn take_line(buffer: &mut BytesMut) -> std::result::Result<Option<Bytes>, InvalidFraming> {
     match memchr::memchr(b'\n', buffer) {
         Some(end) if end > 0 && buffer[end - 1] == b'\r' => {
@@ -411,7 +419,7 @@ fn parse_chunk_size(line: &[u8]) -> Option<u64> {
 }
 
 fn chunked_framing_error() -> Error {
-    Error::UpstreamResponseBroken { cause: "its chunked framing is broken".into() }
+    Error::UpstreamResponseBroken { cause: "its chunked framing is invalid".into() }
 }
 
 #[cfg(test)]

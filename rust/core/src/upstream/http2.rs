@@ -1,4 +1,4 @@
-//! HTTP/2 as a client: many requests over one connection, each answer held back by its own reader.
+//! HTTP/2 client. Many requests share a connection; flow control stops each response when its own reader is slow.
 
 use std::{
     future::poll_fn,
@@ -29,16 +29,16 @@ use crate::{
     },
 };
 
-/// What a provider may send of one answer beyond what was read of it.
+/// Flow-control window of a stream: bytes of one response that the provider may send before they are read.
 const STREAM_WINDOW_BYTES: u32 = 192 * 1024;
-/// No reader holds up the others of a connection: each is bounded by its own window.
+/// At its maximum, so that a slow reader does not block other streams. Each stream is bounded by its own window.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
-/// What waits of a request's body where the provider reads slowly.
+/// Bytes of a request body that are buffered while the provider reads slowly.
 const SEND_BUFFER_BYTES: usize = 128 * 1024;
 const MAX_HEADER_FIELDS: usize = 256;
 
-/// How it is found out that a connection leads nowhere any more.
+/// Ping settings for detecting dead connections.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepAlive {
     interval: Duration,
@@ -51,20 +51,20 @@ impl Default for KeepAlive {
     }
 }
 
-/// A connection that many requests share.
+/// An HTTP/2 connection that many requests share.
 pub struct SharedConnection {
     sender: client::SendRequest<Bytes>,
     open_streams: Arc<AtomicUsize>,
     last_used: Instant,
 }
 
-/// A place on a shared connection.
+/// Permission to open one stream on a shared connection.
 pub struct Lease {
     sender: client::SendRequest<Bytes>,
     slot: StreamSlot,
 }
 
-/// Counts as an open stream as long as it lives.
+/// Counts as an open stream until it is dropped.
 #[derive(Debug)]
 struct StreamSlot(Arc<AtomicUsize>);
 
@@ -82,7 +82,7 @@ impl Drop for StreamSlot {
 }
 
 impl SharedConnection {
-    /// Whether it takes further requests: the other side has not said that it is going away, nor gone.
+    /// Returns true if it accepts requests: the other side has neither closed it nor sent GOAWAY.
     pub fn is_open(&mut self) -> bool {
         !matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
@@ -91,7 +91,7 @@ impl SharedConnection {
         self.open_streams.load(Ordering::Relaxed) == 0 && self.last_used.elapsed() > MAX_IDLE_TIME
     }
 
-    /// A place where the other side has one left.
+    /// Returns a lease if the other side allows one more stream.
     pub fn lease(&mut self) -> Option<Lease> {
         if self.open_streams.load(Ordering::Relaxed) >= self.sender.current_max_send_streams() {
             return None;
@@ -101,7 +101,7 @@ impl SharedConnection {
     }
 }
 
-/// Begins HTTP/2 on a connection, and takes the first place on it.
+/// Performs the HTTP/2 handshake on a connection and returns it with a first lease.
 pub async fn handshake<S>(stream: S, beat: KeepAlive) -> Result<(SharedConnection, Lease)>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -117,7 +117,7 @@ where
     let pings = connection.ping_pong();
     let open = Arc::new(AtomicUsize::new(0));
     let watched = Arc::clone(&open);
-    // It ends with the last place and the pool's own handle, or when either side fails.
+    // The task ends when the pool and all streams have dropped the connection, or when either side fails.
     tokio::spawn(async move {
         tokio::select! {
             _ = connection => (),
@@ -131,7 +131,7 @@ where
     ))
 }
 
-/// Ends when an answer is awaited and the other side does not answer a ping.
+/// Resolves when a response is pending and the other side does not answer a ping.
 async fn watch_pings(pings: Option<PingPong>, open: &AtomicUsize, beat: KeepAlive) {
     let Some(mut pings) = pings else { return std::future::pending().await };
     loop {
@@ -143,11 +143,11 @@ async fn watch_pings(pings: Option<PingPong>, open: &AtomicUsize, beat: KeepAliv
     }
 }
 
-/// Why there was no answer.
+/// Why a request got no response.
 #[derive(Debug)]
 pub struct RequestFailure {
     pub error: Error,
-    /// The provider did not begin to work on the request (RFC 9113 §8.7).
+    /// True if the provider did not process the request (RFC 9113 §8.7).
     pub is_unprocessed: bool,
 }
 
@@ -164,7 +164,7 @@ impl From<h2::Error> for RequestFailure {
     }
 }
 
-/// Sends a request, whose head is in the form of HTTP/1.1, and waits for the head of its answer.
+/// Sends a request and waits for the head of the response. `head` is in HTTP/1.1 form.
 pub async fn exchange(
     lease: Lease,
     head: &[u8],
@@ -191,7 +191,8 @@ pub async fn exchange(
             }
             answered = &mut answer, if early.is_none() => early = Some(answered?),
         }
-        // A provider may answer before it has read everything; where it accepts, it still wants the rest.
+        // A provider may respond before it has read everything. If it accepts the request, it still needs the rest of
+        // the body.
         let is_final = |answer: &mut Response<RecvStream>| is_sent || answer.status().as_u16() >= 300;
         if let Some(answer) = early.take_if(is_final) {
             break answer;
@@ -227,7 +228,7 @@ fn build_response(
     IncomingResponse { head: ResponseHead { status, headers }, body: reading.into() }
 }
 
-/// Sends a body as fast as it is taken. Where it is not taken, the answer says why.
+/// Sends a body as fast as the provider accepts it. If the provider stops reading, its response contains the reason.
 async fn send_body(mut stream: SendStream<Bytes>, body: Body, shape: BodyFraming) -> Result<()> {
     match body {
         Body::Complete(bytes) if bytes.is_empty() => (),
@@ -241,14 +242,14 @@ async fn send_body(mut stream: SendStream<Bytes>, body: Body, shape: BodyFraming
                 }
             }
             owed.check_complete()?;
-            // An error here is told by the answer too.
+            // An error here also ends the response, which reports it.
             drop(stream.send_data(Bytes::new(), true));
         }
     }
     Ok(())
 }
 
-/// `None` where the other side takes no more of it.
+/// Sends one chunk. `None` if the other side accepts no more of the body.
 async fn send_chunk(stream: &mut SendStream<Bytes>, mut rest: Bytes, is_last: bool) -> Option<()> {
     while !rest.is_empty() {
         stream.reserve_capacity(rest.len());
@@ -259,7 +260,8 @@ async fn send_chunk(stream: &mut SendStream<Bytes>, mut rest: Bytes, is_last: bo
     Some(())
 }
 
-/// The same request in HTTP/2's terms: without what belongs to a connection, its secrets kept out of compression.
+/// Converts an HTTP/1.1 head to an HTTP/2 request. Removes hop-by-hop fields and marks secrets as sensitive, so that
+/// header compression does not index them.
 fn build_request(head: &[u8]) -> Result<Request<()>> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_HEADER_FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
@@ -292,12 +294,12 @@ fn upstream_error(error: &h2::Error) -> Error {
     Error::UpstreamResponseBroken { cause: error.to_string() }
 }
 
-/// The body of an answer. When it is dropped before its end, the provider is told at once.
+/// Reads the body of a response. Dropping it before the end resets the stream, so that the provider stops at once.
 pub struct BodyReader {
     stream: RecvStream,
-    /// What has come and does not fit into one piece.
+    /// Received bytes that did not fit into one chunk.
     unread: Bytes,
-    /// How it broke off after the bytes that were handed on.
+    /// Error that is returned after the remaining bytes.
     failure: Option<Error>,
     has_ended: bool,
     content_length: Option<usize>,
@@ -324,7 +326,8 @@ impl BodyReader {
         &mut self.read_timeout
     }
 
-    /// All that is ready, in one piece of at most `most` bytes. Only what is handed on makes room for more.
+    /// Returns all bytes that are ready, in one chunk of at most `most` bytes. Only returned bytes reopen the
+    /// flow-control window.
     pub async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
         if self.unread.is_empty() && self.failure.is_none() {
             if self.has_ended {
@@ -349,7 +352,7 @@ impl BodyReader {
         Some(Ok(piece))
     }
 
-    /// Puts the next frame of data into `rest`, or sees the end.
+    /// Stores the next data frame in `unread`, or notes the end of the stream.
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.unread.is_empty() && !self.has_ended {
             match ready!(self.stream.poll_data(context)) {
@@ -366,10 +369,10 @@ impl BodyReader {
         self.has_ended = true;
     }
 
-    /// What has come already, without waiting.
+    /// Joins the data frames that have already arrived, without waiting.
     fn join_ready_frames(&mut self, most: usize) -> Bytes {
         let first = self.unread.split_to(most.min(self.unread.len()));
-        // Who waits next will wait with a waker.
+        // The next read that waits registers a real waker.
         let mut context = Context::from_waker(Waker::noop());
         let mut more = BytesMut::new();
         let mut room = most - first.len();
@@ -411,7 +414,7 @@ mod tests {
             if answers {
                 while connection.accept().await.is_some() {}
             }
-            // As if the cable had been pulled: it is open, and nothing comes.
+            // Simulates a cut cable: the connection stays open, but nothing arrives.
             std::future::pending::<()>().await;
         });
         let (_shared, lease) = handshake(here, beat).await?;

@@ -1,5 +1,5 @@
-//! The services of the machine that this runs on (metadata, keys of its container): reached here and by no other request, by
-//! address and never by name, past every proxy.
+//! Client of the machine's credential services (instance metadata, container credentials). No other request can reach
+//! them. Addressed by IP address only, never by name, and never through a proxy.
 
 use std::{
     fmt::Write,
@@ -18,15 +18,15 @@ use super::{
 use crate::upstream::response_body::ReadTimeout;
 use crate::{error::Result as Answered, ingress::body::Body};
 
-/// They are beside the machine, or they are not there.
+/// Short, because these services are on the machine or its link if they exist at all.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// No answer of theirs is longer.
+/// Largest response body.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
-/// Where clouds have them.
+/// Well-known addresses of these services at cloud providers.
 const CLOUD_ADDRESSES: [&str; 5] =
     ["169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23"];
 
-/// Where such a service listens, and the path that an operator named with it.
+/// Address of such a service, with the path from its configured URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataService {
     address: SocketAddr,
@@ -35,14 +35,14 @@ pub struct MetadataService {
 }
 
 impl MetadataService {
-    /// From a URL that an operator set: of this machine, of its own link, or one of the addresses that clouds have for it.
+    /// Parses a URL from the operator. Its host must be loopback, link-local or one of `CLOUD_ADDRESSES`.
     pub fn parse(url: &str) -> Result<Self, String> {
         let rest = url.strip_prefix("http://").ok_or("must begin with http://")?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        // Containers are told so; it needs no look-up.
+        // Containers get `localhost` in their environment. It is replaced, so that no name is resolved.
         let authority = &authority.replacen("localhost", "127.0.0.1", usize::from(is_localhost(authority)));
         let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 80));
-        let address = authority.parse().ok().or_else(|| bare(authority)).ok_or("must name an address")?;
+        let address = authority.parse().ok().or_else(|| bare(authority)).ok_or("must contain an IP address")?;
         let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
         let known =
             CLOUD_ADDRESSES.iter().filter_map(|known| known.parse().ok()).any(|known: IpAddr| known == address.ip());
@@ -51,13 +51,13 @@ impl MetadataService {
             IpAddr::V6(ip) => ip.is_loopback(),
         };
         if !known && !is_near || !is_plain {
-            return Err(format!("must be of this machine or its link, or one of {}", CLOUD_ADDRESSES.join(", ")));
+            return Err(format!("must be a loopback or link-local address, or one of {}", CLOUD_ADDRESSES.join(", ")));
         }
         let path = path.trim_end_matches('/').to_owned();
         Ok(Self { address, authority: authority.clone(), path })
     }
 
-    /// Asks for a path with these header fields. An error says what went wrong.
+    /// Sends a request without a body. Returns status and body, or a message that says what failed.
     pub async fn send_request(
         &self,
         method: &str,
@@ -67,18 +67,18 @@ impl MetadataService {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\naccept: */*\r\n", self.authority);
         for (name, value) in fields {
             if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
-                return Err(format!("what {name} says can be carried by no header"));
+                return Err(format!("the value of {name} is not allowed in a header"));
             }
-            // A String takes every write.
+            // Writing to a String cannot fail.
             let _ = write!(head, "{name}: {value}\r\n");
         }
         let length = if method == "PUT" { "content-length: 0\r\n" } else { "" };
         let head = format!("{head}{length}\r\n");
-        let failed = |cause: &dyn std::fmt::Display| format!("{} could not be asked: {cause}", self.authority);
+        let failed = |cause: &dyn std::fmt::Display| format!("the request to {} failed: {cause}", self.authority);
         match timeout(REQUEST_TIMEOUT, self.connect_and_exchange(head.as_bytes())).await {
-            Ok(Ok(answer)) => answer.ok_or_else(|| failed(&"it answers too much")),
+            Ok(Ok(answer)) => answer.ok_or_else(|| failed(&"its response is too large")),
             Ok(Err(cause)) => Err(failed(&cause)),
-            Err(_) => Err(failed(&"it does not answer")),
+            Err(_) => Err(failed(&"it does not respond")),
         }
     }
 

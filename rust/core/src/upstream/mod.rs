@@ -1,4 +1,5 @@
-//! The way out: where a request goes, over which connection, and the answer as it comes. The only module that opens sockets to others, but for Redis's client.
+//! Outgoing requests: which connection a request uses, and its response as it arrives. Apart from the Redis client,
+//! this is the only module that opens outgoing connections.
 
 mod address;
 mod connection;
@@ -37,41 +38,41 @@ use dialer::NewConnection;
 use http2::Lease;
 use pool::OriginPool;
 
-/// A request ready to be written: its head rendered, its body as it came.
+/// A request ready to send: its rendered head and its body.
 #[derive(Debug)]
 pub struct OutgoingRequest {
-    /// Request line and header fields, the blank line included.
+    /// Request line and header fields, including the blank line.
     pub head: Vec<u8>,
     pub body: Body,
     pub body_framing: BodyFraming,
-    /// Sending it twice does no harm (RFC 9110 §9.2.2, or an idempotency key).
+    /// True if the request may be sent twice (RFC 9110 §9.2.2, or an idempotency key).
     pub is_replayable: bool,
 }
 
-/// What the head says of the bodies either way.
+/// What the head says about the bodies of request and response.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BodyFraming {
-    /// The request's length is unknown: it is sent chunked.
+    /// True if the length of the request body is unknown, so that it is sent chunked.
     pub is_chunked: bool,
-    /// No body comes back, whatever the header fields say.
+    /// True if the response has no body, whatever its header fields say.
     pub is_bodiless: bool,
 }
 
-/// Status and header fields of an answer.
+/// Status and header fields of a response.
 #[derive(Debug)]
 pub struct ResponseHead {
     pub status: u16,
     pub headers: Headers,
 }
 
-/// An answer whose head has come.
+/// A response whose head was received.
 #[derive(Debug)]
 pub struct IncomingResponse {
     pub head: ResponseHead,
     pub body: ResponseBody,
 }
 
-/// Opens connections, keeps them, and speaks over them.
+/// HTTP client for providers and the control process, with a connection pool.
 pub struct Upstream {
     pool: pool::Pool,
     dialer: dialer::Dialer,
@@ -83,7 +84,7 @@ impl Upstream {
         Self::with_resolver(settings, resolver::system_lookup())
     }
 
-    /// With another way to look up names than the system's.
+    /// Creates a client that resolves names with `look_up` instead of the system's resolver.
     pub fn with_resolver(settings: &Settings, look_up: LookupFn) -> std::result::Result<Self, Vec<Problem>> {
         Ok(Self {
             pool: pool::Pool::new(settings.http2),
@@ -95,7 +96,7 @@ impl Upstream {
         })
     }
 
-    /// Sends a request and waits for the head of its answer. The caller bounds the wait.
+    /// Sends a request and waits for the head of the response. Has no timeout of its own.
     pub async fn send(&self, origin: &Origin, mut request: OutgoingRequest) -> Result<IncomingResponse> {
         if let Some(proxy) = self.dialer.forward_proxy(origin) {
             request.head = proxy.to_absolute_form(&request.head, origin);
@@ -103,7 +104,7 @@ impl Upstream {
         let home = self.pool.origin_pool(origin);
         if let Some(mut connection) = home.take_idle() {
             let OutgoingRequest { head, body, body_framing: shape, is_replayable: replayable } = request;
-            // A kept connection may have been closed while the request was on its way; what may be sent twice is.
+            // The provider may have closed the pooled connection meanwhile, so a replayable request is sent again.
             let again = if replayable { body.try_clone() } else { None };
             match (http1::exchange(&mut connection, &head, body, shape).await, again) {
                 (Ok(head), _) => return Ok(self.build_response(head, connection, home)),
@@ -113,7 +114,7 @@ impl Upstream {
                 }
             }
         }
-        // Boxed: what is seldom walked must not make room on every request's walk.
+        // Boxed: this path is rare and would enlarge the future of every request.
         match Box::pin(self.acquire_connection(origin, &home)).await? {
             RequestConnection::Exclusive(mut connection) => {
                 let head = http1::exchange(&mut connection, &request.head, request.body, request.body_framing).await?;
@@ -123,12 +124,12 @@ impl Upstream {
         }
     }
 
-    /// Whether an operator listed this host.
+    /// Returns true if the operator listed this host as trusted.
     pub fn is_trusted(&self, host: &str) -> bool {
         self.dialer.is_trusted(host)
     }
 
-    /// Forgets the connections that were idle for too long.
+    /// Closes connections that were idle for too long.
     pub fn close_expired(&self) {
         self.pool.close_expired();
     }
@@ -137,7 +138,7 @@ impl Upstream {
         self.pool.connection_count()
     }
 
-    /// A place on a connection that is shared, or a new connection.
+    /// Returns a lease on a shared connection, or a new connection.
     async fn acquire_connection(&self, origin: &Origin, home: &OriginPool) -> Result<RequestConnection> {
         if let Some(lease) = home.lease() {
             return Ok(RequestConnection::Shared(lease));
@@ -146,7 +147,8 @@ impl Upstream {
         if let Some(lease) = home.lease() {
             return Ok(RequestConnection::Shared(lease));
         }
-        // Whoever had the turn before may have found that there is nothing to share: then nobody waits for nobody.
+        // The previous holder of the lock may have found that the origin does not support HTTP/2. Then no request waits
+        // for another.
         let mut turn = turn.filter(|_| home.is_shareable());
         let made = self.open_connection(origin, home).await;
         if let (Some(turn), Err(error @ Error::ConnectTimeout { .. })) = (&mut turn, &made) {
@@ -168,7 +170,7 @@ impl Upstream {
         }
     }
 
-    /// Over HTTP/2. What the provider did not begin to work on, or what may be done twice, is sent once more.
+    /// Sends a request over HTTP/2. Sends it once more if the provider did not process it, or if it is replayable.
     async fn send_over_http2(
         &self,
         origin: &Origin,
@@ -201,8 +203,8 @@ impl Upstream {
     }
 }
 
-/// What a body that still comes owes of the length that the head declares. One that is shorter or longer would make what
-/// follows on its connection part of it, or part of it a request.
+/// Bytes that a streamed request body must still send to match its `content-length`. A mismatch would let the next
+/// request on the connection be read as part of the body, or the reverse.
 struct RemainingLength(Option<u64>);
 
 impl RemainingLength {
@@ -217,18 +219,18 @@ impl RemainingLength {
     }
 }
 
-/// What a request is sent over.
+/// Connection that a request is sent over.
 enum RequestConnection {
     Exclusive(Connection),
     Shared(Lease),
 }
 
-/// What is collected before others are let in.
+/// Number of bytes after which `collect` yields to other tasks.
 const YIELD_INTERVAL_BYTES: usize = 256 * 1024;
-/// What a provider declares reserves no more than this: it has yet to send it.
+/// Most memory that is reserved for a declared length, because the provider may not send that much.
 const MAX_RESERVED_BYTES: usize = 1024 * 1024;
 
-/// Reads a body to its end; `None` where it is longer than `limit` (what was read is put back to be read again).
+/// Reads a body to its end. `None` if it is longer than `limit` bytes; what was read is then put back.
 pub async fn collect(body: &mut ResponseBody, limit: usize) -> Result<Option<Bytes>> {
     let Some(first) = body.next_chunk().await.transpose()? else { return Ok(Some(Bytes::new())) };
     if first.len() > limit {
@@ -245,7 +247,7 @@ pub async fn collect(body: &mut ResponseBody, limit: usize) -> Result<Option<Byt
     while let Some(piece) = body.next_chunk().await.transpose()? {
         whole.extend_from_slice(&piece);
         if whole.len() - turn > YIELD_INTERVAL_BYTES {
-            // A snapshot is large, and all of it is there at once: others are let in between.
+            // A snapshot is large and arrives without waits, so other tasks get to run in between.
             turn = whole.len();
             tokio::task::yield_now().await;
         }

@@ -1,19 +1,20 @@
-//! Where a provider's API starts: an origin and a path. What is not plainly such a URL is refused here, before anything else reads it.
+//! Base URLs of provider APIs: an origin and a path prefix. Ambiguous URLs are rejected here, before any other parser
+//! reads them.
 
 use std::{path::PathBuf, sync::Arc};
 
 use super::address;
 use crate::ingress::headers;
 
-/// Longest custom host URL.
+/// Longest custom host URL, in bytes.
 const MAX_URL_BYTES: usize = 2048;
 const MAX_LABELS: usize = 10;
 const MAX_LABEL_BYTES: usize = 63;
 
-/// One place to connect to.
+/// An endpoint that connections are opened to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// The host is in lower case, an IPv6 address in brackets.
+    /// A TCP endpoint. The host is in lower case, an IPv6 address in brackets.
     Network {
         is_secure: bool,
         host: Arc<str>,
@@ -23,14 +24,14 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The `host` header: the port only where it is not the scheme's own.
+    /// Returns the value of the `host` header. It contains the port only if that is not the default of the scheme.
     pub fn authority(&self) -> String {
         let mut out = Vec::new();
         self.write_authority(&mut out);
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// The same, at the end of a head in the making.
+    /// Appends the authority to a request head.
     pub fn write_authority(&self, out: &mut Vec<u8>) {
         let Self::Network { is_secure: secure, host, port } = self else { return out.extend_from_slice(b"control") };
         out.extend_from_slice(host.as_bytes());
@@ -41,16 +42,17 @@ impl Origin {
     }
 }
 
-/// An origin and the path that stands before every request's own.
+/// An origin and the path prefix of all requests to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BaseUrl {
     pub origin: Origin,
-    /// Without a trailing slash.
+    /// Has no trailing slash.
     pub prefix: Arc<str>,
 }
 
 impl BaseUrl {
-    /// From an http or https URL that every reader reads alike, and whose host may be called if only it is trusted.
+    /// Parses an http or https URL that every parser reads alike and whose host is not blocked. Trust in private hosts
+    /// is checked later.
     pub fn parse(url: &str) -> Result<Self, String> {
         if url.len() > MAX_URL_BYTES {
             return Err(format!("must be at most {MAX_URL_BYTES} characters"));
@@ -58,7 +60,7 @@ impl BaseUrl {
         if let Some(odd) = url.chars().find(|character| !is_allowed_character(*character)) {
             return Err(match odd {
                 '?' | '#' => "must not have a query or a fragment".into(),
-                odd => format!("must not hold {odd:?}"),
+                odd => format!("must not contain {odd:?}"),
             });
         }
         let (scheme, rest) = url.split_once("://").ok_or("must be a URL such as `https://llm.example/v1`")?;
@@ -69,7 +71,7 @@ impl BaseUrl {
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.contains('@') {
-            return Err("must not hold credentials".into());
+            return Err("must not contain credentials".into());
         }
         if let Some(odd) = headers::find_path_error(path) {
             return Err(odd.into());
@@ -87,14 +89,14 @@ impl BaseUrl {
     }
 }
 
-/// Characters that stand for themselves in every part of a URL that may be here.
+/// Returns true for characters that are allowed in a base URL. They need no escaping in any of its parts.
 fn is_allowed_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || "-._~:/[]@!$&'()*+,;=%".contains(character)
 }
 
-/// The host, and the port where one is named.
+/// Splits an authority into the host and, if present, the port.
 fn split_port(authority: &str) -> Result<(&str, Option<u16>), String> {
-    // The colons of an IPv6 address are within its brackets.
+    // Skips the colons inside the brackets of an IPv6 address.
     let after_host = authority.rfind(']').map_or(0, |end| end + 1);
     let Some(colon) = authority[after_host..].find(':') else { return Ok((authority, None)) };
     let (host, port) = authority.split_at(after_host + colon);
@@ -112,7 +114,7 @@ fn check_host_name(host: &str) -> Result<(), String> {
     }
     if let Some(odd) = host.chars().find(|character| !(character.is_ascii_alphanumeric() || "-._".contains(*character)))
     {
-        return Err(format!("must not hold {odd:?} in its host"));
+        return Err(format!("must not contain {odd:?} in its host"));
     }
     if host.ends_with('.') {
         return Err("must not end its host with a dot".into());

@@ -1,4 +1,4 @@
-//! Connections that wait to be used again, and those that many requests share: per origin, bounded in number and age.
+//! Connection pool: idle HTTP/1.1 connections and shared HTTP/2 connections per origin, bounded in number and age.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use super::{
 use crate::error::{Error, Result};
 
 const MAX_IDLE_PER_ORIGIN: usize = 1024;
-/// Providers and the balancers before them close at 60 s and later: leave before they do.
+/// Longest idle time. Providers and their load balancers close connections after 60 s or more, so this one is shorter.
 pub const MAX_IDLE_TIME: Duration = Duration::from_secs(50);
 
 struct IdleConnection {
@@ -29,22 +29,23 @@ struct IdleConnection {
 struct OriginConnections {
     idle: Mutex<Vec<IdleConnection>>,
     shared: Mutex<Vec<SharedConnection>>,
-    /// The next connection may be one to share: who needs one waits for whoever is just making it.
+    /// True if the next connection may be HTTP/2. Then only one request at a time opens one, and the others wait to
+    /// share it.
     is_shareable: AtomicBool,
     connect_lock: tokio::sync::Mutex<Option<ConnectFailure>>,
 }
 
-/// What came of the last connection that was to be shared, where that is none.
+/// The last failure to open a connection that was to be shared.
 struct ConnectFailure {
     error: Error,
     failed_at: Instant,
 }
 
-/// The turn to make a connection that others will want to share.
+/// Exclusive right to open a connection to an origin that other requests will want to share.
 pub struct ConnectGuard<'h>(tokio::sync::MutexGuard<'h, Option<ConnectFailure>>);
 
 impl ConnectGuard<'_> {
-    /// Says to those who wait that there will be none.
+    /// Records the failure for the requests that wait for this connection.
     pub fn record_failure(&mut self, error: &Error) {
         *self.0 = Some(ConnectFailure { error: error.clone(), failed_at: Instant::now() });
     }
@@ -55,7 +56,7 @@ pub struct Pool {
     is_http2_enabled: bool,
 }
 
-/// The place of an origin's connections: to which one returns when its answer was read to the end.
+/// Handle to the pooled connections of one origin. A connection returns to it when its response was read completely.
 pub struct OriginPool(Arc<OriginConnections>);
 
 impl std::fmt::Debug for OriginPool {
@@ -65,7 +66,7 @@ impl std::fmt::Debug for OriginPool {
 }
 
 impl OriginPool {
-    /// The connection that was used last, if one is still open.
+    /// Returns the most recently used idle connection that is still open.
     pub fn take_idle(&self) -> Option<Connection> {
         loop {
             let mut idle = lock(&self.0.idle).pop()?;
@@ -82,7 +83,7 @@ impl OriginPool {
         }
     }
 
-    /// A place on a shared connection that has one left. Those that are going away are forgotten.
+    /// Returns a lease on a shared connection with a free stream. Removes connections that are closing.
     pub fn lease(&self) -> Option<Lease> {
         if !self.is_shareable() {
             return None;
@@ -96,7 +97,7 @@ impl OriginPool {
         lock(&self.0.shared).push(shared);
     }
 
-    /// Whether the last connection was one to share; before there was any, whether it might be.
+    /// Returns true if the last connection was HTTP/2. Before the first one, returns true if HTTP/2 is possible.
     pub fn is_shareable(&self) -> bool {
         self.0.is_shareable.load(Ordering::Relaxed)
     }
@@ -105,8 +106,8 @@ impl OriginPool {
         self.0.is_shareable.store(shares, Ordering::Relaxed);
     }
 
-    /// Waits for the turn to make a connection that others will want to share. Whoever waited for one that
-    /// came to nothing in its time does not try the same once more: that would take as long again.
+    /// Waits for the exclusive right to open a connection to this origin. If the connection that it waited for failed,
+    /// returns that error instead of trying again, which would take as long.
     pub async fn lock_connect(&self) -> Result<ConnectGuard<'_>> {
         let since = Instant::now();
         let turn = self.0.connect_lock.lock().await;
@@ -137,7 +138,7 @@ impl Pool {
         lock(&self.origins).values().map(kept).sum()
     }
 
-    /// Drops what is too old, and the shelves that stay empty.
+    /// Closes expired connections and removes origins that have none left.
     pub fn close_expired(&self) {
         lock(&self.origins).retain(|_, shelf| {
             let (mut idle, mut shared) = (lock(&shelf.idle), lock(&shelf.shared));

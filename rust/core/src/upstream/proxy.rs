@@ -1,4 +1,4 @@
-//! Proxies between here and providers: which requests take one, and what it is told.
+//! Outgoing HTTP proxies: which requests use one, and what is sent to it.
 
 use std::net::IpAddr;
 
@@ -10,11 +10,11 @@ use crate::{
     process::{secret::Secret, settings::Settings},
 };
 
-/// One proxy. Its own address is the operator's choice.
+/// One proxy. The operator chose its address, so it is not checked.
 pub struct Proxy {
     pub host: String,
     pub port: u16,
-    /// The whole header field, its line end included; empty where the proxy asks for nothing.
+    /// The complete `proxy-authorization` field with its line end; empty if the proxy needs no credentials.
     authorization: Secret,
 }
 
@@ -26,7 +26,7 @@ enum DirectRule {
     Network(IpAddr, u8, Option<u16>),
 }
 
-/// What an operator set: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
+/// Proxies that the operator set in `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 pub struct Proxies {
     https: Option<Proxy>,
     http: Option<Proxy>,
@@ -46,11 +46,11 @@ impl Proxies {
         })
     }
 
-    /// The proxy that connections to an origin go through.
+    /// Returns the proxy for connections to an origin.
     pub fn select(&self, origin: &Origin) -> Option<&Proxy> {
         let Origin::Network { is_secure: secure, host, port } = origin else { return None };
         let proxy = if *secure { self.https.as_ref()? } else { self.http.as_ref()? };
-        // What this machine serves to itself no proxy can reach.
+        // A proxy cannot reach services on this machine's loopback addresses.
         let is_own = |address: IpAddr| address.is_loopback() || address.is_unspecified();
         let address = HostKind::classify(host).ok()?.address();
         let is_direct = &**host == "localhost"
@@ -61,9 +61,10 @@ impl Proxies {
 }
 
 impl Proxy {
-    /// From a URL, whose scheme may be left out; an error never repeats it, for it may hold a password.
+    /// Parses a proxy URL; the scheme is optional. Errors do not repeat the URL, because it may contain a password.
     fn parse(text: &str) -> Result<Self, &'static str> {
-        const EXPECTED: &str = "must be an address such as `http://proxy.example:3128`; a proxy is spoken to over HTTP";
+        const EXPECTED: &str =
+            "must be an address such as `http://proxy.example:3128`; only the http scheme is supported";
         let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let url = Url::parse(&text).map_err(|_| EXPECTED)?;
         let host = url.host_str().filter(|_| url.scheme() == "http").ok_or(EXPECTED)?;
@@ -78,13 +79,13 @@ impl Proxy {
         Ok(Self { host: host.to_owned(), port, authorization: Secret::new(authorization) })
     }
 
-    /// Asks for a tunnel to an origin.
+    /// Returns the CONNECT request for a tunnel to an origin.
     pub fn connect_request(&self, host: &str, port: u16) -> Vec<u8> {
         let authorization = self.authorization.expose();
         format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}\r\n").into_bytes()
     }
 
-    /// The head of a plain request as a proxy wants it: with the whole URL, and its own credentials.
+    /// Converts the head of a plain request for a proxy: adds the absolute URL and the proxy's credentials.
     pub fn to_absolute_form(&self, head: &[u8], origin: &Origin) -> Vec<u8> {
         let method = head.iter().position(|byte| *byte == b' ').map_or(0, |space| space + 1);
         let line = head.windows(2).position(|two| two == b"\r\n").map_or(head.len(), |end| end + 2);
@@ -95,7 +96,8 @@ impl Proxy {
 }
 
 impl DirectRule {
-    /// One entry of `NO_PROXY`: a name (with its subdomains), an address, a network, either with a port; or `*`.
+    /// Parses one entry of `NO_PROXY`: a name (with its subdomains), an address or a network, each with an optional
+    /// port; or `*`.
     fn parse(entry: &str) -> Option<Self> {
         let entry = entry.trim().to_ascii_lowercase();
         if entry == "*" {
@@ -143,7 +145,7 @@ fn is_in_network(address: IpAddr, net: IpAddr, bits: u8) -> bool {
         _ => return false,
     };
     let rest = width - u32::from(bits).min(width);
-    // Shifting by all bits is no shift.
+    // A shift by 128 bits would overflow. A prefix of zero bits matches every address.
     rest == 128 || address >> rest == net >> rest
 }
 

@@ -1,4 +1,5 @@
-//! The way of records: a plain socket of the control process. A batch is its length, a mark and its lines; one byte answers it.
+//! Sends request log batches to the control process over a Unix socket. A batch is its length, a resend flag and its
+//! lines; the response is one byte.
 
 use std::{io, path::PathBuf};
 
@@ -7,10 +8,10 @@ use tokio::{
     net::UnixStream,
 };
 
-/// The answer to a batch that is in the file.
+/// Response to a batch that was written to the file.
 pub const BATCH_WRITTEN: u8 = b'+';
 
-/// The connection to where records are written; opened when it is needed.
+/// Connection to the process that writes records, opened when needed.
 #[derive(Debug)]
 pub struct RecordFeed {
     path: PathBuf,
@@ -22,10 +23,10 @@ impl RecordFeed {
         Self { path, stream: None }
     }
 
-    /// Sends a batch and waits for the word that it is written; `false` where it was refused for now.
-    /// `again`: it was sent before and no word came, so that it may be there already.
+    /// Sends a batch and waits for the acknowledgement. Returns false if the batch was rejected for now. `again` is
+    /// true if the batch was sent before without an acknowledgement, so that it may already be written.
     pub async fn send_batch(&mut self, lines: &[u8], again: bool) -> io::Result<bool> {
-        // Put back when all went well: a connection that is out of step is not used again.
+        // Stored again only on success: a connection that is out of sync is not reused.
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => UnixStream::connect(&self.path).await?,

@@ -1,4 +1,4 @@
-//! Names to addresses, on threads of their own: bounded in number, and a name that many ask for at once is looked up once.
+//! DNS resolver on a bounded number of threads of its own. Concurrent lookups of one name share one query.
 
 use std::{
     collections::HashMap,
@@ -11,29 +11,29 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Asks the system for the addresses of a name; blocks as long as the system likes. Where there is no such name the error is of
-/// the kind `NotFound`.
+/// Function that resolves a name with the system's resolver and may block. Returns an error of kind `NotFound` if the
+/// name does not exist.
 pub type LookupFn = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
-/// The system's resolver may hang for half a minute. What it holds up then is only this many threads and who waits for one,
-/// and everybody's wait is bounded.
+/// Most resolver threads. The system's resolver may hang for half a minute; then it blocks only these threads and the
+/// lookups that wait for one. Every wait has a timeout.
 const MAX_THREADS: usize = 128;
-/// Who comes later than this asks anew: what has taken so long may have been lost.
+/// A lookup that has run for longer is not joined, because its query may have been lost.
 const MAX_JOIN_AGE: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 512 * 1024;
 
-/// Whose name is looked up.
+/// Trust in a name that is looked up. It decides how many threads such lookups may occupy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameTrust {
-    /// A provider's own.
+    /// The name belongs to a provider, a cloud or the operator.
     Trusted,
-    /// Another, which whoever calls may have chosen: many such, however slow, leave threads for the others.
+    /// A client may have chosen the name. Such lookups, however slow, leave threads for trusted names.
     Untrusted,
 }
 
 type LookupResult = Result<Arc<[IpAddr]>, (io::ErrorKind, Arc<str>)>;
 
-/// A look-up under way.
+/// A lookup in progress.
 #[derive(Clone)]
 struct InFlightLookup {
     started_at: Instant,
@@ -44,16 +44,16 @@ pub struct Resolver {
     lookup: LookupFn,
     in_flight: Arc<Mutex<HashMap<String, InFlightLookup>>>,
     thread_permits: Arc<Semaphore>,
-    /// Of those threads, the ones for names that are no provider's.
+    /// The permits among `thread_permits` that lookups of untrusted names may use.
     untrusted_permits: Arc<Semaphore>,
 }
 
-/// The system's own way: its files, its servers, its order.
+/// Returns the system's resolver, with its hosts file, servers and address order.
 pub fn system_lookup() -> LookupFn {
     Arc::new(|name| Ok((name, 0).to_socket_addrs().map_err(classify_error)?.map(|address| address.ip()).collect()))
 }
 
-/// How systems say that there is no such name: they say in words alone whether it is that, or that nobody could be asked.
+/// Texts by which systems report that a name does not exist. Only the text tells this from an unreachable DNS server.
 const NAME_NOT_FOUND_TEXTS: &[&str] = &["not known", "No address associated", "does not resolve", "no usable address"];
 
 fn classify_error(error: io::Error) -> io::Error {
@@ -76,7 +76,7 @@ impl Resolver {
         }
     }
 
-    /// All addresses of a name. The caller bounds the wait.
+    /// Returns all addresses of a name. Has no timeout of its own.
     pub async fn resolve(&self, name: &str, whose: NameTrust) -> io::Result<Arc<[IpAddr]>> {
         let under_way = self.find_in_flight(name);
         let mut flight = match under_way {
@@ -103,7 +103,7 @@ impl Resolver {
             None
         };
         let permit = one(&self.thread_permits).await.map_err(io::Error::other)?;
-        // Somebody else may have begun while this one waited.
+        // Another task may have started the lookup while this one waited for a permit.
         if let Some(flight) = self.find_in_flight(name) {
             return Ok(flight);
         }
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts the look-ups; those of names that begin with `slow` wait for the gate.
+    /// Returns a resolver that counts lookups. Lookups of names that begin with `slow` wait for the gate.
     fn counting_resolver(gate: Arc<(Mutex<bool>, Condvar)>) -> (Resolver, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
@@ -214,7 +214,7 @@ mod tests {
         let gate = Arc::default();
         let (resolver, asked) = counting_resolver(Arc::clone(&gate));
         for number in 1..MAX_THREADS {
-            // Who gave up waiting has left a thread behind.
+            // The abandoned lookup still occupies its thread.
             drop(within_one_millisecond(resolver.resolve(&format!("slow-{number}"), NameTrust::Trusted)).await);
         }
         assert!(within_two_seconds(resolver.resolve("quick", NameTrust::Trusted)).await.unwrap().is_ok());
@@ -237,7 +237,7 @@ mod tests {
         for number in 0..MAX_THREADS {
             drop(within_one_millisecond(resolver.resolve(&format!("slow-{number}"), NameTrust::Untrusted)).await);
         }
-        // Threads begin when there is a core for them.
+        // Threads start only when a core is free.
         let all = async {
             while asked.load(Ordering::Relaxed) < MAX_THREADS / 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

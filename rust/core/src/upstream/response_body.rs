@@ -1,4 +1,4 @@
-//! The body of an answer, over whichever version of HTTP it comes.
+//! Body of a provider's response, the same for HTTP/1.1 and HTTP/2.
 
 use std::{
     collections::VecDeque,
@@ -18,26 +18,28 @@ use crate::{
     process::deadline::{self, Deadline},
 };
 
-/// Between here and a caller's socket about ten pieces may wait: together they must stay below 256 KB.
+/// Largest chunk for slow clients. About ten chunks may be buffered up to the client's socket, and together they must
+/// stay below 256 KB.
 const SMALL_CHUNK_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
 enum BodySource {
     Http1(http1::BodyReader),
     Http2(Box<http2::BodyReader>),
-    /// So many bytes, which are here.
+    /// A complete body of this many bytes, already in memory.
     Buffered(usize),
     Sequence(Box<BodySequence>),
 }
 
-/// Asks for a body, once it is wanted: there may be many, and a question on its way takes far more room than one that is not.
+/// Creates the request for a body when it is needed. There may be many, and a pending request takes far more memory
+/// than one that has not started.
 pub type DeferredBody = Box<dyn FnOnce() -> PendingBody + Send>;
 pub type PendingBody = Pin<Box<dyn Future<Output = Result<ResponseBody>> + Send>>;
 
-/// Bodies one after the other.
+/// Bodies that are read one after the other.
 struct BodySequence {
     current: ResponseBody,
-    /// The one after it, where that is on its way: who waits for it may stop waiting, and come again.
+    /// The next body, if it was requested. Stored here so that a reader may stop waiting and continue later.
     pending: Option<PendingBody>,
     remaining: VecDeque<DeferredBody>,
 }
@@ -49,7 +51,7 @@ impl std::fmt::Debug for BodySequence {
 }
 
 impl BodySequence {
-    /// What comes next of the one that is read, or of the one after it.
+    /// Returns the next chunk of the current body or of the one after it.
     async fn next_chunk(&mut self, most: usize) -> Option<Result<Bytes>> {
         loop {
             self.current.max_chunk_bytes = most;
@@ -72,17 +74,17 @@ impl BodySequence {
     }
 }
 
-/// The body of an answer, as it comes.
+/// Body of a response, read in chunks.
 #[derive(Debug)]
 pub struct ResponseBody {
     source: BodySource,
-    /// Largest piece to read.
+    /// Largest chunk to read, in bytes.
     max_chunk_bytes: usize,
     unread: Option<Bytes>,
     transform: Option<ChunkTransform>,
 }
 
-/// What makes other bytes of those that come: `None` for the end, after which there may be a last word.
+/// Transforms the chunks of a body. Called with `None` at the end, when it may return remaining bytes.
 struct ChunkTransform(Box<dyn FnMut(Option<Bytes>) -> Result<Bytes> + Send>);
 
 impl std::fmt::Debug for ChunkTransform {
@@ -109,7 +111,7 @@ impl From<http2::BodyReader> for ResponseBody {
 }
 
 impl ResponseBody {
-    /// A body that is at hand: nothing is read for it.
+    /// Returns a body that is already in memory.
     pub fn from_bytes(bytes: Bytes) -> Self {
         Self {
             source: BodySource::Buffered(bytes.len()),
@@ -119,7 +121,7 @@ impl ResponseBody {
         }
     }
 
-    /// A body behind which others follow, each asked for when the one before has ended.
+    /// Returns a body followed by others. Each one is requested when the one before it has ended.
     pub fn from_sequence(now: Self, later: VecDeque<DeferredBody>) -> Self {
         Self {
             source: BodySource::Sequence(Box::new(BodySequence { current: now, pending: None, remaining: later })),
@@ -129,17 +131,17 @@ impl ResponseBody {
         }
     }
 
-    /// From here on what is made of its bytes instead of them.
+    /// Applies a transform to all bytes of the body, including those that were put back.
     #[must_use]
     pub fn map_chunks(mut self, mut make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
         self.unread = self.unread.map(|bytes| make(Some(bytes))).filter(|made| !made.is_empty());
         self.add_transform(move |piece| Ok(make(piece)))
     }
 
-    /// The same of bytes that are still to come, and of which something may be broken: there the body breaks off.
+    /// Applies a fallible transform to bytes that are still to come. The body fails at the first error.
     #[must_use]
     pub fn try_map_chunks(self, make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
-        debug_assert!(self.unread.is_none(), "some of it is here");
+        debug_assert!(self.unread.is_none(), "some of the body was already read");
         self.add_transform(make)
     }
 
@@ -154,7 +156,7 @@ impl ResponseBody {
         self
     }
 
-    /// All bytes are read, but for what was put back.
+    /// Returns true if all bytes were read and none were put back.
     pub fn is_done(&self) -> bool {
         let is_read = match &self.source {
             BodySource::Http1(reading) => reading.is_done(),
@@ -167,7 +169,7 @@ impl ResponseBody {
         is_read && self.unread.is_none() && self.transform.is_none()
     }
 
-    /// The length that the provider declared.
+    /// Returns the length that the provider declared, in bytes.
     pub fn content_length(&self) -> Option<usize> {
         if self.transform.is_some() {
             return None;
@@ -180,18 +182,18 @@ impl ResponseBody {
         }
     }
 
-    /// All of it, where it is at hand and untouched.
+    /// Returns the complete body if it is in memory and has no transform.
     pub fn buffered_bytes(&self) -> Option<&Bytes> {
         let is_at_hand = matches!(self.source, BodySource::Buffered(_)) && self.transform.is_none();
         self.unread.as_ref().filter(|_| is_at_hand)
     }
 
-    /// From here on in pieces that a caller who reads slowly may be behind by several of.
+    /// Limits further chunks to `SMALL_CHUNK_BYTES`, because a slow client may have several of them buffered.
     pub fn use_small_chunks(&mut self) {
         self.max_chunk_bytes = SMALL_CHUNK_BYTES;
     }
 
-    /// From here on an empty piece tells of each silence of this length.
+    /// From now on, returns an empty chunk whenever nothing was received for this long.
     pub fn report_idle_every(&mut self, step: Duration) {
         match &mut self.source {
             BodySource::Http1(reading) => reading.read_timeout_mut().report_idle_every(step),
@@ -201,7 +203,7 @@ impl ResponseBody {
         }
     }
 
-    /// The rest of it has the time of a whole answer, and no more.
+    /// Applies the deadline of a complete response to the rest of the body.
     pub fn limit_by(&mut self, deadline: &Deadline) {
         match &mut self.source {
             BodySource::Http1(reading) => reading.read_timeout_mut().limit_by(deadline),
@@ -211,7 +213,7 @@ impl ResponseBody {
         }
     }
 
-    /// Waits until there is something to read, or the end.
+    /// Waits for the first chunk or the end.
     pub async fn wait_for_first_chunk(&mut self) -> Result<()> {
         if self.unread.is_none()
             && let Some(first) = self.next_chunk().await.transpose()?
@@ -221,16 +223,17 @@ impl ResponseBody {
         Ok(())
     }
 
-    /// Puts bytes back, to be read first again.
+    /// Puts bytes back, to be read next.
     pub fn put_back(&mut self, bytes: Bytes) {
-        // What was made at once of a piece may be longer than what was read of it: the rest waits here already.
+        // A transformed chunk may be longer than what was read of it, so its rest may already be in `unread`.
         self.unread = Some(match self.unread.take() {
             None => bytes,
             Some(rest) => [bytes, rest].concat().into(),
         });
     }
 
-    /// All that is ready, in one piece (an empty one after a silence, where that was asked for); `None` at the end; an error where it was cut, stalled or is not HTTP.
+    /// Returns all bytes that are ready as one chunk. Returns an empty chunk after an idle interval, if requested;
+    /// `None` at the end; an error if the body was truncated, stalled or is invalid HTTP.
     pub async fn next_chunk(&mut self) -> Option<Result<Bytes>> {
         if let Some(bytes) = self.unread.take() {
             return Some(Ok(self.split_to_max(bytes)));
@@ -261,7 +264,7 @@ impl ResponseBody {
         }
     }
 
-    /// As much as may be passed on at once; the rest is read next.
+    /// Returns at most `max_chunk_bytes`; the rest is read next.
     fn split_to_max(&mut self, mut bytes: Bytes) -> Bytes {
         if bytes.len() > self.max_chunk_bytes {
             self.unread = Some(bytes.split_off(self.max_chunk_bytes));
@@ -272,21 +275,21 @@ impl ResponseBody {
 
 const MIN_COALESCED_TIMEOUT: Duration = Duration::from_secs(1);
 const COALESCE_INTERVAL: Duration = Duration::from_millis(20);
-/// So many pieces that are there at once come without a look at the clock.
+/// Number of immediately available reads after which the clock is checked.
 const MAX_UNCHECKED_READS: u8 = 8;
 
-/// How long a provider may say nothing within its answer, how long that may take in all, and in which steps its reader
-/// wants to know of a silence.
+/// Timeouts for reading a response body: the longest idle time, the longest total time, and the interval at which idle
+/// time is reported to the reader.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadTimeout {
     idle_timeout: Duration,
-    /// In milliseconds.
+    /// Total timeout in milliseconds.
     total_timeout_ms: u64,
     idle_report_interval: Duration,
     idle_time: Duration,
-    /// Of all of it; known when it was waited for first, or much of it had come.
+    /// When the total timeout ends. Set at the first wait, or after `MAX_UNCHECKED_READS` reads.
     deadline: Option<Instant>,
-    /// Pieces since somebody looked at the clock.
+    /// Reads since the clock was last checked.
     unchecked_reads: u8,
 }
 
@@ -310,10 +313,11 @@ impl ReadTimeout {
         (self.total_timeout_ms, self.deadline) = (deadline.limit().as_millis() as u64, Some(deadline.expires_at()));
     }
 
-    /// Waits for what comes next; `None` where only a step has passed, an error where nothing came for too long.
+    /// Waits for `work`. Returns `None` if only a report interval has passed, and an error after the idle or total
+    /// timeout.
     pub async fn wait_for<F: Future>(&mut self, work: F) -> Result<Option<F::Output>> {
         let mut work = pin!(work);
-        // The clock is looked at only when there is something to wait for, and now and then where there never is.
+        // Checks the clock only if the result is not ready, and every `MAX_UNCHECKED_READS` reads if it always is.
         let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
         if let Poll::Ready(output) = first {
             self.idle_time = Duration::ZERO;
@@ -343,7 +347,7 @@ impl ReadTimeout {
         Err(Error::IdleTimeout { milliseconds: self.idle_timeout.as_millis() as u64 })
     }
 
-    /// Fails where the time of all of it is over.
+    /// Fails if the total timeout has passed.
     fn check_total_timeout(&mut self) -> Result<()> {
         self.unchecked_reads = 0;
         let now = Instant::now();
@@ -361,7 +365,8 @@ impl ReadTimeout {
     }
 }
 
-/// Silences of seconds are over together with others, up to `TOGETHER` later: each by itself would wake two threads.
+/// Rounds deadlines of a second or more up to a multiple of `COALESCE_INTERVAL`, so that several expire together.
+/// Separate timers would wake two threads each.
 fn coalesce_deadline(end: Instant, limit: Duration) -> Instant {
     static CLOCK_START: LazyLock<Instant> = LazyLock::new(Instant::now);
     if limit < MIN_COALESCED_TIMEOUT {
@@ -431,7 +436,7 @@ mod tests {
         assert!(body.next_chunk().await.is_none() && body.is_done());
     }
 
-    /// One that makes 200 KB of a byte, at once.
+    /// Returns a body that expands one byte to 200 KB in one chunk.
     fn expanding_body() -> (ResponseBody, Vec<u8>) {
         let made: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
         let told = Bytes::from(made.clone());

@@ -1,4 +1,5 @@
-//! TLS towards providers: the system's certificate authorities, the bundled ones where there are none, and an operator's own.
+//! TLS client configuration for providers. Uses the system's certificate authorities, bundled ones if there are none,
+//! and the operator's own.
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -11,10 +12,10 @@ use rustls::{
 
 use crate::error::Problem;
 
-/// What a server that speaks HTTP/2 agrees to.
+/// ALPN protocol id of HTTP/2.
 pub const ALPN_HTTP2: &[u8] = b"h2";
 
-/// The client's side of TLS 1.2 and 1.3; where `http2` is set it offers that first.
+/// Returns a client configuration for TLS 1.2 and 1.3. Offers HTTP/2 first if `http2` is set.
 pub fn client_config(extra: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, Problem> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -35,7 +36,8 @@ pub fn client_config(extra: Option<&Path>, http2: bool) -> Result<Arc<ClientConf
     Ok(Arc::new(config))
 }
 
-/// The same authorities as text, for those who make a client of their own: the system's and an operator's.
+/// Returns the system's and the operator's certificate authorities as PEM, for clients that build their own TLS
+/// configuration.
 pub fn trusted_roots_pem(extra: &Path) -> io::Result<Vec<u8>> {
     let mut text = fs::read(extra)?;
     for certificate in rustls_native_certs::load_native_certs().certs {
@@ -52,5 +54,5 @@ fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
         let certificate = certificate.map_err(|error| error.to_string())?;
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
-    if roots.len() == before { Err(format!("{}: holds no certificate", path.display())) } else { Ok(()) }
+    if roots.len() == before { Err(format!("{}: contains no certificate", path.display())) } else { Ok(()) }
 }

@@ -1,4 +1,5 @@
-//! A WebSocket to a provider: a connection of its own, dialled within the same rules, and the handshake that makes it one.
+//! WebSocket client for providers. Opens an unpooled connection under the same rules as other requests and performs the
+//! handshake.
 
 use std::{
     io,
@@ -23,24 +24,24 @@ use crate::{
     ingress::headers::Headers,
 };
 
-/// Most bytes of a message, either way: what the largest of providers takes is 15 MiB.
+/// Largest message in either direction. The largest limit of a provider is 15 MiB.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes that may wait for the socket besides a message.
+/// Bytes that may wait to be written to the socket, in addition to one message.
 const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 
-/// A WebSocket to a provider.
+/// An open WebSocket to a provider.
 pub type ProviderWebSocket = WebSocketStream<Connection>;
 
-/// What a provider says to a request for a WebSocket.
+/// Result of a WebSocket handshake.
 pub enum UpgradeResult {
     Open(Box<ProviderWebSocket>, Headers),
     Rejected(Box<IncomingResponse>),
 }
 
-/// What is added to a head that asks for a WebSocket.
+/// Header fields that a WebSocket handshake adds to a request head.
 pub struct Handshake {
     key: String,
-    /// Names of protocols that are offered, joined by commas.
+    /// Offered subprotocols, joined by commas.
     subprotocols: Option<String>,
 }
 
@@ -53,7 +54,7 @@ impl Handshake {
         Self { key: STANDARD.encode(key), subprotocols }
     }
 
-    /// Writes the fields of the handshake behind those of a head, whose blank line is there already.
+    /// Appends the handshake fields to a complete head, before its blank line.
     pub fn append_to(&self, head: &mut Vec<u8>) {
         head.truncate(head.len().saturating_sub(2));
         head.extend_from_slice(b"connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n");
@@ -64,7 +65,7 @@ impl Handshake {
         head.extend_from_slice(b"\r\n");
     }
 
-    /// Whether the answer is one to this handshake (RFC 6455 §4.1).
+    /// Checks that a response accepts this handshake (RFC 6455 §4.1).
     fn check_response(&self, answer: &ResponseHead) -> Result<()> {
         let fields = &answer.headers;
         let is_switched = fields.has_token("upgrade", "websocket") && fields.has_token("connection", "upgrade");
@@ -73,14 +74,14 @@ impl Handshake {
             self.subprotocols.as_ref().is_some_and(|offered| offered.split(',').any(|one| one.trim() == name))
         };
         let fault = if !is_switched {
-            "it switches to no WebSocket"
+            "its response does not switch to WebSocket"
         } else if fields.get_str("sec-websocket-accept").map(str::trim) != Some(&derive_accept_key(self.key.as_bytes()))
         {
-            "it answers another handshake"
+            "its sec-websocket-accept does not match the handshake"
         } else if fields.get("sec-websocket-extensions").is_some() {
             "it uses an extension that was not offered"
         } else if !chosen.is_none_or(is_offered) {
-            "it chose a protocol that was not offered"
+            "it chose a subprotocol that was not offered"
         } else {
             return Ok(());
         };
@@ -89,7 +90,7 @@ impl Handshake {
 }
 
 impl Upstream {
-    /// Asks for a WebSocket over a connection of its own. The caller bounds the wait.
+    /// Opens a WebSocket over an unpooled connection. Has no timeout of its own.
     pub async fn open_websocket(
         &self,
         origin: &Origin,

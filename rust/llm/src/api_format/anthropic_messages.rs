@@ -1,11 +1,11 @@
-//! Anthropic's way of saying that something failed and that a stream is over.
+//! Anthropic error format and end-of-stream event.
 
 use serde::Serialize;
 
 use super::Failure;
 use crate::json::scan::for_each_field;
 
-/// The last event of a stream.
+/// Last event of a stream.
 pub const STOP_EVENT: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
     [b"event: error\ndata: ", error_body(failure).as_slice(), b"\n\n"].concat()
 }
 
-/// Whether the data of a stream's event is the error that stands for status 529.
+/// Returns true if the data of a stream event is an `overloaded_error`, which corresponds to status 529.
 pub fn is_overloaded_error(data: &[u8]) -> bool {
     let mut kind = None;
     let read = for_each_field(data, |key, at| {

@@ -1,8 +1,8 @@
-//! Responses that are answered before they are over: they go on in the background.
+//! Detection of background responses, which the provider returns before they are complete.
 
 use crate::json::scan::{decode_string, for_each_field};
 
-/// The id of a response that has only begun; `None` where it is over, or none.
+/// Returns the id of a response that is queued or in progress; `None` if it is complete or is not a response object.
 pub fn unfinished_response_id(response: &[u8]) -> Option<String> {
     let (mut id, mut is_begun) = (None, false);
     for_each_field(response, |key, at| {

@@ -1,11 +1,11 @@
-//! Amazon's way of saying that something failed, in an answer and in the frames of a stream.
+//! Bedrock error format, for response bodies and for exception frames of an event stream.
 
 use serde_json::json;
 
 use super::Failure;
 use crate::stream::aws_event_stream::encode_frame;
 
-/// Clients look for the name of an error in a header, and here where there is none.
+/// Builds an error body. Clients read the error type from a header, and from `__type` if that header is missing.
 pub fn error_body(failure: &Failure) -> Vec<u8> {
     json!({"__type": error_type_for_status(failure.status), "message": failure.message}).to_string().into_bytes()
 }

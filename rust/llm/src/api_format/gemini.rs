@@ -1,10 +1,11 @@
-//! Google's way of saying that something failed, and what of its requests is said more than once.
+//! Gemini error format, model replacement in batch requests, and streams as a JSON array.
 
 use serde_json::{Value, json};
 
 use super::Failure;
 
-/// The body of a batch whose requests, which each name the model, name this one; `None` where they do already, or are none.
+/// Replaces the model in each request of a batch body. Returns `None` if all name it already, or if the body has no
+/// list of requests with a model.
 pub fn replace_batch_model(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let mut batch: Value = serde_json::from_slice(body).ok()?;
     let name = Value::from(format!("models/{}", model.trim_start_matches("models/")));
@@ -27,14 +28,15 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
     [b"data: ", error_body(failure).as_slice(), b"\n\n"].concat()
 }
 
-/// The events of a stream as the items of one array, which is how Google tells a stream to who does not ask for events.
+/// Converts the events of a stream to items of one JSON array. Google streams that way to clients that do not ask for
+/// SSE.
 #[derive(Debug, Default)]
 pub struct JsonArrayStream {
     has_items: bool,
 }
 
 impl JsonArrayStream {
-    /// The next part of the array, for whole events that came; its last part where nothing more does.
+    /// Returns the next part of the array for complete events, and the closing bracket if `is_end` is true.
     pub fn encode_events(&mut self, events: &[u8], is_end: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(events.len() + 4);
         for item in events.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: ")) {

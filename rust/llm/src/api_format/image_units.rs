@@ -1,4 +1,4 @@
-//! How many images a request asks for, and of which kind, and how many came: by that some are paid for.
+//! Image parameters of requests and image counts of responses. Some models are billed per image, by quality and size.
 
 use std::sync::LazyLock;
 
@@ -7,10 +7,10 @@ use memchr::memmem::Finder;
 use crate::json::scan::{decode_string, for_each_field};
 use crate::usage::value_start;
 
-/// More are made by nobody at once; who asks for more is refused by its provider.
+/// Upper bound for the requested image count. No provider makes more at once; providers reject larger requests.
 const MAX_IMAGES: u64 = 1000;
 
-/// What is asked for, in the caller's words; empty where nothing is said.
+/// Requested images in the client's own values; strings are empty if the request does not set them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageParams {
     pub count: u64,
@@ -25,7 +25,7 @@ impl Default for ImageParams {
 }
 
 impl ImageParams {
-    /// Of a body of JSON; of a broken one, what stands before the fault.
+    /// Reads the parameters from a JSON body. For malformed JSON, reads the fields before the error.
     pub fn from_json(body: &[u8]) -> Self {
         let mut drawing = Self::default();
         let _ = for_each_field(body, |key, at| {
@@ -37,7 +37,7 @@ impl ImageParams {
         drawing
     }
 
-    /// Takes a field, if it is one of these.
+    /// Sets a parameter; ignores other keys.
     pub(crate) fn set_field(&mut self, key: &[u8], said: &str) {
         match key {
             b"n" => self.count = said.trim().parse().unwrap_or(1).min(MAX_IMAGES),
@@ -48,17 +48,18 @@ impl ImageParams {
     }
 }
 
-/// Each image is in one of these ways in the list. Quotes within strings are escaped, so keys are found in no text.
+/// Each image in the list has one of these two keys. Quotes inside strings are escaped, so a key never matches within
+/// text.
 static BASE64_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"b64_json\""));
 static URL_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"url\""));
 static DATA_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"data\""));
-/// A key and the beginning of its value stand within so many bytes.
+/// A key and the first byte of its value fit in this many bytes.
 const LOOKAHEAD_BYTES: usize = 64;
 
-/// Counts the images of an answer as it passes by.
+/// Counts the images of a response while it streams through.
 #[derive(Debug, Default)]
 pub struct ImageCounter {
-    /// What has not been looked at, as more of it may come.
+    /// Tail that is not scanned yet, because a key in it may continue in the next chunk.
     unscanned: Vec<u8>,
     base64_count: u64,
     url_count: u64,
@@ -66,14 +67,14 @@ pub struct ImageCounter {
 }
 
 impl ImageCounter {
-    /// Those of a whole answer; `None` where it has no list of them.
+    /// Counts the images of a complete response; `None` if it has no list of images.
     pub fn count_images(answer: &[u8]) -> Option<u64> {
         let mut drawn = Self::default();
         drawn.scan(answer, answer.len());
         drawn.count()
     }
 
-    /// Takes the next bytes of the answer.
+    /// Scans the next chunk of the response.
     pub(crate) fn feed(&mut self, chunk: &[u8]) {
         let mut bytes = std::mem::take(&mut self.unscanned);
         bytes.extend_from_slice(chunk);
@@ -83,7 +84,7 @@ impl ImageCounter {
         self.unscanned = bytes;
     }
 
-    /// The answer is over.
+    /// Scans the remaining bytes at the end of the response and returns the image count.
     pub(crate) fn finish(mut self) -> Option<u64> {
         let rest = std::mem::take(&mut self.unscanned);
         self.scan(&rest, rest.len());
@@ -94,7 +95,7 @@ impl ImageCounter {
         self.has_data_list.then(|| self.base64_count.max(self.url_count))
     }
 
-    /// Looks at what begins before an offset.
+    /// Counts the keys that begin before the offset `end`.
     fn scan(&mut self, bytes: &[u8], end: usize) {
         let found = |key: &Finder<'_>, open: u8| {
             let keys = key.find_iter(bytes).take_while(|at| *at < end);

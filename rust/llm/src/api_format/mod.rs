@@ -1,4 +1,5 @@
-//! The dialects that callers and providers speak, what is read of a request, and how errors are said in each.
+//! API formats of clients and providers: the parts of a request that the gateway reads, and the error format of each
+//! API.
 
 pub mod anthropic_messages;
 mod background;
@@ -17,7 +18,7 @@ pub use crate::json::peek::{Peek, peek};
 pub use crate::json::scan::{MAX_DEPTH, ScanError, is_complete_json};
 pub use background::unfinished_response_id;
 
-/// The shape of requests, answers, streams and errors.
+/// API format of requests, responses, streams and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ApiFormat {
     OpenAi,
@@ -26,18 +27,18 @@ pub enum ApiFormat {
     Bedrock,
 }
 
-/// What went wrong, to be said in the caller's dialect.
+/// Error to report in the client's API format.
 #[derive(Debug, Clone, Copy)]
 pub struct Failure<'a> {
     pub status: u16,
-    /// The dialect's word for it; `None` takes the one that belongs to the status.
+    /// Error type in the API format; `None` derives it from the status.
     pub error_type: Option<&'a str>,
     pub message: &'a str,
     pub code: Option<&'a str>,
     pub request_id: Option<&'a str>,
 }
 
-/// A whole JSON error body.
+/// Builds a complete JSON error body.
 pub fn error_body(dialect: ApiFormat, failure: &Failure) -> Vec<u8> {
     match dialect {
         ApiFormat::OpenAi => openai_chat::error_body(failure),
@@ -47,7 +48,7 @@ pub fn error_body(dialect: ApiFormat, failure: &Failure) -> Vec<u8> {
     }
 }
 
-/// An error as one event or frame of a stream.
+/// Builds an error as one event or frame of a stream.
 pub fn error_event(dialect: ApiFormat, failure: &Failure) -> Vec<u8> {
     match dialect {
         ApiFormat::OpenAi => openai_chat::error_event(failure),

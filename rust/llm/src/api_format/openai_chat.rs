@@ -1,10 +1,10 @@
-//! `OpenAI`'s way of saying that something failed and that a stream is over.
+//! `OpenAI` error format and end-of-stream marker.
 
 use serde::Serialize;
 
 use super::Failure;
 
-/// The last event of a stream.
+/// Last event of a stream.
 pub const DONE_EVENT: &[u8] = b"data: [DONE]\n\n";
 
 #[derive(Serialize)]
@@ -25,7 +25,7 @@ pub fn error_body(failure: &Failure) -> Vec<u8> {
     error_body_with_param(failure, None)
 }
 
-/// Likewise, of a parameter.
+/// Builds an error body that may name the offending parameter.
 pub fn error_body_with_param(failure: &Failure, param: Option<&str>) -> Vec<u8> {
     let error = ErrorDetail {
         message: failure.message,
@@ -40,7 +40,7 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
     [b"data: ", error_body(failure).as_slice(), b"\n\n"].concat()
 }
 
-/// What kind of error a status stands for.
+/// Returns the error type for an HTTP status.
 pub(crate) fn error_type_for_status(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",

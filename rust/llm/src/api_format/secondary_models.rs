@@ -1,4 +1,5 @@
-//! Which models a request asks besides the one that it names: those that draw or advise for it, and those that may answer instead.
+//! Secondary models of a request: models of server-side tools, plugins and transcription, and fallback models. The
+//! allow-list must cover them too.
 
 use std::borrow::Cow;
 
@@ -6,26 +7,28 @@ use memchr::memmem;
 
 use crate::json::scan::{self, ScanError, for_each_element_from, for_each_field};
 
-/// Lists of those that may answer instead, as `OpenRouter` and Perplexity take them, or that are asked together.
+/// Keys of model lists: fallback models at `OpenRouter` and Perplexity, and models that are queried together.
 const MODEL_LIST_KEYS: [&[u8]; 2] = [b"models", b"analysis_models"];
-/// What a provider does itself on the way, and which model does it: of `OpenAI`, Anthropic, `OpenRouter` and Azure.
+/// Keys of server-side tools and data sources, which may name a model, at `OpenAI`, Anthropic, `OpenRouter` and Azure.
 const SERVER_TOOL_KEYS: [&[u8]; 3] = [b"tools", b"plugins", b"data_sources"];
-/// Where tools of `OpenRouter` and sources of Azure are told more. What a caller's own function takes has a schema there, in which
-/// no text is a model.
+/// Key of the parameters of `OpenRouter` tools and Azure data sources. Under a client-side function this key holds a
+/// JSON schema, where no string value is a model.
 const PARAMETERS_KEY: &[u8] = b"parameters";
-/// Who embeds what is looked for in a source, and what that is called.
+/// Key of the embedding model that a data source uses for its search.
 const EMBEDDING_KEY: &[u8] = b"embedding_dependency";
 const MODEL_KEYS: [&[u8]; 2] = [b"model", b"deployment_name"];
-/// Where a message over a WebSocket may say it all.
+/// Key under which a WebSocket message may carry the whole request.
 const RESPONSE_KEY: &[u8] = b"response";
-/// What a realtime session is, and where it says who writes down what it hears, now and as it used to.
+/// Key of a realtime session, and the old and new paths of its transcription model.
 const SESSION_KEY: &[u8] = b"session";
 const TRANSCRIPTION_PATHS: [&[&[u8]]; 2] = [&[b"input_audio_transcription"], &[b"audio", b"input", b"transcription"]];
-/// In each request that names some, unless letters of it are escaped.
+/// Substrings for a fast pre-check: every request with secondary models contains one of them. `\u00` covers keys with
+/// escaped letters.
 const PREFILTER_SUBSTRINGS: [&[u8]; 7] =
     [b"tools", b"models", b"plugins", b"data_sources", b"\"session\"", b"input_audio_transcription", b"\\u00"];
 
-/// Those that it names, of each name in an object all that stand there. What cannot be read names none: its provider refuses it.
+/// Returns all secondary models of a request, including those under duplicate keys. A body that cannot be parsed yields
+/// none, because the provider rejects it.
 pub fn secondary_models(request: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     if PREFILTER_SUBSTRINGS.iter().any(|sign| memmem::find(request, sign).is_some()) {
@@ -54,7 +57,7 @@ fn collect_from_request(request: &[u8], may_be_message: bool, found: &mut Vec<St
     }));
 }
 
-/// What is named at the end of a path, where a value stands at its beginning.
+/// Collects the models at the end of `path`, given the key and value where the path begins.
 fn collect_at_path(key: &[u8], value: &[u8], path: &[&[u8]], found: &mut Vec<String>) {
     match path {
         [last] if *last == key => collect_from_tool(value, false, found),
@@ -66,7 +69,7 @@ fn collect_at_path(key: &[u8], value: &[u8], path: &[&[u8]], found: &mut Vec<Str
     }
 }
 
-/// What a tool names, and what it is told to name.
+/// Collects the models that a tool names, either directly or in its parameters.
 fn collect_from_tool(tool: &[u8], may_be_told: bool, found: &mut Vec<String>) {
     ignore_error(for_each_field(tool, |key, at| {
         match key {
@@ -93,7 +96,7 @@ fn decode_owned_string(literal: &[u8]) -> Option<String> {
     scan::decode_string(literal).map(Cow::into_owned)
 }
 
-/// What is none of this is for others to refuse.
+/// Discards scan errors; malformed values are rejected elsewhere.
 fn ignore_error<T>(_: Result<T, ScanError>) {}
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Files of Avro as they come, told as lines of JSON: <https://avro.apache.org/docs/1.12.0/specification/>. Whatever a file says
-//! of itself, no more is held than its longest record, and no more is told at once than `MOST_AT_ONCE`.
+//! Streaming decoder that converts Avro object container files to JSON lines:
+//! <https://avro.apache.org/docs/1.12.0/specification/>. Its memory is bounded whatever the file declares: it buffers
+//! at most one longest record and writes at most `MAX_OUTPUT_BYTES` per chunk.
 
 pub(crate) mod primitives;
 mod record;
@@ -13,45 +14,45 @@ use crate::chat::providers::MalformedResponse;
 
 const MAGIC: &[u8] = b"Obj\x01";
 const SYNC_MARKER_BYTES: usize = 16;
-/// As long as what stands before the records may be, with the schema.
+/// Maximum length of the file header, which includes the schema.
 const MAX_HEADER_BYTES: usize = 1024 * 1024;
-/// As long as a record may be, here and there.
+/// Maximum length of a record, both encoded and as JSON.
 const MAX_RECORD_BYTES: usize = 4 * 1024 * 1024;
-/// A small piece may say that it holds much.
+/// Maximum JSON output for one input chunk, because a small chunk may decompress to a lot of data.
 const MAX_OUTPUT_BYTES: usize = 16 * 1024 * 1024;
-/// What was packed is read in pieces.
+/// Number of bytes to decompress in one step.
 const INFLATE_CHUNK_BYTES: usize = 64 * 1024;
 
-/// What a block's bytes are packed with.
+/// Compression codec of the blocks.
 enum Codec {
     Null,
     Deflate(Box<Decompress>),
 }
 
-/// Where in a file its next byte is.
+/// Part of the file that the next byte belongs to.
 enum ParserState {
     Header,
-    /// Before a block, which says how many records it has.
+    /// Before a block, which begins with its record count and its length.
     BlockHeader,
-    /// So many bytes of a block are still to come.
+    /// Inside a block, with this number of bytes still to come.
     BlockData(u64),
-    /// After a block.
+    /// Before the sync marker that follows a block.
     SyncMarker,
 }
 
-/// A file on its way.
+/// Decoder for one Avro file that arrives in chunks.
 pub struct AvroDecoder {
     state: ParserState,
-    /// What has come and is not read yet.
+    /// Input bytes that are received but not parsed yet.
     pending_input: Vec<u8>,
     schema: Option<Schema>,
     codec: Codec,
     sync_marker: [u8; SYNC_MARKER_BYTES],
-    /// Of a block, unpacked.
+    /// Decompressed data of the current block.
     block_data: Vec<u8>,
-    /// Records of a block that are still to be told.
+    /// Number of records in the current block that are not written yet.
     records_left: u64,
-    /// With so many bytes the next one had no end.
+    /// Number of buffered bytes at the last attempt, when the next record was still incomplete.
     incomplete_bytes: usize,
 }
 
@@ -72,7 +73,7 @@ impl Default for AvroDecoder {
 }
 
 impl AvroDecoder {
-    /// What is told of the next bytes: whole lines.
+    /// Decodes the next chunk of the file and returns the records that are now complete, as JSON lines.
     pub fn decode_chunk(&mut self, piece: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         let mut out = Vec::new();
         self.pending_input.extend_from_slice(piece);
@@ -86,16 +87,16 @@ impl AvroDecoder {
         }
     }
 
-    /// A file ends behind a block.
+    /// Checks that the file ended after a complete block.
     pub fn check_complete(&self) -> Result<(), MalformedResponse> {
         if matches!(self.state, ParserState::BlockHeader) && self.pending_input.is_empty() {
             Ok(())
         } else {
-            Err(invalid_file_error("it has no end"))
+            Err(invalid_file_error("it has no end; the file is truncated"))
         }
     }
 
-    /// Reads until there is too little of it; what was not read comes again with more.
+    /// Parses until the input is too short. The unparsed rest is passed again together with the next chunk.
     fn parse_available(&mut self, bytes: &mut ByteReader<'_>, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         loop {
             let mut ahead = bytes.clone();
@@ -103,13 +104,20 @@ impl AvroDecoder {
                 ParserState::Header => {
                     if let Err(fault) = self.parse_header(&mut ahead) {
                         let is_long = bytes.remaining().len() > MAX_HEADER_BYTES;
-                        return Err(if is_long { DecodeError::invalid("its head has no end") } else { fault });
+                        return Err(if is_long {
+                            DecodeError::invalid("its header has no end within the allowed length")
+                        } else {
+                            fault
+                        });
                     }
                 }
                 ParserState::BlockHeader => {
                     let (records, length) = (ahead.read_long()?, ahead.read_long()?);
-                    let count =
-                        |number: i64| u64::try_from(number).map_err(|_| DecodeError::invalid("a block counts wrong"));
+                    let count = |number: i64| {
+                        u64::try_from(number).map_err(|_| {
+                            DecodeError::invalid("a block counts wrong: its record count or length is negative")
+                        })
+                    };
                     (self.records_left, self.state) = (count(records)?, ParserState::BlockData(count(length)?));
                     if let Codec::Deflate(packed) = &mut self.codec {
                         packed.reset(false);
@@ -126,7 +134,9 @@ impl AvroDecoder {
                 }
                 ParserState::SyncMarker => {
                     if ahead.read_slice(SYNC_MARKER_BYTES)? != self.sync_marker {
-                        return Err(DecodeError::invalid("a block ends elsewhere than it says"));
+                        return Err(DecodeError::invalid(
+                            "a block ends elsewhere than its header says; the sync marker does not match",
+                        ));
                     }
                     self.state = ParserState::BlockHeader;
                 }
@@ -138,7 +148,7 @@ impl AvroDecoder {
     fn parse_header(&mut self, bytes: &mut ByteReader<'_>) -> Result<(), DecodeError> {
         let magic = bytes.remaining();
         if !magic.starts_with(&MAGIC[..MAGIC.len().min(magic.len())]) {
-            return Err(DecodeError::invalid("it does not begin as Avro does"));
+            return Err(DecodeError::invalid("it does not begin as Avro files do"));
         }
         bytes.read_slice(MAGIC.len())?;
         let (mut schema, mut codec) = (None, &b"null"[..]);
@@ -157,7 +167,9 @@ impl AvroDecoder {
             b"deflate" => Codec::Deflate(Box::new(Decompress::new(false))),
             other => {
                 let name = String::from_utf8_lossy(&other[..other.len().min(40)]);
-                return Err(DecodeError::Invalid(format!("it is packed with {name}: null and deflate are read here")));
+                return Err(DecodeError::Invalid(format!(
+                    "it is packed with {name}; only the codecs null and deflate are supported"
+                )));
             }
         };
         self.schema = Some(Schema::parse(schema.ok_or_else(|| DecodeError::invalid("it has no schema"))?)?);
@@ -166,7 +178,7 @@ impl AvroDecoder {
         Ok(())
     }
 
-    /// Takes bytes of a block, and tells the records that are whole by then.
+    /// Decompresses the next bytes of a block and writes the records that are now complete.
     fn decode_block_data(&mut self, mut packed: &[u8], is_last: bool, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         let Codec::Deflate(inflate) = &mut self.codec else {
             self.block_data.extend_from_slice(packed);
@@ -195,7 +207,7 @@ impl AvroDecoder {
 
     fn flush_records(&mut self, is_last: bool, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         if is_last {
-            // There is no more to wait for.
+            // No more bytes of this block will come, so an incomplete record must be tried again now.
             self.incomplete_bytes = 0;
         }
         record::write_records(
@@ -205,14 +217,14 @@ impl AvroDecoder {
             out,
         )?;
         if is_last && self.records_left > 0 {
-            return Err(DecodeError::invalid("a block has other records than it says"));
+            return Err(DecodeError::invalid("a block has other records than its header says"));
         }
         Ok(())
     }
 }
 
 fn invalid_file_error(why: &str) -> MalformedResponse {
-    MalformedResponse(format!("a file of Avro cannot be read: {why}"))
+    MalformedResponse(format!("an Avro file cannot be read: {why}"))
 }
 
 #[cfg(test)]
@@ -272,7 +284,7 @@ mod tests {
         decode_file(file, INFLATE_CHUNK_BYTES).unwrap_err()
     }
 
-    /// All that a record may be made of.
+    /// Schema that uses every Avro type.
     fn sample_schema() -> Value {
         json!({"type": "record", "name": "made", "namespace": "of", "fields": [
             {"name": "id", "type": ["null", "string"]},
@@ -289,7 +301,7 @@ mod tests {
 
     fn encode_record(number: i64, next: &[u8]) -> Vec<u8> {
         let floats = [0.1_f32, -2.5, f32::NAN].map(f32::to_le_bytes).concat();
-        // In two parts, of which one says how long it is.
+        // Encoded as two blocks, one of which has a negative count and its size in bytes.
         let vector = [
             encode_long(2),
             floats[..8].to_vec(),
@@ -397,7 +409,7 @@ mod tests {
         let wide = json!({"type": "record", "name": "r", "fields": wide});
         assert!(decode_file_error(&encode_header(&wide, "null")).contains("too large"));
     }
-    /// The seed is fixed, so that a failure comes again.
+    /// The seed is fixed so that failures are reproducible.
     #[test]
     fn corrupted_files_never_panic_and_yield_only_complete_lines() {
         let mut rng = fastrand::Rng::with_seed(7);

@@ -1,9 +1,9 @@
-//! The numbers and lengths of which all of Avro is made.
+//! Byte reader for Avro's primitive encodings: zigzag varints, length-prefixed bytes and block counts.
 
-/// Why there is nothing to be read.
+/// Reason why a value cannot be decoded.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// More bytes may help.
+    /// The input ends too early; decoding may succeed with more bytes.
     Incomplete,
     Invalid(String),
 }
@@ -14,11 +14,11 @@ impl DecodeError {
     }
 }
 
-/// What is still to be read.
+/// Cursor over the bytes that are not decoded yet.
 #[derive(Clone)]
 pub struct ByteReader<'b>(&'b [u8]);
 
-/// A number takes no more bytes.
+/// Maximum length of a 64-bit varint, in bytes.
 const MAX_VARINT_BYTES: u32 = 10;
 
 impl<'b> ByteReader<'b> {
@@ -42,7 +42,8 @@ impl<'b> ByteReader<'b> {
         Ok(*taken)
     }
 
-    /// A whole number: seven bits in each byte, the lowest first, and its sign in the lowest of all.
+    /// Reads a zigzag-encoded varint: seven bits per byte, least significant group first, with the sign in the lowest
+    /// bit.
     pub fn read_long(&mut self) -> Result<i64, DecodeError> {
         let mut number = 0_u64;
         for at in 0..MAX_VARINT_BYTES {
@@ -56,15 +57,15 @@ impl<'b> ByteReader<'b> {
     }
 
     pub fn read_bytes(&mut self) -> Result<&'b [u8], DecodeError> {
-        let length = usize::try_from(self.read_long()?).map_err(|_| DecodeError::invalid("a length is below zero"))?;
+        let length = usize::try_from(self.read_long()?).map_err(|_| DecodeError::invalid("a length is negative"))?;
         self.read_slice(length)
     }
 
-    /// How many items come next of an array or a map; `None` at its end.
+    /// Reads the item count of the next block of an array or a map; `None` at the end.
     pub fn read_block_count(&mut self) -> Result<Option<u64>, DecodeError> {
         let count = self.read_long()?;
         if count < 0 {
-            // By which one could skip them.
+            // A negative count is followed by the block's size in bytes, which only serves to skip the block.
             self.read_long()?;
         }
         Ok(Some(count.unsigned_abs()).filter(|count| *count > 0))

@@ -1,4 +1,4 @@
-//! Records, each a line of JSON.
+//! Conversion of Avro records to lines of JSON.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
@@ -9,11 +9,11 @@ use super::{
 };
 use crate::avro::primitives::{ByteReader, DecodeError};
 
-/// A schema may refer to itself.
+/// Maximum nesting depth of a value; needed because a schema may refer to itself.
 const MAX_NESTING_DEPTH: usize = 64;
 
-/// Tells all records that are whole, and keeps what comes after them. One that had no end is tried again with twice as many
-/// bytes: else a long one would be read anew with each piece.
+/// Writes all complete records to `out` and keeps the bytes that follow them. An incomplete record is only tried again
+/// when twice as many bytes are buffered. Otherwise a long record would be parsed again for every chunk.
 pub fn write_records(
     schema: Option<&Schema>,
     plain: &mut Vec<u8>,
@@ -37,11 +37,11 @@ pub fn write_records(
         }
         out.push(b'\n');
         if out.len() > MAX_OUTPUT_BYTES {
-            return Err(DecodeError::invalid("it grows too much"));
+            return Err(DecodeError::invalid("it grows too much when it is decoded"));
         }
     }
     if *left == 0 && !rest.remaining().is_empty() {
-        return Err(DecodeError::invalid("a block has other records than it says"));
+        return Err(DecodeError::invalid("a block has other records than its header says"));
     }
     let read = plain.len() - rest.remaining().len();
     plain.drain(..read);
@@ -58,7 +58,7 @@ struct RecordWriter<'w, 'b> {
 impl RecordWriter<'_, '_> {
     fn write_value(&mut self, place: usize, depth: usize) -> Result<(), DecodeError> {
         if depth > MAX_NESTING_DEPTH {
-            return Err(DecodeError::invalid("a record is too deep"));
+            return Err(DecodeError::invalid("a record is nested too deep"));
         }
         if self.out.len() > self.max_output_len {
             return Err(DecodeError::invalid("a record is too long"));
@@ -68,7 +68,7 @@ impl RecordWriter<'_, '_> {
                 let at = self.reader.read_long()?;
                 let branch = usize::try_from(at).ok().and_then(|at| branches.get(at));
                 self.write_value(
-                    *branch.ok_or_else(|| DecodeError::invalid("a value is none of its union"))?,
+                    *branch.ok_or_else(|| DecodeError::invalid("a value has a branch index outside its union"))?,
                     depth + 1,
                 )
             }
@@ -95,7 +95,7 @@ impl RecordWriter<'_, '_> {
         }
     }
 
-    /// A value that is not made of others.
+    /// Writes a value that contains no other values.
     fn write_scalar(&mut self, kind: &AvroType) -> Result<(), DecodeError> {
         match kind {
             AvroType::Boolean => {
@@ -126,7 +126,7 @@ impl RecordWriter<'_, '_> {
             AvroType::Enum(symbols) => {
                 let at = self.reader.read_long()?;
                 let symbol = usize::try_from(at).ok().and_then(|at| symbols.get(at));
-                self.write_json(symbol.ok_or_else(|| DecodeError::invalid("a symbol is none of its enum"))?);
+                self.write_json(symbol.ok_or_else(|| DecodeError::invalid("a symbol index is outside its enum"))?);
             }
             _ => self.out.extend_from_slice(b"null"),
         }
@@ -154,14 +154,14 @@ impl RecordWriter<'_, '_> {
 
     fn write_string(&mut self) -> Result<(), DecodeError> {
         let bytes = self.reader.read_bytes()?;
-        let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::invalid("a text is no UTF-8"))?;
+        let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::invalid("a string is not valid UTF-8"))?;
         self.write_json(text);
         Ok(())
     }
 
-    /// What JSON has no number for is null.
+    /// Writes a value as JSON. Numbers that JSON cannot represent become null.
     fn write_json(&mut self, value: &(impl Serialize + ?Sized)) {
-        // Neither such values nor a vector fail.
+        // Serializing these values and writing to a vector cannot fail.
         let _ = serde_json::to_writer(&mut *self.out, value);
     }
 }

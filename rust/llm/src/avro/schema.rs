@@ -1,4 +1,4 @@
-//! What the records of a file are made of, as its head says.
+//! Avro schema parser: resolves the schema in a file header to a table of types.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 
 use crate::avro::primitives::DecodeError;
 
-/// What a value may be made of; others by their places in the schema.
+/// Type of a value. It refers to other types by their index in the schema.
 #[derive(Debug)]
 pub enum AvroType {
     Null,
     Boolean,
-    /// Of any length: they are written alike.
+    /// Both `int` and `long`, which have the same encoding.
     Long,
     Float,
     Double,
@@ -25,23 +25,23 @@ pub enum AvroType {
     Record(Vec<(String, usize)>),
 }
 
-/// All kinds of a file.
+/// All types that a file declares.
 #[derive(Debug, Default)]
 pub struct Schema {
     types: Vec<AvroType>,
-    /// Those that may be referred to, by their full names.
+    /// Indices of the named types by their full names, for references.
     types_by_name: HashMap<String, usize>,
 }
 
-/// Schemas are far smaller.
+/// Maximum number of types; real schemas are far smaller.
 const MAX_TYPES: usize = 10_000;
 
 impl Schema {
     pub fn parse(json: &[u8]) -> Result<Self, DecodeError> {
         let value: Value = serde_json::from_slice(json)
-            .map_err(|error| DecodeError::Invalid(format!("its schema is no JSON: {error}")))?;
+            .map_err(|error| DecodeError::Invalid(format!("its schema is not valid JSON: {error}")))?;
         let mut schema = Self::default();
-        // Its first kind is that of a record.
+        // Registers the type of the records at index 0.
         schema.parse_type(&value, "")?;
         Ok(schema)
     }
@@ -78,7 +78,7 @@ impl Schema {
             return self.parse_type(named, space);
         };
         let inner = |key: &str| object.get(key).ok_or_else(|| lacks(key));
-        // Before what it is made of, which may be itself.
+        // Reserves the index before the inner types are parsed, because they may refer to this type.
         let place = self.push_type(AvroType::Null);
         self.types[place] = match name {
             "array" => AvroType::Array(self.parse_type(inner("items")?, space)?),
@@ -107,7 +107,7 @@ impl Schema {
         Ok(place)
     }
 
-    /// Notes the name of a kind, and gives the space in which those within it are named.
+    /// Registers the name of a type and returns the namespace for the types inside it.
     fn register_name(&mut self, object: &Map<String, Value>, space: &str, place: usize) -> Result<String, DecodeError> {
         let name =
             object.get("name").and_then(Value::as_str).ok_or_else(|| DecodeError::invalid("a type has no name"))?;
@@ -146,8 +146,5 @@ fn primitive_type(name: &str) -> Option<AvroType> {
 }
 
 fn unknown_type_error(name: &str) -> DecodeError {
-    DecodeError::Invalid(format!(
-        "its schema names {} without saying what that is",
-        name.chars().take(60).collect::<String>()
-    ))
+    DecodeError::Invalid(format!("its schema names {} without defining it", name.chars().take(60).collect::<String>()))
 }

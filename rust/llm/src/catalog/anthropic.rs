@@ -1,4 +1,4 @@
-//! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
+//! Anthropic provider: its own API format, the key in `x-api-key`, and a mandatory version header.
 
 use super::{
     Credential, FILES, MESSAGES, OperationGroup, OptionField, Options, PathInfo, Provider, contains_operation,
@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) struct Anthropic;
 
-/// OAuth access tokens begin so; the API takes them as a bearer token only.
+/// Prefix of OAuth access tokens. The API accepts these as bearer tokens only.
 const OAUTH_TOKEN_PREFIX: &str = "sk-ant-oat";
 
 const OPTIONS: &[OptionField] =
@@ -65,21 +65,22 @@ impl Provider for Anthropic {
     }
 }
 
-/// Lists of models come whole where nobody says how long they may be.
+/// Writes the request target. Requests the complete model list if the client sets no limit, because the default page is
+/// short.
 pub(crate) fn write_target_with_full_list(provider: &dyn Provider, asked: &PathInfo<'_>, out: &mut Vec<u8>) {
     let is_whole = asked.operation == Operation::Models && asked.query.is_empty();
     let query = if is_whole { "limit=1000" } else { asked.query };
     write_path(provider, &PathInfo { query, ..*asked }, out);
 }
 
-/// What callers ask in other dialects; its own pass as they are.
+/// Returns true for operations of other API formats that must be translated. Anthropic's own requests pass unchanged.
 pub(crate) fn is_translated_operation(operation: Operation) -> bool {
     let is_asked =
         translation::is_chat_operation(operation) || operation.counts_tokens() || operation == Operation::Models;
     is_asked && !contains_operation(&[MESSAGES], operation)
 }
 
-/// The path of what is asked in another dialect.
+/// Returns the Anthropic path of a translated operation.
 pub(crate) fn translated_path(operation: Operation) -> &'static str {
     match operation {
         Operation::Models => "/models",

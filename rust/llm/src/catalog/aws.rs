@@ -1,4 +1,4 @@
-//! What Amazon's services have in common: the region, the keys that requests are signed with, roles that are taken on.
+//! AWS options shared by Amazon's services: region, signing keys and assumed roles.
 
 use super::{
     AmazonKeys, AssumeRole, AwsCredentials, AwsMachineIdentity, Grant, OptionField, Options, SigningKeys,
@@ -18,7 +18,7 @@ pub(crate) const OPTIONS: [OptionField; 9] = [
     gateway_option("aws_sts_endpoint", "aws-sts-endpoint"),
 ];
 
-/// As whom a role is taken on, where nobody says.
+/// Session name for an assumed role if no option sets one.
 const DEFAULT_SESSION_NAME: &str = "penstock";
 
 pub(crate) fn region_from_options(options: &Options) -> Result<&str, String> {
@@ -30,14 +30,14 @@ pub(crate) fn region_from_options(options: &Options) -> Result<&str, String> {
     }
 }
 
-/// Who gives roles in a region.
+/// Returns the URL of the AWS STS endpoint of a region, which issues temporary keys.
 pub fn sts_endpoint(region: &str) -> String {
     let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
     format!("https://sts.{region}.{domain}")
 }
 
-/// Whether a URL is of Amazon's service that gives roles: of a region, of all, or as it is reached within a private network.
-/// Customers have names of their own below the same domain.
+/// Returns true if a URL is an AWS STS endpoint: regional, global, or a VPC endpoint. The match is exact, because
+/// customers own other host names below the same domain.
 pub fn is_sts_url(url: &str) -> bool {
     let Some(host) = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/')) else { return false };
     let Some(below) = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"].iter().find_map(|end| host.strip_suffix(end))
@@ -55,7 +55,7 @@ pub fn is_sts_url(url: &str) -> bool {
         }
 }
 
-/// Such as `us-gov-west-1`: two letters first, a number last.
+/// Returns true for names such as `us-gov-west-1`: two letters first, a number last.
 fn is_region_name(label: &str) -> bool {
     let parts: Vec<_> = label.split('-').collect();
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return false };
@@ -63,17 +63,18 @@ fn is_region_name(label: &str) -> bool {
     parts.len() > 2 && is_number && first.len() == 2 && first.bytes().all(|byte| byte.is_ascii_lowercase())
 }
 
-/// Whose keys sign a request.
+/// Source of the keys that sign a request.
 enum KeySource {
-    /// Those that are given, if there are any.
+    /// Keys from the options, if there are any.
     Configured,
-    /// Those of a role.
+    /// Temporary keys of an assumed role.
     AssumedRole,
-    /// Those of the machine that this runs on.
+    /// Keys of the machine that the gateway runs on.
     Machine,
 }
 
-/// The keys among the options. Those that may take a role on sign nothing else.
+/// Returns the signature settings from the keys among the options. Keys that are configured to assume a role do not
+/// sign requests themselves.
 pub(crate) fn signature_from_options<'o>(
     service: &'static str,
     options: &'o Options,
@@ -91,7 +92,7 @@ pub(crate) fn signature_from_options<'o>(
     })))
 }
 
-/// Who is asked for keys.
+/// Returns how temporary keys are obtained; `None` if the configured keys sign requests.
 pub(crate) fn grant_from_options(service: &'static str, options: &Options) -> Result<Option<Grant>, String> {
     let signer = key_source(options)?;
     if matches!(signer, KeySource::Configured) {
@@ -135,7 +136,7 @@ fn static_keys(options: &Options) -> Result<Option<(&str, &str)>, String> {
     match (options.get("aws_access_key_id"), options.get("aws_secret_access_key")) {
         (None, None) => Ok(None),
         (Some(id), Some(secret)) => Ok(Some((id, secret))),
-        _ => Err("aws_access_key_id and aws_secret_access_key go together".into()),
+        _ => Err("aws_access_key_id and aws_secret_access_key must be set together".into()),
     }
 }
 

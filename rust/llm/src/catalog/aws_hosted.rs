@@ -1,4 +1,5 @@
-//! Others' APIs at Amazon: Anthropic's, `OpenAI`'s, and `SageMaker`'s endpoints; signed, or with a key.
+//! Third-party APIs hosted by AWS: Anthropic's, `OpenAI`'s, and `SageMaker` endpoints. Requests are signed or carry an
+//! API key.
 
 use super::{
     CHAT, Credential, FILES, Grant, MESSAGES, OperationGroup, OptionField, Options, PathInfo, Provider, RESPONSES,
@@ -17,7 +18,7 @@ pub(crate) struct ClaudePlatform;
 pub(crate) struct Mantle;
 pub(crate) struct SageMaker;
 
-/// What requests are signed for, as Amazon calls each.
+/// AWS service names that requests are signed for.
 const CLAUDE_SERVICE: &str = "aws-external-anthropic";
 const MANTLE_SERVICE: &str = "bedrock-mantle";
 const SAGEMAKER_SERVICE: &str = "sagemaker";
@@ -171,7 +172,7 @@ const SAGEMAKER_OPTIONS: [OptionField; 18] = concat_options(
     ],
 );
 
-/// Bodies are those of whatever runs there: they pass as they are.
+/// `SageMaker` endpoints run arbitrary models, so bodies are forwarded unchanged.
 impl Provider for SageMaker {
     fn slug(&self) -> &'static str {
         "sagemaker"

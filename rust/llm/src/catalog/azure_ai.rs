@@ -1,4 +1,5 @@
-//! Azure AI Foundry: one address for a customer's models of many vendors, Claude among them by Anthropic's own API.
+//! Azure AI Foundry provider: one base URL for a customer's models of many vendors. Claude models use Anthropic's own
+//! API there.
 
 use super::{
     BATCHES, CHAT, COMPLETIONS, Credential, EMBED, FILES, FINE_TUNING, Grant, IMAGE_EDIT, IMAGE_GENERATION, OCR,
@@ -45,7 +46,8 @@ const OPTIONS: [OptionField; 20] = concat_options(
     ],
 );
 
-/// Responses are asked for of the resource's own API, and not told in chat completions, which all models have.
+/// Option that sends Responses API requests to the resource's own API. Without it they are translated to chat
+/// completions, which all models support.
 const RESPONSES_PROXY_OPTION: OptionField = gateway_option("provider_responses_proxy", "provider-responses-proxy");
 
 impl Provider for AzureAi {
@@ -72,7 +74,7 @@ impl Provider for AzureAi {
             BATCHES,
             FINE_TUNING,
             REALTIME,
-            // Making one takes an option.
+            // `CreateModelResponse` is missing, because it needs an option to be sent untranslated.
             &[
                 Operation::GetModelResponse,
                 Operation::DeleteModelResponse,
@@ -93,32 +95,32 @@ impl Provider for AzureAi {
         if !url.starts_with("https://") {
             return Err("azure_foundry_url must begin with https://".into());
         }
-        // What is no inference belongs to the resource.
+        // Operations other than inference go to the resource's own path.
         let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
         let is_of_others = SHARED_MODEL_PATHS.contains(&&url[origin.len()..]);
         Ok(Some(match vendor_api_path(operation) {
             _ if is_resource_operation(operation) => format!("{origin}/openai"),
-            // What models there are is known to the resource; what runs one alone has no list.
+            // A resource lists its models; a standalone deployment has no model list.
             _ if operation == Operation::Models && is_resource_url(&origin) => format!("{origin}/openai"),
             _ if uses_native_responses_api(operation, options) && !is_anthropic_path(&url[origin.len()..]) => {
                 format!("{origin}/openai")
             }
-            // Below a resource, or alone.
+            // The vendor API is below a resource's path, or at the root of a standalone deployment.
             Some(path) if is_of_others => format!("{origin}{}", if is_resource_url(&origin) { path } else { "/v1" }),
             _ => url.to_owned(),
         }))
     }
 
-    /// What its makers have APIs of their own for is not among the others of a resource.
+    /// Vendor-specific APIs are not below the path that models of all vendors share.
     fn path_prefix(&self, operation: Operation, model: &str, prefix: &str) -> Option<&'static str> {
         let is_claudes = translation::is_chat_operation(operation) && is_claude_model(model);
-        // A host alone may be a model's, too.
+        // A host without a path may also belong to a standalone deployment, so the path stays empty.
         let path =
             if is_claudes { Some("/anthropic") } else { vendor_api_path(operation).filter(|_| !prefix.is_empty()) };
         path.filter(|_| SHARED_MODEL_PATHS.contains(&prefix))
     }
 
-    /// Its models are of many vendors, and so are their words.
+    /// Its models come from many vendors, so their finish reasons differ from `OpenAI`'s.
     fn has_custom_finish_reasons(&self) -> bool {
         true
     }
@@ -142,7 +144,7 @@ impl Provider for AzureAi {
         }
     }
 
-    /// What is asked at the address of Anthropic's models is theirs, whatever its deployment is called.
+    /// A request to the path of Anthropic's models uses Anthropic's API, whatever name the deployment has.
     fn provider_format_for_target(
         &self,
         operation: Operation,
@@ -203,12 +205,12 @@ impl Provider for AzureAi {
     }
 
     fn required_header(&self, prefix: &str) -> Option<(&'static str, &'static str)> {
-        // What a model does not know is no reason to refuse a request.
+        // Drops parameters that a model does not know instead of rejecting the request.
         Some(if is_anthropic_path(prefix) { ("anthropic-version", "2023-06-01") } else { ("extra-parameters", "drop") })
     }
 }
 
-/// Where models are that are named without their address: those of a resource, or one that was deployed alone.
+/// Builds the base URL from names if no URL is configured: a resource, or a standalone deployment.
 fn base_url_from_names(options: &Options) -> Result<String, String> {
     match options.get("azure_deployment_type") {
         None => {
@@ -228,7 +230,7 @@ fn base_url_from_names(options: &Options) -> Result<String, String> {
     }
 }
 
-/// What becomes part of a host.
+/// Returns the value of an option that becomes part of a host name. Fails if it is missing or is not a valid label.
 fn host_label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
     let value = options.get(key).ok_or_else(|| format!("no {key}: send x-gateway-{}", key.replace('_', "-")))?;
     if path_segment::is_host_label(value) {
@@ -238,10 +240,10 @@ fn host_label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
     }
 }
 
-/// Below which a resource has the models of all others, or its address alone.
+/// Base paths of a resource that models of all vendors share; empty for the host alone.
 const SHARED_MODEL_PATHS: [&str; 4] = ["", "/models", "/openai", "/openai/v1"];
 
-/// Where in a resource the API of its model's maker is, for what only that knows.
+/// Returns the path of a vendor's own API within a resource, for operations that only that API supports.
 fn vendor_api_path(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::Rerank => Some("/providers/cohere/v2"),
@@ -250,14 +252,14 @@ fn vendor_api_path(operation: Operation) -> Option<&'static str> {
     }
 }
 
-/// Whether an address is a resource's, and not that of a model that was deployed alone.
+/// Returns true if the URL belongs to a resource and not to a standalone deployment.
 fn is_resource_url(origin: &str) -> bool {
     [".services.ai.azure.com", ".cognitiveservices.azure.com", ".openai.azure.com"]
         .iter()
         .any(|end| origin.ends_with(end))
 }
 
-/// In the names of all of Anthropic's models.
+/// Part of every Anthropic model's name.
 const CLAUDE_NAME: &str = "claude";
 
 fn is_claude_model(model: &str) -> bool {
@@ -273,7 +275,7 @@ fn is_resource_operation(operation: Operation) -> bool {
         || is_stored_response_operation(operation)
 }
 
-/// Whether it is about a response that the resource keeps.
+/// Returns true if the operation concerns a response that the resource has stored.
 fn is_stored_response_operation(operation: Operation) -> bool {
     operation != Operation::CreateModelResponse && RESPONSES.contains(&operation)
 }
@@ -349,7 +351,7 @@ mod tests {
             assert_eq!(prefix(Operation::ChatComplete, "gpt-5", of_others), None);
             assert_eq!(prefix(Operation::Embed, "claude-opus-4-5", of_others), None);
         }
-        // As a host of the caller's own may say it.
+        // Base paths that a caller's custom host may have.
         assert_eq!(prefix(Operation::Rerank, "rerank-v3", "/models"), Some("/providers/cohere/v2"));
         assert_eq!(prefix(Operation::Ocr, "mistral-ocr", "/openai/v1"), Some("/providers/mistral/azure"));
         for own in ["", "/v1", "/cohere/v2", "/providers/cohere/v2"] {
@@ -382,7 +384,7 @@ mod tests {
         assert_eq!(asked(create, path, "gpt-5", &[url, own]), found("/openai/v1/responses", false));
         let version = "/openai/responses?api-version=2025-04-01-preview";
         assert_eq!(asked(create, path, "gpt-5", &[url, own, dated]), found(version, false));
-        // Claude has no such API there.
+        // Claude has no Responses API on Azure.
         assert!(asked(create, path, "claude-opus-4-5", &[url, own]).1);
         let theirs = ("azure_foundry_url", "https://res.services.ai.azure.com/anthropic");
         assert_eq!(asked(create, path, "our-best", &[theirs, own]), found("/anthropic/v1/messages", true));

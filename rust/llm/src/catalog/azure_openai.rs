@@ -1,4 +1,4 @@
-//! Azure `OpenAI`: an address for each customer, the deployment in the path, the API's version in the query.
+//! Azure `OpenAI` provider: one host per customer resource, the deployment in the path, the API version in the query.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub(crate) struct AzureOpenAi;
 
 const RESOURCE_OPTION: OptionField = gateway_option("resource_name", "azure-resource-name");
 
-/// What follows a resource in the name of its host.
+/// Host suffix after the resource name.
 const HOST_SUFFIX: &str = ".openai.azure.com";
 
 const OPTIONS: [OptionField; 15] = concat_options(
@@ -31,13 +31,13 @@ const OPTIONS: [OptionField; 15] = concat_options(
     ],
 );
 
-/// Access tokens are JSON web tokens and begin so; keys of the service are not.
+/// Prefix of access tokens, which are JSON web tokens; the service's API keys never have it.
 const ACCESS_TOKEN_PREFIX: &str = "eyJ";
 
-/// The version whose paths name no deployment and whose queries no version.
+/// API version without a deployment in the path and without a version in the query.
 const API_VERSION_V1: &str = "v1";
 
-/// Versions before refuse them.
+/// First API version that accepts `stream_options`; earlier versions reject it.
 const MIN_STREAM_OPTIONS_VERSION: &str = "2024-09-01";
 
 impl Provider for AzureOpenAi {
@@ -85,7 +85,7 @@ impl Provider for AzureOpenAi {
     }
 
     fn accepts_stream_options(&self, version: Option<&str>, options: &Options) -> bool {
-        // Versions are dates, but for the newest.
+        // API versions are dates, except `v1`, which is the newest and sorts after them.
         let version = version.or_else(|| options.get("api_version"));
         version.is_some_and(|version| version >= MIN_STREAM_OPTIONS_VERSION)
     }
@@ -95,7 +95,7 @@ impl Provider for AzureOpenAi {
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        // A token that is there goes before one that is fetched.
+        // A configured token takes precedence over a fetched one.
         if self.bearer_token(options).is_some() { Ok(None) } else { entra::grant_from_options(options) }
     }
 
@@ -137,33 +137,34 @@ impl Provider for AzureOpenAi {
 }
 
 impl AzureOpenAi {
-    /// Whether a deployment stands in the path, but for version one.
+    /// Returns true if the path contains a deployment in API versions before v1.
     fn has_deployment_path(&self, operation: Operation) -> bool {
         is_deployment_operation(operation) || self.provider_format(operation, "").is_some()
     }
 }
 
-/// The resource whose host a path begins with, and what follows the host.
+/// Splits a path that begins with a resource's host. Returns the resource name and the path after the host.
 fn split_resource_host(path: &str) -> Option<(&str, &str)> {
     let (host, _) = path.strip_prefix('/')?.split_once('/')?;
     Some((host.strip_suffix(HOST_SUFFIX)?, &path[1 + host.len()..]))
 }
 
-/// The path below the base, where it is passed on with or without the host.
+/// Returns the path below the base URL. Pass-through requests may have the resource's host at the front, which is
+/// removed.
 fn strip_resource_host<'p>(asked: &PathInfo<'p>) -> Result<&'p str, String> {
     let Some((_, path)) = split_resource_host(asked.path).filter(|_| asked.operation == Operation::Proxy) else {
         return Ok(asked.path);
     };
     let below = path.strip_prefix("/openai").filter(|rest| rest.starts_with('/'));
-    below.ok_or_else(|| "a path that begins with a resource's host must go on with /openai/".into())
+    below.ok_or_else(|| "a path that begins with a resource's host must continue with /openai/".into())
 }
 
-/// Whether a path says all that there is to say after the base.
+/// Returns true if a path already contains everything that follows the base URL.
 fn is_complete_path(path: &str) -> bool {
     path.starts_with("/deployments/") || path.starts_with("/v1/")
 }
 
-/// Whether a deployment serves it; all else belongs to the resource.
+/// Returns true if a deployment serves the operation; all others belong to the resource.
 fn is_deployment_operation(operation: Operation) -> bool {
     matches!(
         operation,
@@ -179,13 +180,14 @@ fn is_deployment_operation(operation: Operation) -> bool {
     )
 }
 
-/// The deployment as a segment of the path: the options', the one in the caller's path, or the one of the model's name.
+/// Returns the deployment as an escaped path segment. It comes from the options, else from the client's path, else from
+/// the model name.
 fn deployment_segment(asked: &PathInfo<'_>, options: &Options) -> Result<String, String> {
     let stated = || asked.path_options.deployment.map(ToOwned::to_owned);
     let named = || Some(asked.model).filter(|model| !model.is_empty()).map(encode_segment);
     let segment = options.get("deployment_id").map(encode_segment).or_else(stated).or_else(named);
     let segment = segment.ok_or("no deployment: send x-gateway-azure-deployment-id, or name a model")?;
-    if segment == "." || segment == ".." { Err("a deployment must not be dots".into()) } else { Ok(segment) }
+    if segment == "." || segment == ".." { Err("the deployment must not be `.` or `..`".into()) } else { Ok(segment) }
 }
 
 pub(crate) fn write_query_with_version(asked: &PathInfo<'_>, version: Option<&str>, out: &mut Vec<u8>) {
@@ -203,7 +205,7 @@ pub(crate) fn write_query_with_version(asked: &PathInfo<'_>, version: Option<&st
     }
 }
 
-/// Where a session is, with whoever has no version of its own for it: in version one.
+/// Writes the target of a realtime session. Uses the v1 path if `version` is `None` or `v1`.
 pub(crate) fn write_realtime_target(asked: &PathInfo<'_>, version: Option<&str>, out: &mut Vec<u8>) {
     let version = version.filter(|version| *version != API_VERSION_V1);
     let renamed = version.map(|_| rename_model_to_deployment(asked.query));
@@ -211,8 +213,8 @@ pub(crate) fn write_realtime_target(asked: &PathInfo<'_>, version: Option<&str>,
     write_query_with_version(&PathInfo { query: renamed.as_deref().unwrap_or(asked.query), ..*asked }, version, out);
 }
 
-/// Before version one a session is asked of a deployment, by the name that others have for a model. Where both are named it
-/// is the model that was looked at.
+/// Renames `model` to `deployment` in a realtime query, as API versions before v1 expect. If both are present, `model`
+/// wins, because the gateway has checked that one.
 fn rename_model_to_deployment(query: &str) -> String {
     let names_model = query.split('&').any(|pair| pair.starts_with("model="));
     let pairs = query.split('&').filter(|pair| !(names_model && pair.starts_with("deployment=")));
@@ -223,8 +225,8 @@ fn rename_model_to_deployment(query: &str) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// The query of a session, where it is asked of a deployment that stands for the model or by that name; `None` where it goes as
-/// it came.
+/// Returns the rewritten query of a realtime session: with the configured deployment, under the name that the API
+/// version expects. `None` if the query stays unchanged.
 fn realtime_query(asked: &PathInfo<'_>, version: Option<&str>, options: &Options) -> Option<String> {
     if asked.operation != Operation::Realtime {
         return None;

@@ -1,4 +1,5 @@
-//! Batches in a provider's own words: where its jobs are, which model they name, and the objects of a bucket that they read and write.
+//! Paths and models of native batch jobs: the provider's job collection, the model that a job names, and the bucket
+//! objects that jobs read and write.
 
 use super::PathInfo;
 use crate::{
@@ -7,11 +8,11 @@ use crate::{
     operation::Operation,
 };
 
-/// The folder of a bucket in which objects are: what else somebody keeps there is out of reach.
+/// Bucket folder that holds the gateway's objects. Everything else in the bucket is out of reach.
 const OBJECT_FOLDER: &str = "penstock";
 
-/// What follows the host: a job among the `jobs` of a provider, who calls the end of one by a word of its own, or an
-/// object in a bucket.
+/// Returns the path after the host: a job in the provider's collection, or an object in a bucket. `jobs` is the path of
+/// the collection and the suffix that cancels a job.
 pub(crate) fn request_path(
     asked: &PathInfo<'_>,
     jobs: (&str, &str),
@@ -27,7 +28,8 @@ pub(crate) fn request_path(
     }
 }
 
-/// The model behind this field of a job. Of two the provider might read another one than is looked at here.
+/// Returns the model in this field of a job. Returns `None` if the field occurs twice, because the provider might read
+/// the other value.
 pub(crate) fn read_model(job: &[u8], field: &str) -> Option<String> {
     let mut found = Vec::with_capacity(1);
     let read = for_each_field(job, |key, at| {
@@ -49,9 +51,11 @@ fn object_path(bucket: &str, name: &str) -> Result<String, String> {
     }
     let name = name.replace("%2f", "/").replace("%2F", "/").replace("%3a", ":").replace("%3A", ":");
     if name.split('/').any(|part| !is_name(part) || part.bytes().all(|byte| byte == b'.')) {
-        return Err("an object's name must be letters, digits, `-`, `_`, `.`, `:`, and `%2F` between them".into());
+        return Err(
+            "an object name may have only letters, digits, `-`, `_`, `.` and `:`, with `%2F` between its parts".into(),
+        );
     }
-    // As Amazon signs it.
+    // Amazon's signature covers the encoded colon.
     Ok(format!("/{bucket}/{OBJECT_FOLDER}/{}", name.replace(':', "%3A")))
 }
 

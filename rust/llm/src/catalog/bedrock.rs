@@ -1,4 +1,5 @@
-//! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
+//! Amazon Bedrock provider: models of many vendors through one API, with the region in the host. Requests are signed or
+//! carry a Bedrock API key.
 
 use super::{
     BACKING_MODEL, BEDROCK, Credential, FILES, Grant, ModelLookup, NATIVE_BATCH_JOBS, OperationGroup, OptionField,
@@ -32,7 +33,7 @@ const OPTIONS: [OptionField; 20] = concat_options(
         gateway_option("amz_server_side_encryption", "amz-server-side-encryption"),
         gateway_option("amz_server_side_encryption_aws_kms_key_id", "amz-server-side-encryption-aws-kms-key-id"),
         gateway_option("aws_batch_role_arn", "aws-batch-role-arn"),
-        // Not the role that is taken on here: Bedrock itself takes this one on.
+        // Bedrock itself assumes this role; the gateway does not.
         gateway_option("aws_customization_role_arn", "aws-customization-role-arn"),
     ],
 );
@@ -56,7 +57,7 @@ impl Provider for Bedrock {
 
     fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let host = match operation {
-            // Who lists the models, makes new ones and runs batches of them is not who answers.
+            // Model lists, customization jobs and batch jobs use the control plane host, not the runtime host.
             Operation::Models | Operation::CreateBatchJob | Operation::RetrieveBatchJob | Operation::CancelBatchJob => {
                 "bedrock"
             }
@@ -116,7 +117,7 @@ impl Provider for Bedrock {
             return Ok(());
         }
         let model = self.model_from_options(options).unwrap_or(asked.model);
-        // Tokens are counted by models, and not by the profiles by which these are asked in several regions.
+        // Bedrock counts tokens per model, and not for the cross-region inference profiles that serve a model.
         let counted = Some(model).filter(|model| has_vendor_name(model)).or_else(|| options.get(BACKING_MODEL.key));
         let counted = counted.filter(|_| asked.operation.counts_tokens()).map(bedrock_invoke::strip_region);
         let model = path_segment::encode_model(counted.unwrap_or(model))?;
@@ -134,7 +135,7 @@ impl Provider for Bedrock {
         Ok(())
     }
 
-    /// Not all of its models count, and those that do not are said to be asked wrongly.
+    /// Some models cannot count tokens; Bedrock rejects such a request as invalid.
     fn can_count_tokens_with_every_model(&self) -> bool {
         false
     }
@@ -161,13 +162,14 @@ impl Provider for Bedrock {
         self.model_from_options(options)
     }
 
-    /// Some ARNs do not say whose model is behind them: then the request's own word for it is taken.
+    /// Some ARNs do not reveal the model's vendor. In that case the looked-up model or the model name of the request
+    /// decides.
     fn effective_model<'o>(&self, options: &'o Options, named: &'o str) -> &'o str {
         let pinned = self.model_from_options(options).filter(|pinned| has_vendor_name(pinned));
         pinned.or_else(|| options.get(BACKING_MODEL.key)).unwrap_or(named)
     }
 
-    /// An application's own profile, of which Bedrock itself says which model is behind it.
+    /// Returns the lookup of an application inference profile, because only Bedrock knows the model behind it.
     fn model_lookup(&self, options: &Options, named: &str) -> Option<ModelLookup> {
         let profile = self.model_from_options(options).unwrap_or(named);
         if !profile.contains(APPLICATION_PROFILE_MARKER) || has_vendor_name(profile) || has_vendor_name(named) {
@@ -196,7 +198,8 @@ impl Provider for Bedrock {
     }
 }
 
-/// A job of customizing, by its name. Lists come as long as they may be: which part is told is decided here.
+/// Writes the path of model customization jobs or of one job. Lists request the maximum page size, because the gateway
+/// does the paging.
 fn write_fine_tuning_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     out.extend_from_slice(b"/model-customization-jobs");
     match asked.operation {
@@ -214,7 +217,8 @@ fn write_fine_tuning_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// Likewise a job over many lines.
+/// Writes the path of batch inference jobs or of one job. Lists request the maximum page size, because the gateway does
+/// the paging.
 fn write_batch_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     let path = match asked.operation {
         Operation::ListBatches => {
@@ -228,7 +232,7 @@ fn write_batch_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), Str
     Ok(())
 }
 
-/// What its own clients ask for.
+/// Returns the path verb of an operation in Bedrock's own API format.
 fn native_verb(operation: Operation) -> &'static str {
     match operation {
         Operation::CountConverse => "count-tokens",
@@ -239,23 +243,25 @@ fn native_verb(operation: Operation) -> &'static str {
     }
 }
 
-/// Stands in the ARN of a profile of one's own.
+/// Part of the ARN of an application inference profile.
 const APPLICATION_PROFILE_MARKER: &str = ":application-inference-profile/";
 
-/// The model of a profile: in each of its regions it is the same.
+/// Parses the model behind an inference profile from Bedrock's response. All regions of a profile have the same model,
+/// so the first one is used.
 fn parse_backing_model(answer: &[u8]) -> Option<String> {
     let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
     let arn = answer.pointer("/models/0/modelArn")?.as_str()?;
     arn.rsplit('/').next().filter(|name| has_vendor_name(name)).map(ToOwned::to_owned)
 }
 
-/// Whether a name says who made the model. That of a profile of one's own, or of throughput that was bought, does not.
+/// Returns true if a model name contains its vendor. Names of application inference profiles and of provisioned
+/// throughput do not.
 fn has_vendor_name(model: &str) -> bool {
     let name = model.split_once('/').map_or(model, |(_, name)| name);
     name.contains('.')
 }
 
-/// Whether a model is Anthropic's: its own body goes there as it is.
+/// Returns true if Anthropic makes the model. Requests in Anthropic's format are then sent with their own body.
 fn is_claude_model(model: &str) -> bool {
     model.contains("anthropic.")
 }
@@ -324,7 +330,7 @@ mod tests {
         assert_eq!((found.parse_model)(br#"{"models":[]}"#), None);
         let pinned = ("aws_bedrock_model", profile);
         assert!(asked(&[region, pinned], "my-word-for-it").is_some());
-        // Who says whose it is is believed.
+        // A name that contains the vendor needs no lookup.
         assert!(asked(&[region, pinned], "anthropic.claude-v9").is_none());
         assert!(asked(&[region], "us.anthropic.claude-v9").is_none());
         assert!(asked(&[region], "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-v9").is_none());

@@ -1,4 +1,5 @@
-//! Cohere: its own chat, reranking as others have it from there, and batches over datasets, which are its files.
+//! Cohere provider: its own chat API, the rerank format that other providers share, and batches over datasets, which
+//! serve as its files.
 
 use super::{FILES, OperationGroup, Options, PathInfo, Provider, RERANK, write_path};
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 
 pub(crate) struct Cohere;
 
-/// Batches in its own words.
+/// Batch operations in Cohere's own format.
 const NATIVE_BATCHES: OperationGroup = &[
     Operation::CreateBatchJob,
     Operation::RetrieveBatchJob,
@@ -56,7 +57,7 @@ impl Provider for Cohere {
 
     fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         match asked.operation {
-            // Of the version before.
+            // Only API v1 has a model list.
             Operation::Models => {
                 out.extend_from_slice(b"/v1/models?page_size=1000");
                 crate::catalog::model_lists::write_page_token(asked, "page_token", out);
@@ -73,7 +74,7 @@ impl Provider for Cohere {
     }
 }
 
-/// A job that embeds what is in a dataset, or all of them.
+/// Returns the path of an embed job or of all embed jobs.
 fn embed_job_path(asked: &PathInfo<'_>) -> Result<String, String> {
     let jobs = "/v1/embed-jobs";
     Ok(match asked.operation {
@@ -83,7 +84,7 @@ fn embed_job_path(asked: &PathInfo<'_>) -> Result<String, String> {
     })
 }
 
-/// A batch, or a dataset of one, which is of the version before.
+/// Returns the path of a batch or of its dataset. Datasets belong to API v1.
 fn batch_path(asked: &PathInfo<'_>) -> String {
     let id = asked.path.split('/').nth(2).unwrap_or_default();
     match asked.operation {

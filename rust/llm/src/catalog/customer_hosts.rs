@@ -1,10 +1,11 @@
-//! The hosts whose names hold what is a customer's, and those that give credentials: nobody but their clouds can name one.
+//! Host names that only a cloud provider assigns: hosts that contain a customer's name, and token endpoints. Customers
+//! cannot register arbitrary names there, so the gateway trusts such hosts more than other custom hosts.
 
 use super::aws;
 use crate::catalog::templated;
 
-/// What is the customer's stands where the braces are: within a name one label, since clouds also let customers name things of
-/// their own below the same domain; before it whatever there is.
+/// Host patterns; `{}` stands for the customer's part. Within a name it matches one label, because clouds also let
+/// customers name other resources below the same domain. At the beginning it matches any text.
 const CLOUD_HOST_PATTERNS: &[&str] = &[
     "bedrock.{}.amazonaws.com",
     "bedrock-runtime.{}.amazonaws.com",
@@ -28,16 +29,16 @@ const CLOUD_HOST_PATTERNS: &[&str] = &[
     "oauth2.googleapis.com",
 ];
 
-/// Where customers of Azure keep what is theirs, in each of its clouds.
+/// Hosts of Azure Blob Storage in each Azure cloud.
 const AZURE_BLOB_HOST_PATTERNS: &[&str] =
     &["{}.blob.core.windows.net", "{}.blob.core.usgovcloudapi.net", "{}.blob.core.chinacloudapi.cn"];
 
-/// Whether a host is one of Azure's storage.
+/// Returns true if the host is an Azure Blob Storage account.
 pub fn is_azure_blob_host(host: &str) -> bool {
     AZURE_BLOB_HOST_PATTERNS.iter().any(|place| matches_host_pattern(host, place))
 }
 
-/// Whether a host is one of those.
+/// Returns true if only a cloud provider can have assigned this host name.
 pub fn is_cloud_host(host: &str) -> bool {
     CLOUD_HOST_PATTERNS
         .iter()

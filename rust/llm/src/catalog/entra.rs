@@ -1,4 +1,4 @@
-//! Entra ID as Azure's services ask for it: an application with a secret, the machine itself, or an application for which that vouches.
+//! Microsoft Entra ID tokens for Azure services: by client secret, managed identity, or federated workload identity.
 
 use super::{ClientAssertion, FederatedApplication, Grant, OptionField, Options, options::gateway_option};
 use crate::catalog::path_segment;
@@ -19,7 +19,7 @@ const DEFAULT_AUTHORITY: &str = "https://login.microsoftonline.com";
 const MODES: &str = "default, entra, managed, workload or entraFederated";
 const DEFAULT_SCOPE: &str = "https://cognitiveservices.azure.com/.default";
 
-/// Where a token comes from, if the options say that one is to be fetched.
+/// Returns how a token is obtained; `None` if the options do not ask for one.
 pub(crate) fn grant_from_options(options: &Options) -> Result<Option<Grant>, String> {
     let text = |key: &str| options.get(key).map(ToOwned::to_owned);
     let scope = text("azure_entra_scope").unwrap_or_else(|| DEFAULT_SCOPE.to_owned());
@@ -53,7 +53,7 @@ pub(crate) fn grant_from_options(options: &Options) -> Result<Option<Grant>, Str
             scope,
             client_assertion: ClientAssertion::TokenFileOrManagedIdentity { managed_client_id: managed },
         })),
-        Some(other) => return Err(format!("azure_auth_mode `{other}` is not known: it may be {MODES}")),
+        Some(other) => return Err(format!("azure_auth_mode `{other}` is unknown; it may be {MODES}")),
     }))
 }
 
@@ -61,7 +61,7 @@ fn missing_option_error(key: &str) -> String {
     format!("no {key}: send x-gateway-{}", key.replace('_', "-"))
 }
 
-/// A tenant stands in the path of where tokens are given.
+/// Returns a tenant option after validation, because the tenant becomes part of the token endpoint's path.
 fn tenant_from_options(options: &Options, key: &str) -> Result<Option<String>, String> {
     match options.get(key) {
         Some(tenant) if !tenant.split('.').all(path_segment::is_host_label) => {
@@ -71,7 +71,7 @@ fn tenant_from_options(options: &Options, key: &str) -> Result<Option<String>, S
     }
 }
 
-/// What a scope is of, as machines ask for it.
+/// Returns the resource of a scope; the managed identity endpoint expects a resource instead of a scope.
 fn resource_from_scope(scope: &str) -> String {
     scope.strip_suffix("/.default").unwrap_or(scope).to_owned()
 }

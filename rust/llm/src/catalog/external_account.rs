@@ -1,4 +1,5 @@
-//! Files of Google's of the type `external_account`: who is known there by a token of somebody else's, and where that is found.
+//! Parser of Google credential files of type `external_account`. They exchange the token of another identity provider
+//! for a Google token.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{ExternalAccount, SubjectTokenSource};
 
 const OPTION: &str = "vertex_service_account_json";
-/// As long as a service account's own token lives where nothing else is said.
+/// Lifetime of a service account's token if the file sets none.
 const DEFAULT_TOKEN_LIFETIME_SECONDS: u64 = 3600;
 
 #[derive(Deserialize)]
@@ -46,7 +47,7 @@ fn default_token_url() -> String {
     "https://sts.googleapis.com/v1/token".to_owned()
 }
 
-/// What the file says. Errors quote nothing of it: header fields in it may be secret.
+/// Parses an `external_account` file. Errors quote none of its values, because header values may be secret.
 pub(crate) fn parse_external_account(file: &str, scope: &'static str) -> Result<ExternalAccount, String> {
     let unread =
         || format!("{OPTION} must be a file of the type `external_account`, or the key file of a service account");
@@ -83,7 +84,7 @@ fn parse_source(said: &Map<String, Value>) -> Result<SubjectTokenSource, String>
 }
 
 fn parse_headers(said: Option<&Value>) -> Result<Vec<(String, String)>, String> {
-    let odd = || format!("`credential_source.headers` of {OPTION} must be names of header fields and their texts");
+    let odd = || format!("`credential_source.headers` of {OPTION} must map header names to strings");
     let Some(said) = said.filter(|said| !said.is_null()) else { return Ok(Vec::new()) };
     let given = BTreeMap::<String, String>::deserialize(said).map_err(|_| odd())?;
     let is_name =
@@ -95,7 +96,7 @@ fn parse_headers(said: Option<&Value>) -> Result<Vec<(String, String)>, String> 
     if is_fit { Ok(lower) } else { Err(odd()) }
 }
 
-/// Of what the source says, the member that is the token.
+/// Returns the JSON member that holds the token in the source's response. `None` if the whole response is the token.
 fn parse_token_member(said: &Map<String, Value>) -> Result<Option<String>, String> {
     let odd =
         || format!("`credential_source.format` of {OPTION} must be text, or json with a subject_token_field_name");

@@ -1,5 +1,5 @@
-//! Fireworks: `OpenAI`'s API as a row has it, and one of its own for what belongs to an account: jobs of fine-tuning, batches, and
-//! the datasets that these read and write.
+//! Fireworks provider: `OpenAI`'s API for inference, and an account API for fine-tuning jobs, batches and their
+//! datasets.
 
 use super::{
     CHAT, COMPLETIONS, EMBED, OperationGroup, OptionField, Options, PathInfo, Provider, options::gateway_option,
@@ -26,7 +26,7 @@ const OPTIONS: [OptionField; 3] = [
 ];
 
 const FILES: OperationGroup = super::FILES;
-/// Batches in its own words.
+/// Batch operations in Fireworks' own format.
 const NATIVE_BATCHES: OperationGroup = &[
     Operation::CreateBatchJob,
     Operation::RetrieveBatchJob,
@@ -117,19 +117,20 @@ fn is_account_operation(operation: Operation) -> bool {
     operation.is_provider_job() || NATIVE_BATCHES.contains(&operation) || FILES.contains(&operation)
 }
 
-/// A job of fine-tuning or a batch, or all of them: which part of a list is told is decided here.
+/// Returns the path of a fine-tuning job or a batch, or of all of them. Lists request a fixed page size, because the
+/// gateway does the paging.
 fn job_path(asked: &PathInfo<'_>) -> Result<String, String> {
     let jobs = if asked.operation.is_fine_tuning() { "supervisedFineTuningJobs" } else { "batchInferenceJobs" };
     Ok(match asked.operation {
         Operation::ListFinetunes | Operation::ListBatches => format!("{jobs}?pageSize=200"),
         Operation::CreateFinetune | Operation::CreateBatch => jobs.to_owned(),
-        // A batch is ended by deleting it.
+        // Only fine-tuning jobs have a cancel call; a batch is cancelled by deleting it.
         Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job_id_in_path(asked.path)?),
         _ => format!("{jobs}/{}", super::job_id_in_path(asked.path)?),
     })
 }
 
-/// A batch, or a dataset of one.
+/// Returns the path of a batch or of its dataset, with the query.
 fn batch_path(asked: &PathInfo<'_>) -> String {
     let id = asked.path.split('/').nth(2).unwrap_or_default();
     let below = match asked.operation {

@@ -1,4 +1,4 @@
-//! Google AI Studio: Gemini, the model in the path, the key in a header of its own.
+//! Google AI Studio provider: Gemini models, with the model in the path and the key in `x-goog-api-key`.
 
 use super::{
     Credential, GEMINI, GEMINI_COUNT, GEMINI_EMBED, OperationGroup, Options, PathInfo, Provider, contains_operation,
@@ -38,11 +38,11 @@ impl Provider for Google {
 
     fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         let stated = asked.path_options.google.map_or("/v1beta", |stated| stated.version);
-        // Vertex AI's preview has a name of its own.
-        // What thinks as an experiment is known to the first version alone.
+        // Versions of Vertex AI clients, such as `v1beta1`, map to `v1beta`. Experimental thinking models exist in
+        // `v1alpha` only.
         let is_alpha = stated == "/v1alpha" || asked.model.contains("gemini-2.0-flash-thinking-exp");
         let version = if is_alpha { "/v1alpha" } else { "/v1beta" };
-        // Who brought the version with the address says it once.
+        // The version is omitted if the base URL already ends with one.
         let is_said = ["/v1beta", "/v1alpha"].iter().any(|version| asked.prefix.ends_with(version));
         let version = if is_said { "" } else { version };
         if asked.operation == Operation::Models {
@@ -74,7 +74,7 @@ impl Provider for Google {
     }
 }
 
-/// What its own clients ask for, in the way that they chose.
+/// Writes the verb of a request in Gemini's own format, with the client's query.
 pub(crate) fn write_native_verb(asked: &PathInfo<'_>, out: &mut Vec<u8>) {
     let verb = match asked.operation {
         Operation::StreamGenerateContent => "streamGenerateContent",
@@ -90,7 +90,7 @@ pub(crate) fn write_native_verb(asked: &PathInfo<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// What is done with the model, and how a stream of it comes.
+/// Returns the verb of a translated request, with the stream format in the query.
 pub(crate) fn translated_verb(asked: &PathInfo<'_>) -> &'static str {
     match asked.operation {
         Operation::Embed => "batchEmbedContents",
@@ -101,7 +101,7 @@ pub(crate) fn translated_verb(asked: &PathInfo<'_>) -> &'static str {
     }
 }
 
-/// How a model is asked for images.
+/// Returns the format of image requests to a model: Gemini's or Imagen's.
 pub(crate) fn image_format(model: &str) -> &'static dyn ProviderFormat {
     if is_gemini_model(model) { &image_formats::GEMINI } else { &image_formats::IMAGEN }
 }

@@ -1,27 +1,31 @@
-//! Credentials that must be fetched before a request can carry them: what is asked for, of whom, and in whose name.
+//! Grants: how the gateway fetches a credential that a request needs. Each variant names the issuer, the identity and
+//! the scope.
 
-/// Of whom a credential is fetched.
+/// Source from which a credential is fetched.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Grant {
-    /// Google gives a token to who signs as a service account: the key file, as JSON.
+    /// Google access token for a service account. `key_file` is its key file, as JSON.
     ServiceAccount { key_file: String, scope: &'static str },
-    /// Google gives a token to who shows a token of somebody else's whom it trusts.
+    /// Google access token in exchange for a token of another identity provider that Google trusts (workload identity
+    /// federation).
     ExternalAccount(Box<ExternalAccount>),
-    /// Entra ID gives a token to an application with a secret.
+    /// Entra ID token for an application that authenticates with a client secret.
     EntraApplication { authority: String, tenant: String, client_id: String, client_secret: String, scope: String },
-    /// Entra ID gives the machine that this runs on a token of its own; with several identities a client says which.
+    /// Entra ID token for the managed identity of this machine. `client_id` selects one if the machine has several.
     ManagedIdentity { resource: String, client_id: Option<String> },
-    /// Entra ID gives a token to an application for which the machine vouches.
+    /// Entra ID token for an application that authenticates with a token of this machine's platform.
     FederatedApplication(Box<FederatedApplication>),
-    /// Amazon gives keys for a while to who may take a role on.
+    /// Temporary AWS credentials from STS for an assumed role.
     AssumeRole(Box<AssumeRole>),
-    /// Amazon gives the machine that this runs on keys of its own.
+    /// AWS credentials of the machine that the gateway runs on.
     AwsMachineIdentity(AwsMachineIdentity),
-    /// Nobody is asked: a key is at hand, in PEM, and opened by what it was sealed with, which takes long.
+    /// Encrypted private key in PEM that is decrypted locally; nothing is fetched. Decryption is slow, so its result is
+    /// cached like a fetched credential.
     EncryptedKey { pem: String, passphrase: String },
 }
 
-/// An application for which somebody vouches; what is not said of it the machine's own platform says.
+/// Entra ID application that authenticates with a client assertion. The machine's platform supplies the fields that are
+/// `None`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FederatedApplication {
     pub tenant: Option<String>,
@@ -30,34 +34,34 @@ pub struct FederatedApplication {
     pub client_assertion: ClientAssertion,
 }
 
-/// With what is vouched for an application.
+/// Token with which a federated application authenticates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientAssertion {
-    /// The token that the machine's platform writes into a file.
+    /// Token that the machine's platform writes to a file.
     WorkloadTokenFile,
-    /// That one where there is a file, else a token of the machine's own identity.
+    /// Token file if there is one, otherwise a token of the machine's managed identity.
     TokenFileOrManagedIdentity { managed_client_id: Option<String> },
 }
 
-/// Who is known to Google by somebody else's word: what stands in a file of the type `external_account`.
+/// Google workload identity federation: the contents of a credential file of type `external_account`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ExternalAccount {
     pub audience: String,
     pub subject_token_type: String,
     pub subject_token_source: SubjectTokenSource,
-    /// Of what the source says, the member of an object that is the token; all of it where none is named.
+    /// Field of the source's JSON object that holds the token; `None` if the whole text is the token.
     pub token_field: Option<String>,
-    /// Who takes the token.
+    /// URL of the token exchange (STS) endpoint.
     pub token_url: String,
-    /// Where a service account's own token is given for the one that comes of it, and for how many seconds.
+    /// URL that exchanges the federated token for a service account's token, and that token's lifetime in seconds.
     pub impersonation: Option<(String, u64)>,
     pub scope: &'static str,
 }
 
-/// Where a token of somebody else's is found.
+/// Location of the subject token from the other identity provider.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum SubjectTokenSource {
-    /// The machine's platform writes it there.
+    /// Path of a file that the machine's platform writes.
     File(String),
     Url {
         url: String,
@@ -65,17 +69,17 @@ pub enum SubjectTokenSource {
     },
 }
 
-/// What the keys of the machine are for.
+/// Use of the machine's AWS credentials.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AwsMachineIdentity {
     pub region: String,
-    /// Where keys are given to who has a token of somebody else's.
+    /// STS endpoint that exchanges a web identity token for credentials.
     pub endpoint: String,
-    /// What is signed with the keys.
+    /// Service name that requests are signed for.
     pub service: &'static str,
 }
 
-/// Amazon's keys, and the token that belongs to those of a while.
+/// AWS credentials. `session_token` is set for temporary ones.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AwsCredentials {
     pub access_key_id: String,
@@ -83,26 +87,26 @@ pub struct AwsCredentials {
     pub session_token: Option<String>,
 }
 
-/// A role, and the keys of who takes it on.
+/// Role to assume, and the credentials that assume it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AssumeRole {
     pub arn: String,
     pub external_id: Option<String>,
     pub session_name: String,
-    /// Where roles are given; the region's own service where none is named.
+    /// STS endpoint; by default that of the region.
     pub sts_endpoint: String,
     pub region: String,
-    /// Those of the machine that this runs on where there are none.
+    /// Credentials that assume the role; `None` for those of the machine.
     pub source_credentials: Option<AwsCredentials>,
-    /// What is signed with the keys that are given.
+    /// Service name that requests are signed for with the role's credentials.
     pub service: &'static str,
 }
 
-/// What a token is of that Azure's storage takes, in each of its clouds.
+/// Entra ID resource of Azure Storage, the same in every Azure cloud.
 const AZURE_STORAGE_RESOURCE: &str = "https://storage.azure.com";
 
 impl Grant {
-    /// The service and the region for which requests are signed with what is given; `None` where they carry a token.
+    /// Returns the service and the region that requests are signed for; `None` if requests carry a token.
     pub fn aws_signing_scope(&self) -> Option<(&'static str, &str)> {
         match self {
             Self::AssumeRole(role) => Some((role.service, &role.region)),
@@ -111,12 +115,12 @@ impl Grant {
         }
     }
 
-    /// Whether requests are signed with what is given, and carry no key.
+    /// Returns true if requests are signed and carry no API key.
     pub fn requires_signing(&self) -> bool {
         self.aws_signing_scope().is_some() || matches!(self, Self::EncryptedKey { .. })
     }
 
-    /// The same for Azure's storage, where it is Entra ID that is asked.
+    /// Returns the same Entra ID grant for Azure Storage; `None` for grants of other issuers.
     pub fn for_azure_storage(&self) -> Option<Self> {
         let scope = format!("{AZURE_STORAGE_RESOURCE}/.default");
         match self {
@@ -139,7 +143,7 @@ impl Grant {
         }
     }
 
-    /// Whether it is given to the machine that this runs on, and to nobody who asks.
+    /// Returns true if the credential belongs to the machine that the gateway runs on, not to the client.
     pub fn is_machine_identity(&self) -> bool {
         match self {
             Self::AssumeRole(role) => role.source_credentials.is_none(),
@@ -152,7 +156,7 @@ impl Grant {
     }
 }
 
-/// Without what is secret.
+/// Prints the variant only, because its fields hold secrets.
 impl std::fmt::Debug for Grant {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {

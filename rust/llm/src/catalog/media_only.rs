@@ -1,4 +1,4 @@
-//! Providers that make images or vectors and nothing else, in ways of their own: a row each.
+//! Providers that offer only images or only embeddings, each through its own API; one table row each.
 
 use super::{
     Credential, OperationGroup, OptionField, Options, PathInfo, Provider, options::forwarded_option, write_path,
@@ -54,7 +54,7 @@ pub(crate) static ROWS: &[MediaOnlyProvider] = &[
     },
 ];
 
-/// The engines of the older API.
+/// Returns true for engines of Stability AI's older v1 API.
 fn is_legacy_engine(model: &str) -> bool {
     model.starts_with("stable-diffusion-")
 }

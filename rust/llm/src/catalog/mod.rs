@@ -1,4 +1,5 @@
-//! The providers: what is the same for all of them as a trait's defaults, and the one list of who there is.
+//! Provider registry. The `Provider` trait has the defaults that providers share, and `all_providers` is the only list
+//! of providers.
 
 mod anthropic;
 mod aws;
@@ -51,25 +52,25 @@ use crate::{
     translation::{self},
 };
 
-/// How a credential is written into a request.
+/// How a request carries its credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credential {
     /// `authorization: Bearer <key>`
     Bearer,
-    /// The key as it is, in the header of this (lower-case) name.
+    /// The plain key in the header with this lower-case name.
     Header(&'static str),
-    /// `authorization`, with another word before the key.
+    /// `authorization` with this scheme instead of `Bearer`.
     Scheme(&'static str),
 }
 
-/// With what a request is signed, where no key is sent.
+/// Keys that sign a request that carries no API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SigningKeys<'o> {
     Amazon(AmazonKeys<'o>),
     Oracle(OracleKey<'o>),
 }
 
-/// With what a request to Amazon is signed (version 4).
+/// AWS credentials and the scope for Signature Version 4.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AmazonKeys<'o> {
     pub service: &'static str,
@@ -79,7 +80,7 @@ pub struct AmazonKeys<'o> {
     pub session_token: Option<&'o str>,
 }
 
-/// The key of one of Oracle's users, and where they pay.
+/// Signing key of an Oracle user, with the tenancy and the compartment to bill.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OracleKey<'o> {
     pub tenancy: &'o str,
@@ -90,7 +91,7 @@ pub struct OracleKey<'o> {
     pub private_key: &'o str,
 }
 
-/// Without what is secret.
+/// Omits the secrets.
 impl std::fmt::Debug for AmazonKeys<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
@@ -101,23 +102,23 @@ impl std::fmt::Debug for AmazonKeys<'_> {
     }
 }
 
-/// Likewise.
+/// Omits the private key.
 impl std::fmt::Debug for OracleKey<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("OracleKey").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
     }
 }
 
-/// What a provider must be asked about before it is known how it is asked for anything else.
+/// Request that finds out which model is behind a name, needed before the actual request can be built.
 pub struct ModelLookup {
-    /// Where that is asked, and the path behind it.
+    /// Base URL of the lookup, and the path after it.
     pub base_url: String,
     pub path: String,
-    /// The model that is behind it, out of the answer.
+    /// Reads the model from the response body.
     pub parse_model: fn(&[u8]) -> Option<String>,
 }
 
-/// What was learned so; nobody else can say it.
+/// Option that holds the result of a `ModelLookup`. Neither a header nor a config can set it.
 pub const BACKING_MODEL: OptionField = options::gateway_option("model_behind", "");
 
 /// Operations that providers offer together.
@@ -145,7 +146,7 @@ const BEDROCK: OperationGroup = &[
 ];
 const RERANK: OperationGroup = &[Operation::Rerank];
 const CREATE_RESPONSE: OperationGroup = &[Operation::CreateModelResponse];
-/// Of what was answered before and is kept.
+/// Operations on responses that the provider has stored.
 const STORED_RESPONSES: OperationGroup = &[Operation::GetModelResponse, Operation::DeleteModelResponse];
 const RESPONSES: OperationGroup = &[
     Operation::CreateModelResponse,
@@ -168,7 +169,7 @@ const BATCHES: OperationGroup = &[
     Operation::GetBatchOutput,
     Operation::CancelBatch,
 ];
-/// Batches in a provider's own words, and the objects that they read and write.
+/// Batch jobs in the provider's native API, and the objects that they read and write.
 const NATIVE_BATCH_JOBS: OperationGroup = &[
     Operation::CreateBatchJob,
     Operation::RetrieveBatchJob,
@@ -184,57 +185,58 @@ const FINE_TUNING: OperationGroup = &[
     Operation::ListFinetuneEvents,
     Operation::ListFinetuneCheckpoints,
 ];
-/// Forwarded to whoever is named: most have them, and where they do not the provider says so.
+/// Forwarded to every provider: most support them, and the others return an error themselves.
 const ALWAYS_FORWARDED: OperationGroup = &[Operation::Models, Operation::Moderate, Operation::Proxy];
 
-/// What differs between providers; `OpenAI`'s behaviour is the default.
+/// Differences between providers; the defaults are `OpenAI`'s behaviour.
 pub trait Provider: Sync {
-    /// The name that `x-gateway-provider` and configs use.
+    /// Name of the provider in `x-gateway-provider` and in configs.
     fn slug(&self) -> &'static str;
 
-    /// Where its API starts, without a trailing slash. Empty where that takes options or a custom host.
+    /// Base URL without a trailing slash; empty if it depends on options or a custom host.
     fn base_url(&self) -> &'static str;
 
-    /// The operations it offers, by group.
+    /// Operations that the provider supports natively, by group.
     fn native_operations(&self) -> &'static [OperationGroup];
 
-    /// What it may be told besides a credential.
+    /// Options that the provider accepts besides a credential.
     fn options(&self) -> &'static [OptionField] {
         &[]
     }
 
-    /// Where its API starts for these options; `None` where that does not depend on them. An error says what is missing.
+    /// Returns the base URL for these options; `None` if it does not depend on them. An error names the missing option.
     fn resolve_base_url(&self, _operation: Operation, _options: &Options) -> Result<Option<String>, String> {
         Ok(None)
     }
 
-    /// The path below which this model is asked, where that is another than its base URL's.
+    /// Returns the path prefix for this model if it differs from the path of the base URL.
     fn path_prefix(&self, _operation: Operation, _model: &str, _prefix: &str) -> Option<&'static str> {
         None
     }
 
-    /// The segment that stands between the base URL and the path of an operation.
+    /// Version segment between the base URL and the path of an operation.
     fn version_segment(&self) -> &'static str {
         ""
     }
 
-    /// Writes what follows the base URL in the request line, query included. An error says what is missing.
+    /// Writes the part of the request target that follows the base URL, query included. An error names the missing
+    /// value.
     fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         write_path(self, asked, out);
         Ok(())
     }
 
-    /// The path of an operation, where that is not the caller's.
+    /// Returns the path of an operation; `None` if it is the client's path.
     fn operation_path(&self, operation: Operation) -> Option<&'static str> {
         self.provider_format(operation, "").map(|_| openai_path(operation))
     }
 
-    /// How it is asked for what it does not offer in the caller's own dialect; `None` where it cannot be.
+    /// Returns the format to translate an operation to; `None` if the provider supports it natively or not at all.
     fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
         needs_openai_translation(self.native_operations(), operation).then_some(&providers::openai_chat::OPENAI)
     }
 
-    /// The same where more than the model's name says who is asked: a model that is pinned, or the path of the base URL.
+    /// Same as `provider_format`, for providers where a model override or the path of the base URL also decides.
     fn provider_format_for_target(
         &self,
         operation: Operation,
@@ -244,72 +246,73 @@ pub trait Provider: Sync {
         self.provider_format(operation, self.effective_model(options, model))
     }
 
-    /// The model whose maker decides how it is asked, where a request names this one.
+    /// Returns the model that decides the provider format when a request names this model.
     fn effective_model<'o>(&self, _options: &'o Options, named: &'o str) -> &'o str {
         named
     }
 
-    /// What is to be asked about the model that a request names, where neither that nor an option says whose it is.
+    /// Returns the lookup for the model behind a name, if neither the request nor an option tells the vendor.
     fn model_lookup(&self, _options: &Options, _named: &str) -> Option<ModelLookup> {
         None
     }
 
-    /// Where a credential goes; `prefix` is the path of the base URL.
+    /// Returns how to send the credential; `prefix` is the path of the base URL.
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Bearer
     }
 
-    /// With what a request is signed, where no key is sent.
+    /// Returns the keys that sign a request; `None` if the request carries an API key or a token.
     fn signing_keys<'o>(&self, _options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
         Ok(None)
     }
 
-    /// The service that an operation is signed for where it moves objects, whose bytes are not part of the signature.
+    /// Returns the service to sign for if the operation transfers objects. Their bytes are not part of the signature.
     fn object_storage_service(&self, _operation: Operation) -> Option<&'static str> {
         None
     }
 
-    /// Whether batches may leave their output in a customer's own storage at Azure.
+    /// Returns true if batches can write their output to a customer's Azure Blob Storage.
     fn can_write_azure_blobs(&self) -> bool {
         false
     }
 
-    /// Who keeps its files, where they are asked for in another way than `OpenAI`'s.
+    /// Returns the store of the provider's files, if its file API differs from `OpenAI`'s.
     fn file_store(&self) -> Option<FileStore> {
         None
     }
 
-    /// Of whom a credential is to be fetched, where the options say that it must be.
+    /// Returns the grant that fetches a credential, if the options require one.
     fn grant(&self, _options: &Options) -> Result<Option<Grant>, String> {
         Ok(None)
     }
 
-    /// Whether what is answered out of throughput that was paid for before costs nothing more.
+    /// Returns true if responses use prepaid throughput and so cost nothing more.
     fn is_prepaid(&self, _options: &Options) -> bool {
         false
     }
 
-    /// A bearer token among the options; it goes before every key.
+    /// Returns the bearer token among the options; it takes precedence over every API key.
     fn bearer_token<'o>(&self, _options: &'o Options) -> Option<&'o str> {
         None
     }
 
-    /// What a path that is passed on says of where it goes: an option, and its value.
+    /// Returns the option that a forwarded path contains, with its value.
     fn option_in_path<'p>(&self, _path: &'p str) -> Option<(OptionField, &'p str)> {
         None
     }
 
-    /// The model's own name, where requests call it by another.
+    /// Returns the real model name from the options, if requests use another name such as a deployment.
     fn model_from_options<'o>(&self, _options: &'o Options) -> Option<&'o str> {
         None
     }
 
-    /// The model or deployment that is asked, or that a file's lines are for, whatever these name.
+    /// Returns the model or deployment that is called, or that a batch file is for, whatever the request or the file
+    /// names.
     fn model_override<'o>(&self, _options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
         None
     }
 
-    /// What a request's body must name as its model, whatever it names, where nothing but the body says who is asked.
+    /// Returns the model that the body must name instead of its own, if only the body selects the model.
     fn body_model_override<'o>(
         &self,
         _operation: Operation,
@@ -319,59 +322,60 @@ pub trait Provider: Sync {
         None
     }
 
-    /// A header that must be present, with the value to send when the caller set none.
+    /// Header that must be present, with the value to send if the client sets none.
     fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
         None
     }
 
-    /// The model or deployment that a path of its own names, which passes unread: percent-encoded as it came, perhaps with a verb.
+    /// Returns the model or deployment in a provider-specific path that is forwarded unparsed. It is percent-encoded as
+    /// received and may end with a method such as `:predict`.
     fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         path_segment::segment_after(path, path_segment::MODEL_PATH_MARKERS)
     }
 
-    /// What callers may call the model that a job of batches names in the provider's own words; nothing where it names none.
+    /// Returns the names by which clients may call the model of a native batch job; empty if the job names none.
     fn job_models(&self, job: &[u8]) -> Vec<String> {
         batch_jobs::read_model(job, "model").into_iter().collect()
     }
 
-    /// Whether a stream of completions says what it cost when `stream_options` ask for it. Who refuses them says it unasked,
-    /// or not at all. `version` is that of the API, where the request says one.
+    /// Returns true if streams of completions report their usage when `stream_options` asks for it. Providers that
+    /// reject `stream_options` report it unasked or never. `version` is the API version, if the request names one.
     fn accepts_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
         true
     }
 
-    /// Whether completions say in words of its own why they ended, and not in `OpenAI`'s alone.
+    /// Returns true if completions may have finish reasons that `OpenAI` does not define.
     fn has_custom_finish_reasons(&self) -> bool {
         false
     }
 
-    /// Whether each of its models counts the tokens of a request, where one is asked to.
+    /// Returns true if every model of the provider can count the tokens of a request.
     fn can_count_tokens_with_every_model(&self) -> bool {
         true
     }
 
-    /// Whether it says which models it has; where it does not, the catalogue does.
+    /// Returns true if the provider has an endpoint that lists its models; otherwise the catalogue lists them.
     fn has_model_list(&self) -> bool {
         !model_lists::WITHOUT_MODEL_LIST.contains(&self.slug())
     }
 
-    /// What a request to it for chats or completions calls otherwise than `OpenAI`, whoever's dialect that was said in.
+    /// Returns the parameter mapping for chat and text completions sent to this provider, whatever the client format.
     fn param_rules(&self, _operation: Operation) -> &'static ParamRules {
         &param_map::IDENTITY
     }
 
-    /// Likewise of what passes to one of its models, where those of one maker take other words.
+    /// Same as `param_rules`, for providers where the models of one vendor need other rules.
     fn param_rules_for_model(&self, operation: Operation, _model: &str) -> &'static ParamRules {
         self.param_rules(operation)
     }
 
-    /// The dialect of its errors and of paths that several dialects have.
+    /// API format of the provider's errors, and of paths that several formats share.
     fn api_format(&self) -> ApiFormat {
         ApiFormat::OpenAi
     }
 }
 
-/// What follows the base URL where the operation has one path.
+/// Writes the part of the request target that follows the base URL, for operations with one fixed path.
 fn write_path<P: Provider + ?Sized>(provider: &P, asked: &PathInfo<'_>, out: &mut Vec<u8>) {
     let version = match asked.operation {
         Operation::Proxy => "",
@@ -380,7 +384,7 @@ fn write_path<P: Provider + ?Sized>(provider: &P, asked: &PathInfo<'_>, out: &mu
         }
         _ => provider.version_segment(),
     };
-    // Clients whose base URL lacks the version segment say it twice.
+    // Clients whose base URL has no version segment send the segment in the path.
     let is_said = asked.prefix.ends_with("/v1");
     let path = provider.operation_path(asked.operation).unwrap_or(asked.path);
     let path = if is_said { path.strip_prefix("/v1").unwrap_or(path) } else { path };
@@ -394,14 +398,14 @@ fn write_path<P: Provider + ?Sized>(provider: &P, asked: &PathInfo<'_>, out: &mu
 }
 
 impl dyn Provider {
-    /// Whether it offers an operation, in the caller's dialect or in its own.
+    /// Returns true if the provider supports an operation, natively or through translation.
     pub fn supports(&self, operation: Operation) -> bool {
         self.supports_natively(operation)
             || ALWAYS_FORWARDED.contains(&operation)
             || self.provider_format(operation, "").is_some()
     }
 
-    /// Whether it offers an operation in the caller's dialect.
+    /// Returns true if the provider supports an operation in the client's format.
     pub fn supports_natively(&self, operation: Operation) -> bool {
         contains_operation(self.native_operations(), operation)
     }
@@ -411,7 +415,8 @@ fn contains_operation(offers: &[OperationGroup], operation: Operation) -> bool {
     offers.iter().any(|group| group.contains(&operation))
 }
 
-/// Whether an operation reaches these offers as one of `OpenAI`'s alone.
+/// Returns true if the operation reaches a provider with these groups only after translation to `OpenAI`'s chat
+/// completions or embeddings.
 fn needs_openai_translation(offers: &[OperationGroup], operation: Operation) -> bool {
     let said_as = match operation {
         _ if operation.is_embedding() => Operation::Embed,
@@ -421,19 +426,19 @@ fn needs_openai_translation(offers: &[OperationGroup], operation: Operation) -> 
     operation != said_as && !contains_operation(offers, operation) && contains_operation(offers, said_as)
 }
 
-/// The path of what such an operation is said as.
+/// Returns the path of the `OpenAI` operation that such a request is translated to.
 fn openai_path(operation: Operation) -> &'static str {
     if operation.is_embedding() { "/embeddings" } else { "/chat/completions" }
 }
 
-/// The id of a job in a path such as `/fine_tuning/jobs/:id/cancel`, as it came.
+/// Returns the job id in a path such as `/fine_tuning/jobs/:id/cancel`, encoded as received.
 fn job_id_in_path(path: &str) -> Result<&str, String> {
     let below = path.strip_prefix("/fine_tuning/jobs/").or_else(|| path.strip_prefix("/batches/"));
     let id = below.and_then(|rest| rest.split('/').next()).unwrap_or_default();
     if matches!(id, "" | "." | "..") { Err("the path must name a job".into()) } else { Ok(id) }
 }
 
-/// Every provider, by slug.
+/// Iterates over all providers.
 pub fn all_providers() -> impl Iterator<Item = &'static dyn Provider> {
     let modules: [&'static dyn Provider; 13] = [
         &anthropic::Anthropic,
@@ -456,7 +461,7 @@ pub fn all_providers() -> impl Iterator<Item = &'static dyn Provider> {
     modules.into_iter().chain(rows).chain(placed).chain(drawing)
 }
 
-/// The providers, as a JSON array of `{"slug", "base_url", "dialect", "offers", "options"}`.
+/// Returns the providers as a JSON array of `{"slug", "base_url", "dialect", "offers", "options"}`.
 pub fn providers_json() -> serde_json::Value {
     let row = |provider: &'static dyn Provider| {
         let dialect = match provider.api_format() {
@@ -475,12 +480,12 @@ pub fn providers_json() -> serde_json::Value {
     all_providers().map(row).collect()
 }
 
-/// The option that is called this, whoever knows it.
+/// Finds an option by its name in any provider.
 pub fn find_option(name: &str) -> Option<OptionField> {
     all_providers().flat_map(Provider::options).find(|option| option.matches_config_name(name)).copied()
 }
 
-/// The provider of this slug.
+/// Finds the provider with this slug.
 pub fn find_provider(slug: &str) -> Option<&'static dyn Provider> {
     all_providers().find(|provider| provider.slug() == slug)
 }
@@ -530,7 +535,7 @@ mod tests {
                 provider.slug()
             );
         }
-        // What it has nobody to count is counted by the gateway, and what others are told in their own words it has none for.
+        // The mock provider leaves token counting to the gateway and has no native batch jobs.
         let is_own = |operation: &Operation| {
             ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what))
         };

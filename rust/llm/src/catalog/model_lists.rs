@@ -1,10 +1,10 @@
-//! Lists of models: who has none, and how the next page of one is asked for.
+//! Model lists: the providers without a list endpoint, and the query for the next page.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::PathInfo;
 
-/// Who has no list of models: they are what their documents say, or what their customers put there.
+/// Providers without an endpoint that lists models. Their models are documented elsewhere or deployed by the customer.
 pub(crate) const WITHOUT_MODEL_LIST: [&str; 18] = [
     "cortex",
     "databricks",
@@ -26,7 +26,7 @@ pub(crate) const WITHOUT_MODEL_LIST: [&str; 18] = [
     "voyage",
 ];
 
-/// Where the list of models is asked on, by a token that the page before gave.
+/// Appends the page token from the previous page to the query of a model list.
 pub(crate) fn write_page_token(asked: &PathInfo<'_>, name: &str, out: &mut Vec<u8>) {
     if !asked.query.is_empty() {
         out.extend_from_slice(format!("&{name}={}", utf8_percent_encode(asked.query, NON_ALPHANUMERIC)).as_bytes());

@@ -1,4 +1,5 @@
-//! `OpenAI`: the behaviour that is the default, all of its operations, and the headers that say whose account pays.
+//! `OpenAI`: the default behaviour, all of its operations, and the headers that select the organization and the project
+//! to bill.
 
 use super::{
     BATCHES, CHAT, COMPLETIONS, EMBED, FILES, FINE_TUNING, IMAGE_EDIT, IMAGE_GENERATION, OperationGroup, OptionField,
@@ -7,7 +8,7 @@ use super::{
 
 pub(crate) struct OpenAi;
 
-/// What both `OpenAI` and its API at Azure offer.
+/// Operations of both `OpenAI` and its API on Azure.
 pub(crate) const NATIVE_OPERATIONS: &[OperationGroup] = &[
     CHAT,
     RESPONSES,

@@ -1,4 +1,4 @@
-//! The providers that speak `OpenAI`'s API: one row each.
+//! Providers that speak `OpenAI`'s API, one table row each.
 
 use super::{
     BATCHES, CHAT, COMPLETIONS, CREATE_RESPONSE, Credential, EMBED, FILES, FINE_TUNING, IMAGE_EDIT, IMAGE_GENERATION,
@@ -31,9 +31,9 @@ pub(crate) struct OpenAiCompatible {
     offers: &'static [OperationGroup],
     options: &'static [OptionField],
     credential: Credential,
-    /// How images are asked for, and at which path, where that is not `OpenAI`'s.
+    /// Format and path of image requests, if they differ from `OpenAI`'s.
     image_api: Option<(&'static ImageFormat, &'static str)>,
-    /// What it calls otherwise in chats, in completions, and of texts that become vectors.
+    /// Parameter rules for chat, completions and embeddings, in this order.
     param_rules: [&'static ParamRules; 3],
 }
 
@@ -60,7 +60,7 @@ impl Provider for OpenAiCompatible {
 
     fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
         if operation == Operation::Models && self.slug == "bytez" {
-            // Of the API that is not OpenAI's.
+            // The model list belongs to Bytez's own API, not to its OpenAI-compatible one.
             return Ok(Some("https://api.bytez.com/models/v2/list".to_owned()));
         }
         Ok(options.get(CUSTOM_ENDPOINT_OPTION.key).map(|url| url.trim_end_matches('/').to_owned()))
@@ -90,7 +90,7 @@ impl Provider for OpenAiCompatible {
 
     fn operation_path(&self, operation: Operation) -> Option<&'static str> {
         let is_versioned = operation == Operation::CreateModelResponse && self.slug == "perplexity-ai";
-        // Of all that it has, this alone is below a version.
+        // Perplexity has a version segment for this operation only.
         let own = is_versioned.then_some("/v1/responses");
         own.or_else(|| needs_openai_translation(self.offers, operation).then(|| openai_path(operation)))
     }
@@ -137,13 +137,13 @@ impl Provider for OpenAiCompatible {
                 out.extend_from_slice(format!("{version}/completions").as_bytes());
             }
             Some((_, path)) if asked.operation == Operation::ImageGenerate => {
-                // Names with slashes stand in the path as they are.
+                // Slashes in model names stay unescaped in this path.
                 let model: Vec<_> = asked.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
                 out.extend_from_slice(self.version.as_bytes());
                 out.extend_from_slice(path.replace(MODEL_PLACEHOLDER, &model.join("/")).as_bytes());
             }
             _ if asked.operation == Operation::Models && self.slug == "bytez" && asked.query.is_empty() => {
-                // All that it can run are more models than are read, and these are the ones that its chats know.
+                // The complete model list exceeds the body limit, so only models for chat are requested.
                 write_path(self, &PathInfo { query: "task=chat", ..*asked }, out);
             }
             _ if asked.operation.is_embedding() && self.is_multimodal_embedding(asked.model) => {
@@ -163,14 +163,14 @@ impl Provider for OpenAiCompatible {
 
     fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.slug {
-            // All of the path is the model's name.
+            // The whole path is the model name.
             "fal-ai" => path.strip_prefix('/'),
             _ => path_segment::segment_after(path, path_segment::MODEL_PATH_MARKERS),
         }
     }
 
     fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
-        // As at Azure, whose API it is: what a model does not know is no reason to refuse a request.
+        // GitHub uses Azure's API: drops parameters that a model does not know instead of rejecting the request.
         (self.slug == "github").then_some(("extra-parameters", "drop"))
     }
 
@@ -180,75 +180,77 @@ impl Provider for OpenAiCompatible {
 }
 
 impl OpenAiCompatible {
-    /// The same, which says some things otherwise in chats.
+    /// Returns this row with other parameter rules for chat.
     pub(crate) const fn with_chat_rules(self, chat: &'static ParamRules) -> Self {
         Self { param_rules: [chat, self.param_rules[1], self.param_rules[2]], ..self }
     }
 
-    /// Likewise in completions.
+    /// Returns this row with other parameter rules for completions.
     pub(crate) const fn with_completion_rules(self, words: &'static ParamRules) -> Self {
         Self { param_rules: [self.param_rules[0], words, self.param_rules[2]], ..self }
     }
 
-    /// Likewise of texts that become vectors.
+    /// Returns this row with other parameter rules for embeddings.
     const fn with_embedding_rules(self, words: &'static ParamRules) -> Self {
         Self { param_rules: [self.param_rules[0], self.param_rules[1], words], ..self }
     }
 
-    /// Whether it says what a stream cost when that is asked for.
+    /// Returns true if a stream reports its usage when `stream_options` ask for it.
     fn accepts_usage_options(&self) -> bool {
         !ALWAYS_REPORTS_USAGE.contains(&self.slug) && self.param_rules[0].accepts_field("stream_options")
     }
 
-    /// Whether a model embeds pictures in a way of its own.
+    /// Returns true if the model embeds images through Voyage's multimodal API.
     fn is_multimodal_embedding(&self, model: &str) -> bool {
         self.slug == "voyage" && model.contains("multimodal")
     }
 
-    /// Whether it continues texts in the way of a server that does nothing else.
+    /// Returns true if completions use Triton's generate API.
     fn uses_triton_generate(&self, operation: Operation) -> bool {
         self.slug == "triton" && operation == Operation::Complete
     }
 }
 
-/// Whose lists of models are arrays, and nothing around them.
+/// Providers whose model list is a bare JSON array.
 const ARRAY_MODEL_LISTS: [&str; 2] = ["github", "together-ai"];
 
-/// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
+/// Providers whose streams always end with usage, so it is not requested. Mistral also rejects unknown parameters.
 const ALWAYS_REPORTS_USAGE: [&str; 4] = ["cerebras", "mistral-ai", "perplexity-ai", "together-ai"];
 
-/// Who wants back what its models thought (`reasoning_content`), and may refuse a turn that called tools where it is missing.
+/// Providers that expect `reasoning_content` of earlier turns to be sent back. They may reject a turn with tool calls
+/// if it is missing.
 const REQUIRES_REASONING_CONTENT: [&str; 3] = ["deepseek", "moonshot", "z-ai"];
 
-/// Whose completions end in `OpenAI`'s words alone. Others have `insufficient_system_resource`, `eos_token`, `model_length`,
-/// `error`, `eos`, `end_turn`, `sensitive`, `abort`, `load` and whatever the servers say by which they run models of others.
+/// Providers that return only `OpenAI`'s finish reasons. Others also return `insufficient_system_resource`,
+/// `eos_token`, `model_length`, `error`, `eos`, `end_turn`, `sensitive`, `abort`, `load`, or values of the inference
+/// servers that host their models.
 const OPENAI_FINISH_REASONS_ONLY: [&str; 3] = ["cerebras", "groq", "mock"];
 
-/// Where an endpoint of one's own is, with a provider that runs some.
+/// Option with the URL of a customer's dedicated endpoint.
 const CUSTOM_ENDPOINT_OPTION: OptionField = gateway_option("huggingface_base_url", "huggingface-base-url");
 
-/// Whether one is asked to continue a text: what stands there otherwise does nothing but chat.
+/// Returns true if completions go to a dedicated endpoint; the provider's shared API supports chat only.
 fn uses_endpoint_completions(operation: Operation, options: &Options) -> bool {
     operation == Operation::Complete && options.get(CUSTOM_ENDPOINT_OPTION.key).is_some()
 }
 
-/// What is asked as a chat is text with a gap, to be filled in.
+/// Option that sends chat requests to the fill-in-the-middle endpoint.
 const FIM_OPTION: OptionField = gateway_option("mistral_fim_completion", "mistral-fim-completion");
 const FIM_PATH: &str = "/fim/completions";
 
-/// Which application asks, for who lists them.
+/// Options that identify the client application, for providers that list applications.
 const APP_OPTIONS: [OptionField; 2] =
     [forwarded_option("http_referer", "http-referer"), forwarded_option("x_title", "x-title")];
 
-/// Where the model stands in a path.
+/// Placeholder for the model name in an image path.
 const MODEL_PLACEHOLDER: &str = ":model";
 
-/// A row whose key goes elsewhere.
+/// Returns a row whose API key is sent in another way than as a bearer token.
 const fn with_credential(row: OpenAiCompatible, credential: Credential) -> OpenAiCompatible {
     OpenAiCompatible { credential, ..row }
 }
 
-/// A row that makes images in a way of its own.
+/// Returns a row with an image API of its own.
 pub(crate) const fn with_image_api(
     row: OpenAiCompatible,
     painting: &'static ImageFormat,
@@ -276,7 +278,7 @@ pub(crate) const fn row(
     }
 }
 
-// Slug, base URL, what stands between it and an operation's path, what is offered.
+// Columns: slug, base URL, version segment before an operation's path, offered operations.
 pub(crate) static ROWS: &[OpenAiCompatible] = &[
     row("302ai", "https://api.302.ai", "/v1", &[CHAT]).with_chat_rules(&LEGACY_MAX_TOKENS),
     row("aibadgr", "https://aibadgr.com/api/v1", "", &[CHAT]),
@@ -329,7 +331,8 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
             .with_chat_rules(&MISTRAL)
             .with_embedding_rules(&MISTRAL_EMBEDDINGS)
     },
-    // The pretend provider of this project: it speaks both dialects; its address is a setting.
+    // The mock provider of this project. It supports both OpenAI's and Anthropic's API format; a setting holds its
+    // address.
     OpenAiCompatible {
         options: MOCK_OPTIONS,
         ..row("mock", "", "", MOCK_OPERATIONS).with_chat_rules(&IDENTITY).with_completion_rules(&IDENTITY)
@@ -344,14 +347,14 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
         .with_chat_rules(&LEGACY_MAX_TOKENS)
         .with_completion_rules(&REPETITION_PENALTY_COMPLETIONS),
     row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE_GENERATION]).with_chat_rules(&NSCALE),
-    // Runs beside the caller: a custom host says where.
+    // Runs on the user's own machine; a custom host sets the address.
     row("ollama", "", "/v1", &[CHAT, EMBED]).with_chat_rules(&OLLAMA),
     OpenAiCompatible {
         options: &APP_OPTIONS,
         ..row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, CREATE_RESPONSE]).with_chat_rules(&OPENROUTER)
     },
     row("ovhcloud", "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", "", &[CHAT]),
-    // Its models are gone; what its API still has is reached as it is.
+    // Its models are retired; the rest of its API is available as pass-through.
     with_credential(
         row("palm", "https://generativelanguage.googleapis.com/v1beta3", "", &[]),
         Credential::Header("x-goog-api-key"),
@@ -374,17 +377,17 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
         .with_chat_rules(&REPETITION_PENALTY)
         .with_completion_rules(&REPETITION_PENALTY_COMPLETIONS),
     row("tripo3d", "https://api.tripo3d.ai/v2/openapi", "", &[]),
-    // An address for each server and model.
+    // Each server and model has its own address, so there is no base URL.
     row("triton", "", "", &[]),
     row("upstage", "https://api.upstage.ai/v1/solar", "", &[CHAT, EMBED]),
-    // Ranks in its own way.
+    // Rerank is translated to Voyage's own format, so it is not listed here.
     row("voyage", "https://api.voyageai.com/v1", "", &[EMBED]).with_embedding_rules(&VOYAGE_EMBEDDINGS),
     row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETIONS, EMBED, CREATE_RESPONSE, STORED_RESPONSES]),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]),
     row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]).with_chat_rules(&LEGACY_MAX_TOKENS),
 ];
 
-/// As real providers of either dialect have them.
+/// Options of OpenAI and Anthropic, which the mock provider accepts as well.
 const MOCK_OPTIONS: &[OptionField] = &[
     forwarded_option("openai_organization", "openai-organization"),
     forwarded_option("openai_project", "openai-project"),

@@ -1,33 +1,33 @@
-//! What a provider is told besides a credential, by a request's headers or a config's keys.
+//! Provider options: settings besides the credential, from request headers or config keys.
 
 use std::fmt;
 
 use super::Provider;
 
-/// An option that a provider knows.
+/// Definition of an option that a provider accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionField {
-    /// The key in a config.
+    /// Key in a config.
     pub key: &'static str,
-    /// The header's name after `x-gateway-`.
+    /// Header name after `x-gateway-`.
     pub header: &'static str,
-    /// The (lower-case) header in which the provider itself takes it.
+    /// Lower-case header that carries the option to the provider; `None` if the option is not forwarded.
     pub forwarded_as: Option<&'static str>,
 }
 
-/// What an option's value is where it need not fit into a header.
+/// Format of an option's value in a config, where it need not fit into a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueFormat {
     SingleLine,
-    /// Of several lines, such as a key in PEM.
+    /// Text of several lines, such as a PEM key.
     MultiLine,
-    /// An object of JSON, or that as a text.
+    /// JSON object, or a string that contains one.
     JsonObject,
-    /// Yes or no, or that as a text.
+    /// Boolean, or a string that contains one.
     Boolean,
 }
 
-/// So end the names of those that are credentials, or parts of one.
+/// Suffixes of the headers that hold a credential or a part of one.
 const SECRET_SUFFIXES: [&str; 7] = [
     "-access-key-id",
     "-client-secret",
@@ -43,7 +43,7 @@ impl OptionField {
         SECRET_SUFFIXES.iter().any(|end| self.header.ends_with(end))
     }
 
-    /// What its value may be in a config.
+    /// Returns the format of the option's value in a config.
     pub fn value_format(&self) -> ValueFormat {
         match self.header {
             name if name.ends_with("-json") => ValueFormat::JsonObject,
@@ -53,32 +53,32 @@ impl OptionField {
         }
     }
 
-    /// Whether it is called this in a config: by its key, or as its header without hyphens.
+    /// Returns true if a config may use this name: the key, or the header with underscores instead of hyphens.
     pub fn matches_config_name(&self, name: &str) -> bool {
         let plain = |byte: u8| if byte == b'-' { b'_' } else { byte };
         self.key == name || self.header.len() == name.len() && self.header.bytes().map(plain).eq(name.bytes())
     }
 }
 
-/// An option that decides the address or the credential.
+/// Defines an option that only the gateway reads, for the address or the credential.
 pub(crate) const fn gateway_option(key: &'static str, header: &'static str) -> OptionField {
     OptionField { key, header, forwarded_as: None }
 }
 
-/// An option that the provider takes as a header.
+/// Defines an option that the gateway forwards as a header of the same name.
 pub(crate) const fn forwarded_option(key: &'static str, header: &'static str) -> OptionField {
     OptionField { key, header, forwarded_as: Some(header) }
 }
 
-/// The model that is meant where it stands neither in a path nor in a body, such as that of a file's lines.
+/// Model to use where neither the path nor the body names one, such as for the lines of a batch file.
 pub(crate) const PROVIDER_MODEL: OptionField = gateway_option("provider_model", "provider-model");
 
-/// The options of a family of providers, and those that one of them has besides.
+/// Concatenates the options of a provider family with those of one provider.
 pub(crate) const fn concat_options<const A: usize, const B: usize, const ALL: usize>(
     family: [OptionField; A],
     own: [OptionField; B],
 ) -> [OptionField; ALL] {
-    assert!(ALL == A + B, "as many as both together");
+    assert!(ALL == A + B, "`ALL` must equal `A + B`");
     let mut all = [gateway_option("", ""); ALL];
     let mut at = 0;
     while at < ALL {
@@ -88,25 +88,25 @@ pub(crate) const fn concat_options<const A: usize, const B: usize, const ALL: us
     all
 }
 
-/// Options and their values. Usually there are none, which costs nothing.
+/// Options with their values. Usually empty, and then without an allocation.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Options(Vec<(OptionField, String)>);
 
 impl Options {
-    /// The first value counts.
+    /// Adds an option unless it already has a value: the first value wins.
     pub fn insert_if_absent(&mut self, option: OptionField, value: String) {
         if self.get(option.key).is_none() {
             self.0.push((option, value));
         }
     }
 
-    /// In the place of whatever was said.
+    /// Sets an option and replaces an earlier value.
     pub fn replace(&mut self, option: OptionField, value: String) {
         self.0.retain(|(other, _)| other.key != option.key);
         self.0.push((option, value));
     }
 
-    /// Adds those of these that a provider knows, in the form in which it takes them.
+    /// Copies the options that a provider accepts, each as that provider defines it.
     pub fn copy_accepted_by(&self, provider: &dyn Provider, options: &mut Self) {
         for (said, value) in &self.0 {
             if let Some(own) = provider.options().iter().find(|own| own.key == said.key) {
@@ -115,12 +115,12 @@ impl Options {
         }
     }
 
-    /// Whether one of them has this value.
+    /// Returns true if an option has this value.
     pub fn has_value(&self, value: &str) -> bool {
         self.0.iter().any(|(_, held)| held == value)
     }
 
-    /// All that they say, as one text: the same for the same values, whoever said them first. It may hold credentials.
+    /// Returns all options as one string that does not depend on their order. It may contain credentials.
     pub fn canonical_string(&self) -> String {
         let mut said: Vec<_> =
             self.0.iter().map(|(option, value)| format!("{}={}:{value}\n", option.key, value.len())).collect();
@@ -132,7 +132,7 @@ impl Options {
         self.0.iter().any(|(option, _)| option.is_secret())
     }
 
-    /// Those of the given ones that are known, by their keys.
+    /// Builds options from keys and values; ignores keys that are not in `known`.
     #[cfg(test)]
     pub(crate) fn from_pairs(known: &[OptionField], given: &[(&str, &str)]) -> Self {
         let mut options = Self::default();
@@ -148,7 +148,7 @@ impl Options {
         self.0.iter().find(|(option, _)| option.key == key).map(|(_, value)| value.as_str())
     }
 
-    /// Names and values of the headers in which the provider takes them; of two that are the same header, the first.
+    /// Returns the names and values of the headers to forward; if two options share a header, the first wins.
     pub fn forwarded_headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.0.iter().enumerate().filter_map(|(at, (option, value))| {
             let name = option.forwarded_as?;
@@ -158,7 +158,7 @@ impl Options {
     }
 }
 
-/// Without the values: one of them may be a credential.
+/// Prints the keys only, because a value may be a credential.
 impl fmt::Debug for Options {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_list().entries(self.0.iter().map(|(option, _)| option.key)).finish()
@@ -169,7 +169,7 @@ impl fmt::Debug for Options {
 mod tests {
     use super::*;
 
-    /// What the gateway's reference names for each provider, as headers after their prefix.
+    /// Documented option headers of each provider, without the `x-gateway-` prefix.
     const DOCUMENTED_HEADERS: &[(&[&str], &[&str])] = &[
         (
             &["azure-openai"],
@@ -210,7 +210,7 @@ mod tests {
                 "aws-external-id",
             ],
         ),
-        // Of objects and of Claude: SageMaker has neither.
+        // Options for objects and for Claude, which `SageMaker` lacks.
         (
             &["bedrock"],
             &[

@@ -1,4 +1,4 @@
-//! Oracle's cloud as its services ask who calls: a user of a tenancy, whose key signs each request.
+//! Oracle Cloud options and authentication. The private key of a tenancy's user signs each request.
 
 use super::{
     Grant, OptionField, Options, OracleKey, SigningKeys,
@@ -22,13 +22,13 @@ pub(crate) const OPTIONS: &[OptionField] = &[
     forwarded_option("opc_conversation_store_id", "opc-conversation-store-id"),
 ];
 
-/// The version of the service where nobody says another, and what is below it for who speaks as `OpenAI` does.
+/// Default API version, and the path of the `OpenAI`-compatible API below it.
 const DEFAULT_API_VERSION: &str = "20231130";
 const OPENAI_PATH: &str = "actions/v1";
-/// By which endpoints of one's own are known among models.
+/// Prefix of a model id that is a dedicated endpoint.
 const DEDICATED_ENDPOINT_PREFIX: &str = "ocid1.generativeaiendpoint.";
 
-/// What follows the host.
+/// Returns the base path after the host. Rejects an API version that is not a date.
 pub(crate) fn base_path(options: &Options) -> Result<String, String> {
     let version = options.get("oracle_api_version").unwrap_or(DEFAULT_API_VERSION);
     if version.len() != DEFAULT_API_VERSION.len() || !version.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -37,28 +37,33 @@ pub(crate) fn base_path(options: &Options) -> Result<String, String> {
     Ok(format!("/{version}/{OPENAI_PATH}"))
 }
 
-/// Here the model says by itself who serves it: an endpoint of one's own, or the service's on demand.
+/// Rejects a serving mode that contradicts the model. Here the model alone decides: a dedicated endpoint id, or the
+/// name of an on-demand model.
 pub(crate) fn check_serving_mode(options: &Options, model: &str) -> Result<(), String> {
     let is_own = model.starts_with(DEDICATED_ENDPOINT_PREFIX);
     match options.get("oracle_serving_mode") {
         Some("DEDICATED") if !is_own && !model.is_empty() => Err(format!(
-            "with oracle_serving_mode DEDICATED the model is an endpoint's id: {DEDICATED_ENDPOINT_PREFIX}…"
+            "oracle_serving_mode DEDICATED requires an endpoint id as the model; it begins with {DEDICATED_ENDPOINT_PREFIX}"
         )),
         Some("ON_DEMAND") if is_own => {
-            Err("with oracle_serving_mode ON_DEMAND the model is a model's name, no endpoint's id".into())
+            Err("oracle_serving_mode ON_DEMAND requires a model name; the model is an endpoint id".into())
         }
         None | Some("DEDICATED" | "ON_DEMAND") => Ok(()),
         Some(other) => Err(format!("oracle_serving_mode `{other}` must be ON_DEMAND or DEDICATED")),
     }
 }
 
-/// The key among the options, where there is one: else an API key of the service's own goes along.
+/// Returns the signing key from the options; `None` if there is none, and then the request carries an API key.
 pub(crate) fn signing_keys(options: &Options) -> Result<Option<SigningKeys<'_>>, String> {
     let Some(private_key) = options.get("oracle_private_key") else { return Ok(None) };
     let needed = |key: &'static str| {
-        let value = options.get(key).ok_or_else(|| format!("no {key}: it goes together with oracle_private_key"))?;
+        let value = options.get(key).ok_or_else(|| format!("no {key}; oracle_private_key requires it"))?;
         let is_plain = value.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b'/'));
-        if is_plain { Ok(value) } else { Err(format!("{key} must be an id as Oracle shows it")) }
+        if is_plain {
+            Ok(value)
+        } else {
+            Err(format!("{key} must be an id as Oracle shows it, without quotes, commas and slashes"))
+        }
     };
     Ok(Some(SigningKeys::Oracle(OracleKey {
         tenancy: needed("oracle_tenancy")?,
@@ -69,19 +74,18 @@ pub(crate) fn signing_keys(options: &Options) -> Result<Option<SigningKeys<'_>>,
     })))
 }
 
-/// A key that is sealed, and what opens it.
+/// Returns the grant that decrypts an encrypted private key; `None` if the key is not encrypted.
 pub(crate) fn grant(options: &Options) -> Result<Option<Grant>, String> {
     let Some(pem) = options.get("oracle_private_key") else { return Ok(None) };
     if pem.contains("Proc-Type:") {
-        let message =
-            "oracle_private_key is sealed in a way that is not read: `openssl pkcs8 -topk8` makes a key that is";
+        let message = "oracle_private_key has an unsupported encryption; convert it with `openssl pkcs8 -topk8`";
         return Err(message.into());
     }
     if !pem.contains("BEGIN ENCRYPTED PRIVATE KEY") {
         return Ok(None);
     }
     let passphrase = options.get("oracle_key_passphrase");
-    let passphrase = passphrase.ok_or("no oracle_key_passphrase: oracle_private_key is sealed with one")?;
+    let passphrase = passphrase.ok_or("no oracle_key_passphrase; the encrypted oracle_private_key requires it")?;
     Ok(Some(Grant::EncryptedKey { pem: pem.to_owned(), passphrase: passphrase.to_owned() }))
 }
 

@@ -1,5 +1,5 @@
-//! What providers that speak `OpenAI`'s API call otherwise than `OpenAI` does, or do not take: a table each, written into the
-//! bytes of a request. What needs no change stays as it came.
+//! Parameter mapping for `OpenAI`-compatible providers: one table each of renamed, unsupported and restricted
+//! parameters. It edits the bytes of a request, so that everything else stays exactly as received.
 
 use std::borrow::Cow;
 
@@ -15,34 +15,37 @@ use crate::{
     translation::DroppedParams,
 };
 
-/// What is said otherwise. Where a body has a field under the provider's own name too, that one is meant.
+/// Parameter mapping of one provider. If a body has a field under both names, the provider's name wins.
 #[derive(Debug)]
 pub struct ParamRules {
-    /// Fields, and what they are called there; behind a dot stands the name within an object.
+    /// Fields and their names at the provider; `outer.inner` names a field within an object.
     pub renames: &'static [(&'static str, &'static str)],
-    /// Roles of messages, and what they are there; both as JSON.
+    /// Message roles and their replacements, both as JSON.
     pub role_map: &'static [(&'static str, &'static str)],
-    /// A field, what it may say, and what it says there; both as JSON.
+    /// Field, its value, and the value that replaces it; values as JSON.
     pub value_map: &'static [(&'static str, &'static str, &'static str)],
-    /// Fields that are not taken: they are named to the caller.
+    /// Unsupported fields; they are removed and reported to the client.
     pub dropped_fields: &'static [&'static str],
-    /// Fields that are not taken, and ask for what is done anyway: they go, and nothing is lost by that.
+    /// Unsupported fields that request what the provider does anyway; they are removed without a report.
     pub ignored_fields: &'static [&'static str],
-    /// Fields of messages that are not taken: they are named. A role that has one all the same stands beside it, as JSON.
+    /// Unsupported fields of messages; they are removed and reported. The second value is a role, as JSON, whose
+    /// messages may have the field; empty if none.
     pub dropped_message_fields: &'static [(&'static str, &'static str)],
-    /// A field that is not taken in messages, their parts or tools, wherever it stands: it is named.
+    /// Field that is removed from messages, their parts and tools, and reported.
     pub dropped_nested_field: Option<&'static str>,
-    /// Fields whose nothing is another number there: one that says 0 goes, and nothing is lost by that.
+    /// Fields whose neutral value is not 0 at the provider; a value of 0 is removed without a report, because it is the
+    /// default.
     pub zero_is_default: &'static [&'static str],
-    /// Numbers, and where their scales begin and end, as JSON: what is beyond is put to the end of the scale, and named.
+    /// Numeric fields with their minimum and maximum, as JSON. Values outside are clamped and reported.
     pub ranges: &'static [NumberRange],
-    /// Which ids calls of tools may have; the others have another there, and so has what the tools gave back.
+    /// Required format of tool call ids. Other ids are replaced, in calls and in tool results.
     pub call_id_format: Option<CallIdFormat>,
-    /// What the assistant says, as JSON, to what tools gave back, where a user must not be the next to speak: that is named.
+    /// Assistant message, as JSON, to insert between a tool result and a user message, for providers that reject that
+    /// order. The insertion is reported.
     pub bridge_message: Option<&'static str>,
 }
 
-/// Everything is called as `OpenAI` calls it.
+/// No change: `OpenAI`'s own names and ranges.
 pub static IDENTITY: ParamRules = ParamRules {
     renames: &[],
     role_map: &[],
@@ -56,26 +59,26 @@ pub static IDENTITY: ParamRules = ParamRules {
     call_id_format: None,
     bridge_message: None,
 };
-/// Likewise of completions, whose scales end where they end in chats.
+/// Text completions of `OpenAI`, with the same ranges as chat completions.
 pub(crate) static OPENAI_COMPLETIONS: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ("logprobs", "0", "5")],
     ..IDENTITY
 };
-/// As it was when others became compatible with it.
+/// Most compatible providers: no `developer` role, and `OpenAI`'s ranges.
 pub(crate) static OPENAI_COMPATIBLE: ParamRules =
     ParamRules { role_map: &[DEVELOPER_TO_SYSTEM], ranges: OPENAI_RANGES, ..IDENTITY };
-/// Likewise, and the limit of an answer has its old name.
+/// Same, with the older name `max_tokens` for the output limit.
 pub(crate) static LEGACY_MAX_TOKENS: ParamRules = ParamRules { renames: &[RENAME_MAX_TOKENS], ..OPENAI_COMPATIBLE };
 
-/// Likewise, and there is one answer.
+/// Same, limited to one choice.
 pub(crate) static SINGLE_CHOICE: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ONE_CHOICE],
     ..LEGACY_MAX_TOKENS
 };
-/// What is said there was put in its words before.
+/// Predibase; its provider format has already renamed the fields, so only ranges apply.
 pub(crate) static PREDIBASE: ParamRules =
     ParamRules { ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, ONE_CHOICE], ..IDENTITY };
-/// With the limit of an answer by its old name, and a scale of temperatures that ends at 1.
+/// `max_tokens`, and a maximum temperature of 1.
 pub(crate) static TEMPERATURE_UP_TO_ONE: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_0_TO_1, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE],
     ..LEGACY_MAX_TOKENS
@@ -101,11 +104,11 @@ pub(crate) static PERPLEXITY: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, ONE_CHOICE, ("top_k", "0", "2048")],
     ..REPETITION_PENALTY
 };
-/// Likewise, of completions.
+/// Same for text completions.
 pub(crate) static REPETITION_PENALTY_COMPLETIONS: ParamRules =
     ParamRules { renames: &[RENAME_FREQUENCY_PENALTY], zero_is_default: &[RENAME_FREQUENCY_PENALTY.0], ..IDENTITY };
 
-/// It refuses whatever it does not know, in messages too.
+/// Mistral rejects unknown fields, in messages too.
 pub(crate) static MISTRAL: ParamRules = ParamRules {
     renames: &[RENAME_MAX_TOKENS, ("seed", "random_seed"), ("safe_mode", "safe_prompt")],
     value_map: &[("tool_choice", r#""required""#, r#""any""#)],
@@ -124,7 +127,7 @@ pub(crate) static MISTRAL: ParamRules = ParamRules {
         SAFETY_IDENTIFIER,
         VERBOSITY,
     ],
-    // Its streams end with their usage.
+    // Mistral's streams always end with their usage.
     ignored_fields: &[STREAM_OPTIONS],
     dropped_message_fields: &[
         ("name", r#""tool""#),
@@ -143,16 +146,16 @@ pub(crate) static MISTRAL: ParamRules = ParamRules {
     bridge_message: Some(r#"{"role":"assistant","content":"OK."}"#),
     ..OPENAI_COMPATIBLE
 };
-/// Mistral's models where others host them: what their templates refuse.
+/// Mistral's models on other hosts, whose chat templates enforce call ids and message order.
 static MISTRAL_HOSTED: ParamRules =
     ParamRules { call_id_format: MISTRAL.call_id_format, bridge_message: MISTRAL.bridge_message, ..OPENAI_COMPATIBLE };
-/// Likewise, of texts that become vectors.
+/// Mistral's embeddings.
 pub(crate) static MISTRAL_EMBEDDINGS: ParamRules =
     ParamRules { renames: &[("dimensions", "output_dimension")], dropped_fields: &["user"], ..IDENTITY };
-/// Likewise; and that numbers are to be numbers is said by saying nothing.
+/// Voyage's embeddings: same as Mistral's, but the `float` encoding is requested with null.
 pub(crate) static VOYAGE_EMBEDDINGS: ParamRules =
     ParamRules { value_map: &[("encoding_format", r#""float""#, "null")], ..MISTRAL_EMBEDDINGS };
-/// It refuses what it does not know.
+/// Fireworks rejects unknown fields.
 pub(crate) static FIREWORKS: ParamRules = ParamRules {
     dropped_fields: &["store", MODALITIES, AUDIO, WEB_SEARCH_OPTIONS, SAFETY_IDENTIFIER, VERBOSITY],
     ranges: &[
@@ -165,7 +168,7 @@ pub(crate) static FIREWORKS: ParamRules = ParamRules {
     ],
     ..LEGACY_MAX_TOKENS
 };
-/// Likewise, of completions.
+/// Same for text completions.
 pub(crate) static FIREWORKS_COMPLETIONS: ParamRules = ParamRules {
     ranges: &[
         TEMPERATURE_RANGE,
@@ -183,7 +186,7 @@ pub(crate) static OLLAMA: ParamRules =
 pub(crate) static OPENROUTER: ParamRules =
     ParamRules { renames: &[RENAME_MAX_TOKENS, ("reasoning_effort", "reasoning.effort")], ..OPENAI_COMPATIBLE };
 
-/// It refuses what it does not know, in messages too.
+/// Groq rejects unknown fields, in messages too.
 pub(crate) static GROQ: ParamRules = ParamRules {
     dropped_fields: &[
         "logit_bias",
@@ -212,7 +215,7 @@ pub(crate) static GROQ: ParamRules = ParamRules {
     dropped_nested_field: Some(CACHE_CONTROL),
     ..OPENAI_COMPATIBLE
 };
-/// Likewise.
+/// Cerebras rejects unknown fields, in messages too.
 pub(crate) static CEREBRAS: ParamRules = ParamRules {
     dropped_fields: &[
         "presence_penalty",
@@ -242,7 +245,7 @@ pub(crate) static CEREBRAS: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE],
     ..OPENAI_COMPATIBLE
 };
-/// It has learnt to call tools and to keep to a format.
+/// `SambaNova` supports tool calls and response formats.
 pub(crate) static SAMBANOVA: ParamRules = ParamRules {
     dropped_fields: &[
         "functions",
@@ -278,7 +281,7 @@ pub(crate) static NSCALE: ParamRules = ParamRules {
     ..OPENAI_COMPATIBLE
 };
 
-/// A number, and where its scale begins and ends.
+/// Numeric field with its minimum and maximum.
 type NumberRange = (&'static str, &'static str, &'static str);
 const OPENAI_RANGES: &[NumberRange] =
     &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE];
@@ -286,7 +289,7 @@ const TEMPERATURE_RANGE: NumberRange = ("temperature", "0", "2");
 const TEMPERATURE_0_TO_1: NumberRange = ("temperature", "0", "1");
 const TOP_P_RANGE: NumberRange = ("top_p", "0", "1");
 const PRESENCE_PENALTY_RANGE: NumberRange = ("presence_penalty", "-2", "2");
-/// So many answers.
+/// Exactly one choice.
 const ONE_CHOICE: NumberRange = ("n", "1", "1");
 const FREQUENCY_PENALTY_RANGE: NumberRange = ("frequency_penalty", "-2", "2");
 
@@ -300,23 +303,23 @@ const WEB_SEARCH_OPTIONS: &str = "web_search_options";
 const SAFETY_IDENTIFIER: &str = "safety_identifier";
 const CACHE_CONTROL: &str = "cache_control";
 const VERBOSITY: &str = "verbosity";
-/// Who says no to it wants something.
+/// Its value `false` differs from the default, so dropping it must be reported.
 const PARALLEL_TOOL_CALLS: &str = "parallel_tool_calls";
 
 const MESSAGES_KEY: &[u8] = b"messages";
 const TOOLS_KEY: &[u8] = b"tools";
 
-/// Which of the renamed fields a body has, by their places in the table: a bit each.
+/// Renamed fields that a body contains: one bit per index in `renames`.
 #[derive(Default)]
 struct PresentFields {
-    /// Under `OpenAI`'s name.
+    /// Present under `OpenAI`'s name.
     openai_names: u32,
-    /// Under the provider's.
+    /// Present under the provider's name.
     provider_names: u32,
 }
 
 impl ParamRules {
-    /// Whether a request can have anything that is said otherwise.
+    /// Returns true if no rule can change a request.
     pub fn is_identity(&self) -> bool {
         self.role_map.is_empty() && self.leaves_fields_unchanged()
     }
@@ -331,7 +334,7 @@ impl ParamRules {
         keeps_all && self.renames.is_empty() && self.value_map.is_empty() && self.ranges.is_empty()
     }
 
-    /// The request in these words, and what it says no longer; `None` where nothing changes.
+    /// Applies the rules to a request body. Returns the new body and the dropped parameters; `None` if nothing changes.
     pub fn apply(&self, body: &[u8]) -> Option<(Vec<u8>, DroppedParams)> {
         let has_role = self.role_map.iter().any(|(from, _)| memmem::find(body, from.as_bytes()).is_some());
         if !has_role && self.leaves_fields_unchanged() {
@@ -357,7 +360,7 @@ impl ParamRules {
         (told != body).then_some((told, lost))
     }
 
-    /// Where the scale of a number ends that it is beyond.
+    /// Returns the name of a numeric field and the limit that its value exceeds.
     fn find_exceeded_limit(&self, key: &[u8], value: &[u8]) -> Option<(&'static str, &'static str)> {
         let (name, least, most) = self.ranges.iter().find(|(name, ..)| name.as_bytes() == key)?;
         exceeded_limit(value, least, most).map(|end| (*name, end))
@@ -394,7 +397,7 @@ impl ParamRules {
                 return rename_field(to, value);
             }
             if is_usual && !is_own && top_level_name(to).as_bytes() == key {
-                // It says null, and would say so beside the other.
+                // The provider's field is null. Keeping it would duplicate the key of the renamed field.
                 return FieldChange::Removed;
             }
         }
@@ -416,7 +419,7 @@ impl ParamRules {
         FieldChange::Unchanged
     }
 
-    /// Whether fields of messages stay as they are, and nothing comes between two of them.
+    /// Returns true if no rule changes messages or inserts one.
     fn leaves_messages_unchanged(&self) -> bool {
         self.dropped_message_fields.is_empty()
             && self.dropped_nested_field.is_none()
@@ -424,7 +427,7 @@ impl ParamRules {
             && self.bridge_message.is_none()
     }
 
-    /// Objects in a list without the field that is taken nowhere; `None` where they have none.
+    /// Returns a list of objects without the nested field that is dropped; `None` if no object has it.
     fn strip_nested_field(&self, items: &[u8], lost: &mut DroppedParams) -> Option<Vec<u8>> {
         let hint = self.dropped_nested_field?.as_bytes();
         memmem::find(items, hint)?;
@@ -440,7 +443,7 @@ impl ParamRules {
         FieldChange::Removed
     }
 
-    /// What becomes of a field of a message.
+    /// Returns the change of one field of a message.
     fn change_message_field(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut DroppedParams) -> FieldChange {
         if self.drops_message_field(message, key, said, lost) {
             return FieldChange::Removed;
@@ -464,7 +467,7 @@ impl ParamRules {
         }
     }
 
-    /// The messages, with somebody's words between those of a tool and of a user.
+    /// Inserts the bridge message between each tool result and a user message that follows it.
     fn insert_bridge_messages(&self, messages: Vec<u8>, lost: &mut DroppedParams) -> Vec<u8> {
         let Some(bridge) = self.bridge_message else { return messages };
         edit::insert_between(&messages, bridge, |before, after| {
@@ -476,7 +479,7 @@ impl ParamRules {
         })
     }
 
-    /// Whether a field of a message goes; what it said is named.
+    /// Returns true if a field of a message is dropped, and reports it unless it is empty.
     fn drops_message_field(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut DroppedParams) -> bool {
         let Some((name, role)) = self.dropped_message_fields.iter().find(|(name, _)| name.as_bytes() == key) else {
             return false;
@@ -491,13 +494,14 @@ impl ParamRules {
     }
 }
 
-/// Of Azure, which hosts models of many makers and has usual words for them.
+/// Returns the rules for a host of many vendors' models, such as Azure. Mistral models have their own rules; all others
+/// have `usual`.
 pub(crate) fn multi_vendor_rules(usual: &'static ParamRules, operation: Operation, model: &str) -> &'static ParamRules {
     let is_mistrals = operation == Operation::ChatComplete && call_ids::for_chat_model(model) == call_ids::MISTRAL;
     if is_mistrals { &MISTRAL_HOSTED } else { usual }
 }
 
-/// An id of a call, as JSON, where it must be another.
+/// Replaces a tool call id, as JSON, that does not fit the format.
 fn fit_call_id(form: CallIdFormat, id: &[u8]) -> FieldChange {
     let Ok(id) = serde_json::from_slice::<String>(id) else { return FieldChange::Unchanged };
     match form.normalise_id(&id) {
@@ -506,7 +510,7 @@ fn fit_call_id(form: CallIdFormat, id: &[u8]) -> FieldChange {
     }
 }
 
-/// Whether a message has this role.
+/// Returns true if a message has this role.
 fn message_has_role(message: &[u8], role: &str) -> bool {
     let mut is_so = false;
     let read = for_each_field(message, |key, at| {
@@ -520,7 +524,7 @@ fn is_zero(value: &[u8]) -> bool {
     serde_json::from_slice::<f64>(value).is_ok_and(|number| number == 0.0)
 }
 
-/// The end of a scale that a number is beyond, if it is one and is beyond.
+/// Returns the limit that a number exceeds; `None` if the value is within the range or no number.
 fn exceeded_limit(value: &[u8], least: &'static str, most: &'static str) -> Option<&'static str> {
     let number = |text: &[u8]| serde_json::from_slice::<f64>(text).ok();
     let said = number(value)?;
@@ -534,7 +538,7 @@ fn is_empty_value(value: &[u8]) -> bool {
     matches!(value, b"null" | b"[]" | b"{}" | b"\"\"")
 }
 
-/// The name of a field of the body itself.
+/// Returns the name of the top-level field in `outer.inner`.
 fn top_level_name(name: &'static str) -> &'static str {
     name.split_once('.').map_or(name, |(outer, _)| outer)
 }
@@ -544,7 +548,7 @@ fn rename_field(to: &'static str, value: &[u8]) -> FieldChange {
     FieldChange::Replaced { key: Some(top_level_name(to)), value: within }
 }
 
-/// Names what goes, unless it says what is so anyway.
+/// Reports a dropped field, unless its value is empty or equals the default.
 fn report_dropped(name: &str, value: &[u8], lost: &mut DroppedParams) {
     if !(is_empty_value(value) || value == b"false" && name != PARALLEL_TOOL_CALLS) {
         lost.add(name);

@@ -1,29 +1,29 @@
-//! What is asked of a provider, as far as its address depends on it.
+//! Properties of a request that determine its URL at the provider.
 
 use crate::operation::Operation;
 
-/// What is asked of a provider, as far as the address depends on it.
+/// Properties of a request that determine its URL at the provider.
 #[derive(Debug, Clone, Copy)]
 pub struct PathInfo<'a> {
     pub operation: Operation,
-    /// The caller's own, after `/v1`, with its leading slash and percent-encoded as it came.
+    /// Path that the client sent after `/v1`, with its leading slash and still percent-encoded.
     pub path: &'a str,
-    /// Without its question mark.
+    /// Query string without its question mark.
     pub query: &'a str,
-    /// The path of the base URL or the custom host.
+    /// Path of the base URL or the custom host.
     pub prefix: &'a str,
-    /// What the body names; may be empty.
+    /// Model named in the body; may be empty.
     pub model: &'a str,
-    /// Likewise.
+    /// `user` value of the body; may be empty.
     pub user: &'a str,
-    /// The caller wants a stream.
+    /// True if the client wants a stream.
     pub is_streaming: bool,
-    /// The answer was begun by somebody else.
+    /// True if the model must continue a response that another target began.
     pub has_prefill: bool,
     pub path_options: PathOptions<'a>,
 }
 
-/// As tests ask it, where nothing more is said.
+/// Defaults for tests.
 #[cfg(test)]
 impl<'a> PathInfo<'a> {
     pub(crate) const fn for_test(operation: Operation, path: &'a str, model: &'a str) -> Self {
@@ -42,7 +42,7 @@ impl<'a> PathInfo<'a> {
     }
 }
 
-/// What clients made for one provider say in the path, before what others say.
+/// Options that provider-specific clients put into the path, before the part that all clients share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PathOptions<'a> {
     pub deployment: Option<&'a str>,
@@ -50,11 +50,11 @@ pub struct PathOptions<'a> {
     pub google: Option<GooglePathOptions<'a>>,
 }
 
-/// What Google's own clients say before the model.
+/// Options that Google's clients put into the path before the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GooglePathOptions<'a> {
-    /// Of its API, with its leading slash.
+    /// API version with its leading slash.
     pub version: &'a str,
-    /// Project and location, as Vertex AI has them; empty where Vertex AI is asked without.
+    /// Project and location of a Vertex AI path; empty for Vertex AI paths without them. `None` for other paths.
     pub project_and_location: Option<&'a str>,
 }

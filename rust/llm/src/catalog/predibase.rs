@@ -1,4 +1,4 @@
-//! Predibase: whose deployment it is, and which, in the path; an adapter is a model's name in the body.
+//! Predibase: the path names the tenant and the deployment; the model in the body may name an adapter.
 
 use super::{OperationGroup, OptionField, Options, PathInfo, Provider, options::gateway_option};
 use crate::catalog::{
@@ -50,9 +50,8 @@ impl Provider for Predibase {
             return Ok(());
         }
         let tenant = options.get("predibase_tenant").or(Some(asked.user).filter(|user| !user.is_empty()));
-        let tenant =
-            path_segment::encode_model(tenant.ok_or("no tenant: send x-gateway-predibase-tenant, or it as `user`")?)?;
-        // What follows the colon is an adapter on top of the deployment.
+        let tenant = path_segment::encode_model(tenant.ok_or("no tenant: send x-gateway-predibase-tenant or `user`")?)?;
+        // The part after the colon names an adapter on top of the deployment.
         let model = path_segment::encode_model(asked.model.split(':').next().unwrap_or_default())?;
         let path = format!("/{tenant}/deployments/v2/llms/{model}/v1{CHAT_COMPLETIONS_PATH}");
         out.extend_from_slice(path.as_bytes());

@@ -1,33 +1,34 @@
-//! Whose models go on from the beginning of an answer with which a conversation ends, and how each is told to.
+//! Assistant prefill: which models continue a trailing assistant message, and how each provider expects it to be
+//! marked.
 
 use serde_json::Value;
 
 use super::Provider;
 use crate::json::edit;
 
-/// How a provider is told that the last message is a beginning.
+/// How a request marks its last message as a prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PrefillMark {
-    /// It knows a beginning where it sees one.
+    /// No mark: the provider treats a trailing assistant message as a prefill.
     Implicit,
-    /// By a field of that message that is true.
+    /// A field of the message with this name is set to true.
     MessageField(&'static str),
-    /// The beginning stands in a field of the request, and not among its messages.
+    /// The prefill moves from the messages into a request field with this name.
     RequestField(&'static str),
 }
 
-/// What is known of a provider.
+/// Prefill support of a provider.
 #[derive(Debug)]
 pub struct PrefillSupport {
     slug: &'static str,
-    /// Whether a model of its goes on. Others begin anew, or refuse a beginning.
+    /// Returns true if a model continues a prefill. Other models start a new response or reject the request.
     supports_model: fn(&str) -> bool,
     mark: PrefillMark,
-    /// What stands in the place of the version in its paths, where it has this elsewhere.
+    /// Version segment that replaces the usual one in the path, if prefill needs another API version.
     pub version_segment: Option<&'static str>,
-    /// Whether its answer may begin with what it was given.
+    /// True if the response may begin with a copy of the prefill.
     pub may_repeat_prefill: bool,
-    /// Whether that is so of responses, too, where it has its own.
+    /// True if the provider's native Responses API supports prefill as well.
     supports_responses: bool,
 }
 
@@ -42,7 +43,7 @@ const fn row(slug: &'static str, goes_on: fn(&str) -> bool, mark: PrefillMark) -
     }
 }
 
-// Slug, which models, how they are told.
+// Columns: slug, supported models, mark.
 static ROWS: &[PrefillSupport] = &[
     row("anthropic", is_claude_up_to_4_5, PrefillMark::Implicit),
     row("azure-ai", is_claude_up_to_4_5, PrefillMark::Implicit),
@@ -55,7 +56,7 @@ static ROWS: &[PrefillSupport] = &[
     },
     row("groq", is_llama_chat_model, PrefillMark::Implicit),
     PrefillSupport { may_repeat_prefill: true, ..row("mistral-ai", any_model, PrefillMark::MessageField("prefix")) },
-    // The pretend provider does what its model's name says.
+    // The mock provider's behaviour depends on the model name.
     PrefillSupport {
         supports_responses: true,
         ..row("mock", |model| model.contains("prefix=on"), PrefillMark::Implicit)
@@ -69,29 +70,29 @@ static ROWS: &[PrefillSupport] = &[
     row("vertex-ai", is_claude_up_to_4_5, PrefillMark::Implicit),
 ];
 
-/// Of whom nothing is known: a config may know better.
+/// Fallback for providers without a row. A config may still enable prefill for them.
 static UNKNOWN_PROVIDER: PrefillSupport = row("", |_| false, PrefillMark::Implicit);
 
 fn any_model(_model: &str) -> bool {
     true
 }
 
-/// Models up to 4.5; later ones refuse it.
+/// Returns true for Claude models up to 4.5; later ones reject a prefill.
 fn is_claude_up_to_4_5(model: &str) -> bool {
     claude_version(model).is_some_and(|version| version <= (4, 5))
 }
 
-/// The version in the name of one of Anthropic's models, whatever stands before and behind it: `claude-opus-4-7` is (4, 7).
-/// `None` for other models, and for those whose names have no number.
+/// Parses the version of a Claude model from its name, whatever precedes or follows it: `claude-opus-4-7` is (4, 7).
+/// Returns `None` for other models and for names without a number.
 pub(crate) fn claude_version(model: &str) -> Option<(u32, u32)> {
     let (_, name) = model.split_once("claude-")?;
     let numbers = name.split(|letter: char| !letter.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
-    // What is longer is a date.
+    // Longer numbers are dates.
     let mut version = numbers.take_while(|number| *number < 100);
     version.next().map(|major| (major, version.next().unwrap_or(0)))
 }
 
-/// Text models that answer without thinking first.
+/// Returns true for Qwen text models that respond without thinking first.
 fn is_non_thinking_qwen(model: &str) -> bool {
     model.starts_with("qwen") && !["thinking", "omni", "audio", "-mt", "-ocr"].iter().any(|kind| model.contains(kind))
 }
@@ -105,7 +106,7 @@ fn is_non_reasoning_model(model: &str) -> bool {
 }
 
 impl dyn Provider {
-    /// How it is told to go on.
+    /// Returns how the provider supports assistant prefill.
     pub fn prefill_support(&self) -> &'static PrefillSupport {
         find_prefill_support(self.slug())
     }
@@ -116,17 +117,21 @@ pub(crate) fn find_prefill_support(slug: &str) -> &'static PrefillSupport {
 }
 
 impl PrefillSupport {
-    /// Why a model does not go on, if so; `is_response` where its provider is asked for a response of its own.
+    /// Returns the reason why a model cannot continue a prefill; `None` if it can. `is_response` is true for a request
+    /// to the provider's native Responses API.
     pub fn unsupported_reason(&self, model: &str, is_response: bool) -> Option<&'static str> {
         match self.slug {
-            "" => Some("nothing says that its provider's models go on"),
-            _ if is_response && !self.supports_responses => Some("nothing says that its provider's responses go on"),
+            "" => Some("its provider is not known to continue a partial response"),
+            _ if is_response && !self.supports_responses => {
+                Some("its provider's Responses API is not known to continue a partial response")
+            }
             _ if (self.supports_model)(model) => None,
-            _ => Some("its model begins anew"),
+            _ => Some("its model does not continue a partial response"),
         }
     }
 
-    /// The body of a chat with its last message marked as a beginning; `None` where there is nothing to mark.
+    /// Returns the chat body with its last message marked as a prefill; `None` if no mark is needed or the last message
+    /// is not the assistant's.
     pub fn mark_prefill(&self, body: &[u8]) -> Option<Vec<u8>> {
         if self.mark == PrefillMark::Implicit {
             return None;

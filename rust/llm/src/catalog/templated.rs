@@ -1,4 +1,4 @@
-//! Providers that speak `OpenAI`'s API at an address with a place in it for what is the customer's: a row each.
+//! `OpenAI`-compatible providers with a customer-specific base URL: one row each, with a URL template.
 
 use super::{
     CHAT, CREATE_RESPONSE, EMBED, Grant, OperationGroup, OptionField, Options, Provider, SigningKeys,
@@ -16,11 +16,11 @@ use crate::{
 
 pub(crate) struct TemplatedProvider {
     slug: &'static str,
-    /// What is the customer's stands where the braces are.
+    /// Base URL; `{}` stands for the value of the first option.
     base_url_template: &'static str,
     native_operations: &'static [OperationGroup],
     options: &'static [OptionField],
-    /// Where nobody says.
+    /// Value for the template if the client sends none.
     default_value: Option<&'static str>,
 }
 
@@ -62,22 +62,22 @@ pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
     },
 ];
 
-/// Their hosts, with the place in them.
+/// Hosts of these providers, as templates with `{}`.
 pub(crate) fn host_templates() -> impl Iterator<Item = &'static str> {
     TEMPLATED_PROVIDERS.iter().filter_map(|row| row.base_url_template.split('/').nth(2))
 }
 
-/// Which of a workspace's endpoints is asked, whatever the model is called.
+/// Serving endpoint of the workspace to call, whatever model the request names.
 const DATABRICKS_ENDPOINT: OptionField =
     gateway_option("databricks_serving_endpoint_name", "databricks-serving-endpoint-name");
 
 impl TemplatedProvider {
-    /// Whether its images are made at a path of the model's own.
+    /// Returns true if the operation generates images at a path that contains the model.
     fn is_image_generation(&self, operation: Operation) -> bool {
         self.is_workers_ai() && operation == Operation::ImageGenerate
     }
 
-    /// Likewise its list.
+    /// Returns true if the operation lists models at the provider's own search path.
     fn is_model_search(&self, operation: Operation) -> bool {
         self.is_workers_ai() && operation == Operation::Models
     }
@@ -112,7 +112,7 @@ impl Provider for TemplatedProvider {
         let [option, ..] = self.options else { return Ok(None) };
         let missing = || format!("no {}: send x-gateway-{}", option.key, option.header);
         let own = options.get(option.key).or(self.default_value).ok_or_else(missing)?;
-        // Accounts may have a region behind a dot.
+        // An account may have a region after a dot.
         if !own.split('.').all(path_segment::is_host_label) {
             return Err(format!("{} must be letters, digits, dots and dashes", option.key));
         }
@@ -144,7 +144,7 @@ impl Provider for TemplatedProvider {
             super::write_path(self, asked, out);
             return Ok(());
         }
-        // Its names have slashes, which stand in the path as they are.
+        // Model names contain slashes, which stay unencoded in the path.
         let model: Vec<_> = asked.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
         out.extend_from_slice(format!("/run/{}", model.join("/")).as_bytes());
         Ok(())
@@ -152,9 +152,9 @@ impl Provider for TemplatedProvider {
 
     fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.slug {
-            // Its names have slashes.
+            // Model names contain slashes.
             "workers-ai" => path.split_once("/run/").map(|(_, name)| name),
-            // Below its base endpoints have their names.
+            // Endpoint names are the first path segment below the base URL.
             "databricks" => path_segment::segment_after(path, &["/serving-endpoints/"])
                 .or_else(|| path.ends_with("/invocations").then(|| path_segment::first_segment(path))),
             _ => path_segment::segment_after(path, path_segment::MODEL_PATH_MARKERS),
@@ -166,7 +166,7 @@ impl Provider for TemplatedProvider {
     }
 
     fn accepts_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
-        // What it serves of Amazon's refuses them; each of its events says what was used so far.
+        // Amazon models on Databricks reject `stream_options`; each event already reports the usage so far.
         self.slug != "databricks"
     }
 
@@ -178,7 +178,7 @@ impl Provider for TemplatedProvider {
         if self.slug == "oracle" { oracle::grant(options) } else { Ok(None) }
     }
 
-    /// Its models are of many vendors, and so are their words.
+    /// The models come from many vendors, and so do their finish reasons.
     fn has_custom_finish_reasons(&self) -> bool {
         true
     }

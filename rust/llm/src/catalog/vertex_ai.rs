@@ -1,4 +1,5 @@
-//! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
+//! Vertex AI: Gemini, Claude and other publishers. The path names the project and the region; a Google access token is
+//! sent as the bearer.
 
 use super::{
     FILES, GEMINI, GEMINI_COUNT, Grant, NATIVE_BATCH_JOBS, OperationGroup, OptionField, Options, PathInfo, PathOptions,
@@ -33,9 +34,9 @@ const OPTIONS: &[OptionField] = &[
     gateway_option("anthropic_version", "anthropic-version"),
 ];
 
-/// The way of authenticating whose file says who vouches.
+/// Auth type for workload identity federation; the credential file says where the subject token comes from.
 const FEDERATED_AUTH_TYPE: &str = "workloadIdentityFederation";
-/// What a service account asks to be let do.
+/// OAuth scope of the access tokens.
 const OAUTH_SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 impl Provider for VertexAi {
@@ -65,7 +66,7 @@ impl Provider for VertexAi {
         }
         Ok(Some(match require_region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
-            // Several regions at once.
+            // Multi-region endpoints.
             wide @ ("us" | "eu") => format!("https://aiplatform.{wide}.rep.googleapis.com"),
             region => format!("https://{region}-aiplatform.googleapis.com"),
         }))
@@ -78,7 +79,7 @@ impl Provider for VertexAi {
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         let key_file = options.get("vertex_service_account_json").map(ToOwned::to_owned);
         match options.get("vertex_auth_type") {
-            // A token that comes along is all there is.
+            // The client sends the access token itself.
             Some("basic") => return Ok(None),
             Some("serviceAccount" | FEDERATED_AUTH_TYPE) if key_file.is_none() => {
                 return Err("no key file: send x-gateway-vertex-service-account-json".into());
@@ -91,7 +92,8 @@ impl Provider for VertexAi {
             }
         }
         let Some(key_file) = key_file else { return Ok(None) };
-        // Read for every request: a key file is not, for it has no such word.
+        // An external account file is parsed for every request. A service account key file is not: it does not contain
+        // this type.
         let is_federated = options.get("vertex_auth_type") == Some(FEDERATED_AUTH_TYPE);
         if is_federated || memchr::memmem::find(key_file.as_bytes(), b"\"external_account\"").is_some() {
             let account = external_account::parse_external_account(&key_file, OAUTH_SCOPE)?;
@@ -112,7 +114,7 @@ impl Provider for VertexAi {
         let Some(name) = batch_jobs::read_model(job, "model") else { return Vec::new() };
         let found = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
         let Some((whose, model)) = found else { return vec![name] };
-        // Of some publishers' models it goes without saying whose they are.
+        // Some names imply their publisher; clients may then also use the bare name.
         let bare = (split_publisher(model) == (whose, model)).then(|| model.to_owned());
         let full = format!("{whose}.{model}");
         [name.clone(), full].into_iter().chain(bare).collect()
@@ -155,7 +157,7 @@ impl Provider for VertexAi {
         }
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
         if asked.operation == Operation::Rerank {
-            // It is the same everywhere.
+            // Reranking always uses the `global` location and the default ranking config.
             let project = require_project(options)?;
             let configs = format!("{version}/projects/{project}/locations/global/rankingConfigs");
             out.extend_from_slice(format!("{configs}/default_ranking_config:rank").as_bytes());
@@ -172,7 +174,7 @@ impl Provider for VertexAi {
             split_publisher(asked.model).0 == "google" && contains_operation(&[GEMINI, GEMINI_COUNT], asked.operation);
         if self.provider_format(asked.operation, asked.model).is_none() && !is_its_own {
             if asked.operation == Operation::CountTokens {
-                return Err(format!("the model `{}` cannot be asked for countTokens here", asked.model));
+                return Err(format!("the model `{}` does not support countTokens here", asked.model));
             }
             super::write_path(self, asked, out);
             return Ok(());
@@ -203,7 +205,8 @@ impl Provider for VertexAi {
     }
 }
 
-/// What Google's own clients ask for. Where no option names a project, the one that they name counts; a key may do without.
+/// Writes the request target for Gemini's own operations. If no option names a project, the one in the client's path
+/// counts. Requests with an API key may have no project.
 fn write_gemini_target(
     asked: &PathInfo<'_>,
     version: &str,
@@ -224,7 +227,7 @@ fn write_gemini_target(
     Ok(())
 }
 
-/// Project and region, as they stand in paths.
+/// Returns the project and the region as a path.
 fn location_path(options: &Options) -> Result<String, String> {
     let region = require_region(options)?;
     Ok(format!("projects/{}/locations/{region}", require_project(options)?))
@@ -235,7 +238,7 @@ fn require_project(options: &Options) -> Result<String, String> {
     Ok(path_segment::encode_segment(&stated.ok_or("no project: send x-gateway-vertex-project-id")?))
 }
 
-/// A job of a kind, or all of them: which part of a list is told is decided here.
+/// Writes the path of one job or of the job list. The page size of lists is fixed here.
 fn write_job_path(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     match asked.operation {
         Operation::ListFinetunes | Operation::ListBatches => out.extend_from_slice(b"?pageSize=100"),
@@ -249,7 +252,7 @@ fn write_job_path(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String>
     Ok(())
 }
 
-/// What is done with a model.
+/// Returns the method that is called on the model.
 fn model_method(asked: &PathInfo<'_>, publisher: &str) -> &'static str {
     match (publisher, asked.operation, asked.is_streaming) {
         ("google", operation, _) if operation.is_embedding() => "predict",
@@ -259,7 +262,7 @@ fn model_method(asked: &PathInfo<'_>, publisher: &str) -> &'static str {
     }
 }
 
-/// The project that a service account belongs to.
+/// Returns the project of the service account in the key file.
 fn service_account_project(options: &Options) -> Option<String> {
     let key_file: serde_json::Value = serde_json::from_str(options.get("vertex_service_account_json")?).ok()?;
     Some(key_file["project_id"].as_str()?.to_owned())
@@ -274,7 +277,7 @@ fn require_region(options: &Options) -> Result<&str, String> {
     }
 }
 
-/// A model as jobs over many lines call it, which may do so themselves.
+/// Returns the model name as batch and tuning jobs need it. A name with a slash is already complete.
 pub(crate) fn publisher_model_path(model: &str) -> String {
     if model.contains('/') {
         return model.to_owned();
@@ -283,7 +286,8 @@ pub(crate) fn publisher_model_path(model: &str) -> String {
     format!("publishers/{publisher}/models/{model}")
 }
 
-/// Whose model it is, and its name. Google's go without saying.
+/// Splits a model into its publisher and its name. Without a publisher, Claude models belong to Anthropic and all
+/// others to Google.
 fn split_publisher(model: &str) -> (&'static str, &str) {
     const PUBLISHERS: [&str; 5] = ["google", "anthropic", "meta", "mistralai", "endpoints"];
     let split =

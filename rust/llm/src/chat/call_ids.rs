@@ -1,26 +1,27 @@
-//! What calls of tools are named: an id that its provider would refuse has another, the same for a call and what came of it.
+//! Tool call ids. An id that the provider would reject is replaced, in the same way for a tool call and its result.
 
 use std::borrow::Cow;
 
-/// Which ids a provider takes.
+/// Format of the ids that a provider accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallIdFormat {
-    /// At most so many letters, digits, dashes and underscores.
+    /// One to this many letters, digits, dashes and underscores.
     Identifier(usize),
-    /// At most so many bytes, whatever they are.
+    /// At most this many bytes of any kind.
     MaxBytes(usize),
-    /// Nine letters and digits.
+    /// Exactly nine letters and digits.
     NineAlphanumeric,
 }
 
-/// Anthropic says no length, and Amazon does.
+/// Anthropic documents no maximum length, but Amazon does.
 pub const CLAUDE: CallIdFormat = CallIdFormat::Identifier(64);
 pub const OPENAI: CallIdFormat = CallIdFormat::MaxBytes(40);
 pub const MISTRAL: CallIdFormat = CallIdFormat::NineAlphanumeric;
 
-/// Where chats are held as `OpenAI` holds them: whoever hosts Mistral's models may be as strict as their maker.
+/// Returns the id format for a model behind the `OpenAI` chat API. Hosts of Mistral's models may be as strict as
+/// Mistral.
 pub fn for_chat_model(model: &str) -> CallIdFormat {
-    // Mistral, Ministral, Magistral, Codestral, Devstral; Mixtral, Pixtral, Voxtral.
+    // Matches Mistral, Ministral, Magistral, Codestral, Devstral; Mixtral, Pixtral, Voxtral.
     if model.contains("stral") || model.contains("xtral") { MISTRAL } else { OPENAI }
 }
 
@@ -36,7 +37,8 @@ impl CallIdFormat {
         }
     }
 
-    /// The id itself where it is taken, or else one that every form takes and that the same id always has.
+    /// Returns the id itself if it is accepted. Otherwise returns a replacement that every format accepts, and that is
+    /// always the same for the same id.
     pub fn normalise_id(self, id: &str) -> Cow<'_, str> {
         if self.accepts(id) { Cow::Borrowed(id) } else { Cow::Owned(hash_id(id)) }
     }
@@ -45,12 +47,12 @@ impl CallIdFormat {
 const HASHED_ID_LENGTH: usize = 9;
 const BASE62_ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Nine letters and digits out of a hash (FNV-1a), which must be the same in every version and on every machine.
+/// Hashes an id (FNV-1a) to nine letters and digits. The result must be the same in every version and on every machine.
 fn hash_id(id: &str) -> String {
     let hash = id
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    // The highest bits of that are its best.
+    // Mixes in the high bits, which are the best distributed ones.
     let mut rest = hash ^ (hash >> 32);
     let letter = |_| {
         let letter = BASE62_ALPHABET[(rest % 62) as usize];

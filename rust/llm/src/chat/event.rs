@@ -1,9 +1,10 @@
-//! What an answer consists of, whoever gives it and however it comes: whole or streamed, it is the same pieces.
+//! Response events: the canonical form of a model's response. It is the same for all providers, and for complete and
+//! streamed responses.
 
 use crate::citations::CitationSet;
 use crate::usage::Usage;
 
-/// The next of an answer. Text comes in runs of any size.
+/// Event of a response. Text arrives in chunks of any size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ResponseEvent<'a> {
     Start {
@@ -11,62 +12,62 @@ pub enum ResponseEvent<'a> {
         model: &'a str,
     },
     Text(&'a str),
-    /// The text that follows is a block of its own.
+    /// The text that follows begins a new block.
     TextBlockStart,
     Refusal(&'a str),
     Thinking(&'a str),
-    /// Ends the thinking before it.
+    /// Signature of the thinking before it, which it ends.
     ThinkingSignature(&'a str),
     RedactedThinking(&'a str),
-    /// A call of a tool begins. Calls are numbered from 0.
+    /// Start of a tool call. Calls are numbered from 0.
     ToolCall {
         id: &'a str,
         name: &'a str,
         signature: Option<&'a str>,
     },
-    /// More of the arguments of a call, as JSON.
+    /// Next part of the JSON arguments of a tool call.
     ToolCallArguments {
         call_index: usize,
         json: &'a str,
     },
-    /// An image that the model made, its bytes as base64.
+    /// Image that the model generated, as base64.
     Image {
         mime: &'a str,
         data: &'a str,
     },
-    /// Seals the text before it: its provider wants that back, unread.
+    /// Signature of the text before it. The provider expects it back unchanged.
     TextSignature(&'a str),
-    /// What stands beside the words, such as where they are from, as JSON.
+    /// Field that accompanies the content, such as citations or log probabilities, as JSON.
     ExtraField {
         scope: FieldScope,
         name: &'a str,
         json: &'a str,
     },
-    /// Where stretches of what was said are from.
+    /// Citations of ranges of the text.
     Citations(CitationSet<'a>),
-    /// A block that only its provider knows, as JSON.
+    /// Content block that only this provider has, as JSON.
     NativeBlock {
         kind: &'a str,
         json: &'a str,
     },
     Usage(Usage),
-    /// In the provider's own word.
+    /// Finish reason, as the provider reported it.
     Finish {
         reason: &'a str,
         stop_sequence: Option<&'a str>,
     },
-    /// It failed on the way.
+    /// The response failed after it had started.
     Failed {
         kind: Option<&'a str>,
         message: &'a str,
         code: Option<&'a str>,
     },
-    /// It came to its proper end.
+    /// The response ended regularly.
     End,
 }
 
 impl ResponseEvent<'_> {
-    /// As who has no words for citations takes it.
+    /// Converts citations to the provider's own field, for client formats without citations.
     pub fn without_citations(self) -> Self {
         match self {
             Self::Citations(CitationSet { scope: place, name, json, .. }) => {
@@ -77,17 +78,17 @@ impl ResponseEvent<'_> {
     }
 }
 
-/// What an aside belongs to.
+/// Part of the response that an extra field belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldScope {
     Response,
     Choice,
     Message,
-    /// The text before it.
+    /// The text block before the field.
     Block,
 }
 
-/// Who takes the pieces of an answer.
+/// Receiver of the events of a response.
 pub trait EventSink {
     fn push_event(&mut self, piece: ResponseEvent<'_>);
 }

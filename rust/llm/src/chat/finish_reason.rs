@@ -1,6 +1,6 @@
-//! Why an answer ended: every provider's word for it, in the words of each dialect.
+//! Finish reasons: maps the value of any provider to the value of each API format.
 
-/// A provider's word in `OpenAI`'s; what is not known is an ordinary end.
+/// Maps a provider's finish reason to OpenAI's. An unknown reason becomes `stop`.
 pub fn to_openai(reason: &str) -> &'static str {
     match reason {
         "max_tokens" | "MAX_TOKENS" | "LENGTH" | "length" | "model_length" | "model_context_window_exceeded" => {
@@ -27,12 +27,12 @@ pub fn to_openai(reason: &str) -> &'static str {
     }
 }
 
-/// Whether it is one of `OpenAI`'s words.
+/// Returns true if the finish reason is one of OpenAI's.
 pub fn is_openai_reason(reason: &str) -> bool {
     matches!(reason, "stop" | "length" | "tool_calls" | "function_call" | "content_filter")
 }
 
-/// A provider's word in Anthropic's.
+/// Maps a provider's finish reason to Anthropic's.
 pub fn to_anthropic(reason: &str) -> &str {
     match reason {
         "end_turn"
@@ -43,7 +43,7 @@ pub fn to_anthropic(reason: &str) -> &str {
         | "refusal"
         | "model_context_window_exceeded" => reason,
         "STOP_SEQUENCE" => "stop_sequence",
-        // As the reference has it for Bedrock.
+        // The reference implementation uses the same mapping for Bedrock.
         "guardrail_intervened" | "content_filtered" => "end_turn",
         other => match to_openai(other) {
             "length" => "max_tokens",
@@ -54,7 +54,7 @@ pub fn to_anthropic(reason: &str) -> &str {
     }
 }
 
-/// A provider's word in Google's.
+/// Maps a provider's finish reason to Gemini's.
 pub fn to_gemini(reason: &str) -> &str {
     match reason {
         "STOP"
@@ -76,7 +76,7 @@ pub fn to_gemini(reason: &str) -> &str {
     }
 }
 
-/// A provider's word in Amazon's.
+/// Maps a provider's finish reason to Bedrock's.
 pub fn to_bedrock(reason: &str) -> &str {
     match reason {
         "guardrail_intervened" | "content_filtered" | "model_context_window_exceeded" => reason,

@@ -1,4 +1,4 @@
-//! A request to a model, whoever wrote it: messages, tools, and parameters under the names of chat completions.
+//! Canonical chat request: messages, tools, and parameters under their chat completions names.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::translation::dropped::DroppedParams;
 
 pub type Fields = Map<String, Value>;
 
-/// Why a request cannot be said to a provider, and where in the caller's body that is.
+/// Reason why a request cannot be translated for a provider, and the path of the field in the client's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestError {
     pub path: String,
@@ -29,7 +29,7 @@ impl std::fmt::Display for RequestError {
     }
 }
 
-/// A request between the dialect it came in and the one it leaves in.
+/// Canonical request: parsed from the client format, then written in the provider format.
 #[derive(Debug, Default)]
 pub struct ChatRequest {
     pub model: String,
@@ -37,36 +37,36 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     pub tools: Vec<Tool>,
     pub tool_choice: Option<ToolChoice>,
-    /// Everything else. Who writes the request takes what the provider knows; what is left was lost.
+    /// All other parameters. The writer takes those that the provider supports; the rest is reported as dropped.
     pub fields: Fields,
     pub dropped_params: DroppedParams,
-    /// What of Anthropic's betas the body asks for, where they are asked for in a header.
+    /// Anthropic beta features that the body enables, for providers that expect them in a header.
     pub betas: Option<String>,
-    /// Which version of Anthropic's API it asks for, likewise.
+    /// Anthropic API version that the body names, for providers that expect it in a header.
     pub api_version: Option<String>,
-    /// Where signatures are that the caller's client did not keep.
+    /// Store for tool call signatures that the client did not send back.
     pub signatures: Option<ScopedSignatures>,
 }
 
 impl ChatRequest {
-    /// Takes a parameter; null counts as absent.
+    /// Removes a parameter and returns it; null counts as absent.
     pub fn take_param(&mut self, key: &str) -> Option<Value> {
         self.fields.shift_remove(key).filter(|value| !value.is_null())
     }
 
-    /// Notes what the provider cannot be told.
+    /// Records a parameter that the provider does not support.
     pub fn record_dropped(&mut self, name: &str) {
         self.dropped_params.add(name);
     }
 
-    /// Moves a parameter as it is, if there is one.
+    /// Moves a parameter unchanged to the provider's request, if present.
     pub fn move_param(&mut self, key: &str, to: &mut Fields, name: &str) {
         if let Some(value) = self.take_param(key) {
             to.insert(name.to_owned(), value);
         }
     }
 
-    /// Keeps a number within what the provider takes; that it was changed is named.
+    /// Clamps a number to the provider's range, and records the parameter as dropped if it changed.
     pub fn clamp_param(&mut self, key: &str, within: &RangeInclusive<i32>) {
         let Some(said) = self.fields.get(key).and_then(Value::as_f64) else { return };
         let bound = if said < f64::from(*within.start()) {
@@ -80,19 +80,19 @@ impl ChatRequest {
         self.dropped_params.add(key);
     }
 
-    /// Likewise, where it was said at all.
+    /// Records a parameter that the provider does not support, if the client set it.
     pub fn record_dropped_if_set<T>(&mut self, name: &str, said: Option<&T>) {
         if said.is_some() {
             self.dropped_params.add(name);
         }
     }
 
-    /// Notes what nobody took of an object within the request.
+    /// Records the fields of a nested object that the writer did not take.
     pub fn record_dropped_fields(&mut self, of: &str, rest: &Fields) {
         self.dropped_params.add_remaining_fields(of, rest);
     }
 
-    /// Refuses more than one answer to one question.
+    /// Rejects a request for more than one choice.
     pub fn reject_several_choices(&mut self) -> Result<(), RequestError> {
         match self.take_param("n") {
             Some(n) if n != 1 => Err(RequestError::new("n", "this provider gives one answer: it must be 1")),
@@ -100,24 +100,25 @@ impl ChatRequest {
         }
     }
 
-    /// Refuses messages of which nothing is left to say: an empty list of them is nobody's question.
+    /// Rejects messages of which none has content left, because providers reject an empty list. A request that had no
+    /// messages at all passes.
     pub fn reject_empty_messages(were: usize, are: usize) -> Result<(), RequestError> {
         if were == 0 || are > 0 {
             return Ok(());
         }
         Err(RequestError::new(
             "messages",
-            "nothing is said in them: a message of the user or the assistant must have content",
+            "have no content; at least one message of the user or the assistant must have content",
         ))
     }
 
-    /// Whether images are wanted in so many words.
+    /// Returns true if the request explicitly asks for images.
     pub fn has_image_modality(&self) -> bool {
         let kinds = self.fields.get("modalities").and_then(Value::as_array);
         kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "image"))
     }
 
-    /// What the documents are called that are given beside the messages: who gives them no names has them numbered.
+    /// Returns the names of the documents that are sent next to the messages; documents without a name are numbered.
     pub fn document_names(&self) -> Arc<[String]> {
         let given = self.fields.get("documents").and_then(Value::as_array).into_iter().flatten();
         let name =
@@ -125,7 +126,7 @@ impl ChatRequest {
         given.enumerate().map(name).collect()
     }
 
-    /// What nobody took.
+    /// Returns the dropped parameters, including those that the writer did not take.
     pub fn into_dropped_params(mut self) -> DroppedParams {
         for (key, value) in &self.fields {
             if !is_default_value(value) {
@@ -136,7 +137,7 @@ impl ChatRequest {
     }
 }
 
-/// What says the default loses nothing.
+/// Returns true for values that mean the default, so that dropping them changes nothing.
 pub(crate) fn is_default_value(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -164,7 +165,7 @@ pub enum Part {
     Text {
         text: String,
         cache: Option<Value>,
-        /// Where it is from, in the words of who answered it.
+        /// Citations of the text, in the format of the provider that wrote it.
         citations: Option<Value>,
     },
     Image {
@@ -176,7 +177,7 @@ pub enum Part {
         source: Source,
         name: Option<String>,
         cache: Option<Value>,
-        /// What few are told of it: what it is about, and whether it is to be cited.
+        /// Fields that few providers support: the context of the document, and if it is to be cited.
         extra: Box<Fields>,
     },
     Audio {
@@ -191,14 +192,14 @@ pub enum Part {
         data: String,
     },
     ToolCall(ToolCall),
-    /// What seals the text before it: for the provider that gave it, and nobody else.
+    /// Signature of the text before it, valid only for the provider that issued it.
     Signature(String),
-    /// A block that only its provider knows.
+    /// Block that only its own provider understands.
     ProviderBlock {
         kind: String,
         fields: Fields,
     },
-    /// What a tool gave back.
+    /// Result that a tool returned.
     ToolResult {
         id: String,
         parts: Vec<Part>,
@@ -213,39 +214,40 @@ impl Part {
     }
 }
 
-/// What is said of where a text is from: a list that names something.
+/// Removes and returns the `citations` list; `None` if it is missing or empty.
 pub fn take_citations(fields: &mut Fields) -> Option<Value> {
     fields.get("citations").filter(|value| value.is_array())?;
     fields.shift_remove("citations").filter(|value| !is_default_value(value))
 }
 
-/// What few are told of a document, in Anthropic's words, which are Converse's.
+/// Removes and returns the document fields that few providers support. Anthropic and Converse use the same names for
+/// them.
 pub fn take_document_extra(fields: &mut Fields) -> Fields {
     let told = ["context", "citations"].into_iter().filter_map(|key| Some((key.to_owned(), fields.shift_remove(key)?)));
     let says = |(_, value): &(String, Value)| !value.is_null() && value["enabled"] != false;
     told.filter(says).collect()
 }
 
-/// The texts among parts, a line each.
+/// Joins the text parts with newlines.
 pub fn join_text(parts: Vec<Part>) -> String {
     let text = |part| if let Part::Text { text, .. } = part { Some(text) } else { None };
     parts.into_iter().filter_map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// A tool that the model called.
+/// Tool call that the model made.
 #[derive(Debug)]
 pub struct ToolCall {
     pub id: String,
     pub name: String,
     /// As JSON.
     pub arguments: String,
-    /// What the provider wants back with it, unread.
+    /// Opaque signature that the provider expects back with the tool call.
     pub signature: Option<String>,
     pub cache: Option<Value>,
 }
 
 impl ToolCall {
-    /// The arguments as an object; none at all are an empty one.
+    /// Parses the arguments as an object; empty arguments are an empty object.
     pub fn parse_arguments(&self) -> Option<Value> {
         if self.arguments.trim().is_empty() {
             return Some(Value::Object(Fields::new()));
@@ -254,7 +256,7 @@ impl ToolCall {
     }
 }
 
-/// Where the bytes of an image or a document are.
+/// Content of an image or a document, or its location.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Source {
     Data { mime: String, data: String },
@@ -264,7 +266,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// From a URL, which may hold the bytes itself.
+    /// Creates a source from a URL; a base64 `data:` URL becomes inline data.
     pub fn from_url(url: String, mime: Option<String>) -> Self {
         let Some((head, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
             return Self::Url { url, mime };
@@ -274,7 +276,7 @@ impl Source {
         Self::Data { mime: mime.unwrap_or_else(|| kind.to_owned()), data: data.to_owned() }
     }
 
-    /// As a URL, where it can be one.
+    /// Returns the source as a URL; `None` for text and file ids.
     pub fn to_url(&self) -> Option<String> {
         match self {
             Self::Data { mime, data } => Some(format!("data:{mime};base64,{data}")),
@@ -284,7 +286,7 @@ impl Source {
     }
 }
 
-/// The text behind base64, if it is that.
+/// Decodes base64 to text; `None` if the data is not base64 or not UTF-8.
 pub fn decode_base64_text(data: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }
@@ -297,14 +299,14 @@ pub enum Tool {
         schema: Value,
         strict: Option<Value>,
         cache: Option<Value>,
-        /// What few know: when it is loaded, who may call it, examples.
+        /// Fields that few providers support: deferred loading, allowed callers, examples.
         extra: Box<Fields>,
     },
-    /// One that a provider has itself, in the caller's words.
+    /// Tool that is built into a provider, in the client format.
     BuiltIn { kind: String, fields: Fields },
 }
 
-/// The schema that an answer is to keep to; what describes the format stands in the schema where that has nothing of its own.
+/// Returns the JSON schema that the response must match. The description of the format is added if the schema has none.
 pub fn response_schema(format: &Value) -> Option<Value> {
     let told = format.get("json_schema")?;
     let mut schema = told.get("schema")?.clone();
@@ -317,7 +319,7 @@ pub fn response_schema(format: &Value) -> Option<Value> {
     Some(schema)
 }
 
-/// Which tool is to be called.
+/// Tool that the model must or may call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
     Auto,
@@ -326,7 +328,7 @@ pub enum ToolChoice {
     Tool(String),
 }
 
-/// A string behind a key. What is none stays where it is, to be named with what else nobody took.
+/// Removes and returns a string field. A value of another type stays, so that it is reported as dropped.
 pub fn take_string(fields: &mut Fields, key: &str) -> Option<String> {
     fields.get(key).filter(|value| value.is_string())?;
     match fields.shift_remove(key)? {
@@ -335,7 +337,7 @@ pub fn take_string(fields: &mut Fields, key: &str) -> Option<String> {
     }
 }
 
-/// A string that must be there.
+/// Removes and returns a required string field.
 pub fn take_required_string(fields: &mut Fields, key: &str, path: &str) -> Result<String, RequestError> {
     take_string(fields, key).ok_or_else(|| RequestError::new(format!("{path}.{key}"), "must be a string"))
 }
@@ -347,7 +349,7 @@ pub fn into_object(value: Value, path: &str) -> Result<Fields, RequestError> {
     }
 }
 
-/// An object that may be missing. What is none stays, likewise.
+/// Removes and returns an optional object field. A value of another type stays, so that it is reported as dropped.
 pub fn take_object(fields: &mut Fields, key: &str) -> Option<Fields> {
     fields.get(key).filter(|value| value.is_object())?;
     match fields.shift_remove(key)? {
@@ -356,7 +358,7 @@ pub fn take_object(fields: &mut Fields, key: &str) -> Option<Fields> {
     }
 }
 
-/// What describes the arguments of a function: an object, or nothing.
+/// Removes and returns the parameter schema of a function: an object, or null if it is absent.
 pub fn take_schema(fields: &mut Fields, key: &str, path: &str) -> Result<Value, RequestError> {
     match fields.shift_remove(key) {
         None | Some(Value::Null) => Ok(Value::Null),
@@ -373,7 +375,7 @@ pub fn into_array(value: Option<Value>, path: &str) -> Result<Vec<Value>, Reques
     }
 }
 
-/// The object of a whole body.
+/// Parses a complete body as a JSON object.
 pub fn parse_body(json: &[u8]) -> Result<Fields, RequestError> {
     serde_json::from_slice(json).map_err(|error| RequestError::new("$", error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! What must be known of a request to answer it in its caller's dialect.
+//! Response context: the properties of a request that are needed to translate its response to the client format.
 
 use std::sync::Arc;
 
@@ -8,53 +8,55 @@ use super::signatures::ScopedSignatures;
 use crate::{chat::request::Fields, citations::CitationSet, translation::dropped::DroppedFields};
 
 #[derive(Debug, Clone)]
-#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
 pub struct ResponseContext {
     pub provider: &'static str,
-    /// As the caller named it, for answers that do not say.
+    /// Model name that the client sent, for responses that name no model.
     pub model: String,
-    /// In seconds since 1970.
+    /// Unix time in seconds.
     pub created: u64,
-    /// What names an answer to which its provider gave no name: the moment in milliseconds, and what is its own.
+    /// Suffix of generated response ids: the time in milliseconds, and a part that is unique to the request.
     pub id_suffix: String,
-    /// Nothing but what the dialect itself has.
+    /// True if the response may contain only fields that the client's API defines.
     pub is_strict: bool,
-    /// Blocks of thinking are shown: to who is not strict, or asked for them in so many words.
+    /// True if thinking blocks are returned: if not strict, or if the client explicitly asked for them.
     pub should_show_thinking: bool,
-    /// Images are shown: likewise.
+    /// True if images are returned: if not strict, or if the client explicitly asked for them.
     pub should_show_images: bool,
-    /// What a response repeats of its request.
+    /// Request fields that the response repeats.
     pub echoed_fields: Fields,
-    /// What the caller calls the documents that it gave to be cited.
+    /// Client's names for the documents that it sent for citation.
     pub document_names: Arc<[String]>,
-    /// What of the answer the caller could not be told.
+    /// Response fields that the client format cannot express.
     pub dropped_fields: DroppedFields,
-    /// Where signatures of calls are kept, if this model signs them.
+    /// Store for tool call signatures, if this model signs its tool calls.
     pub signatures: Option<ScopedSignatures>,
 }
 
 impl ResponseContext {
-    /// The name of an answer that has none.
+    /// Returns an id for a response that has none.
     pub fn generate_id(&self) -> String {
         format!("{}-{}", self.provider, self.id_suffix)
     }
 
-    /// Notes what the caller cannot be told.
+    /// Records a response field that the client format cannot express.
     pub fn record_dropped(&self, name: &str) {
         self.dropped_fields.add(name);
     }
 
-    /// Likewise, but for what chat completions have a place for, which is told in any case.
+    /// Parses an extra field of a choice. Fields that chat completions define are always returned; others only if the
+    /// client is not strict.
     pub fn parse_choice_extra(&self, name: &str, json: &str) -> Option<Value> {
         if is_chat_choice_field(name, json) { serde_json::from_str(json).ok() } else { self.parse_extra(name, json) }
     }
 
-    /// Notes what of citations the caller is not told, where the rest of them is not shown; gives what is new of that.
+    /// Records the citation fields that the client does not receive. Returns the names that are recorded for the first
+    /// time.
     pub fn record_dropped_citations(&self, cites: &CitationSet<'_>, is_told: bool) -> Vec<String> {
         cites.dropped_names(is_told).filter(|name| self.dropped_fields.add(name)).map(ToOwned::to_owned).collect()
     }
 
-    /// What stands beside the words, for who is not strict; to others it is lost.
+    /// Parses an extra field if the client is not strict; otherwise records it as dropped.
     pub fn parse_extra(&self, name: &str, json: &str) -> Option<Value> {
         if self.is_strict {
             self.dropped_fields.add(name);
@@ -64,12 +66,13 @@ impl ResponseContext {
     }
 }
 
-/// Whether chat completions themselves have what stands beside a choice. Some say how likely tokens were in a list.
+/// Returns true if chat completions define this field of a choice. Some providers send `logprobs` as a list, which does
+/// not conform.
 pub fn is_chat_choice_field(name: &str, json: &str) -> bool {
     name == "logprobs" && json.starts_with('{')
 }
 
-/// Adds a field; lists that come in parts become one.
+/// Adds a field; a list is appended to an existing list.
 pub fn merge_field(fields: &mut Fields, name: &str, value: Value) {
     match (fields.get_mut(name), value) {
         (Some(Value::Array(items)), Value::Array(more)) => items.extend(more),

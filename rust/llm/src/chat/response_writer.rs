@@ -1,4 +1,4 @@
-//! Who tells a caller: takes the pieces of an answer and gives bytes in the caller's dialect.
+//! Response writers: take the events of a response and produce bytes in the client's format.
 
 use super::signatures::ScopedSignatures;
 use crate::{
@@ -10,11 +10,12 @@ use crate::{
 };
 
 pub trait ResponseWriter: EventSink + Send {
-    /// What is to be sent so far; for a whole answer, all of it, once.
+    /// Removes and returns the bytes that can be sent so far. A complete response is returned once, after its last
+    /// event.
     fn take_output(&mut self) -> Vec<u8>;
 }
 
-/// Tells, and notes what it cost as the provider said it, and how calls are signed.
+/// Response writer that also records the usage that the provider reported and the signatures of tool calls.
 pub struct RecordingWriter {
     writer: Box<dyn ResponseWriter>,
     dropped_fields: DroppedFields,

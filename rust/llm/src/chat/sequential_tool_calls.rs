@@ -1,12 +1,12 @@
-//! Calls of tools told one after the other, for who reads them so: of several at once the later wait, and so do words that are
-//! said between pieces of one.
+//! Response writer that puts parallel tool calls in sequence, for client formats that need one call after the other.
+//! Buffers later calls, and text that arrives within the arguments of a call.
 
 use crate::chat::{
     event::{EventSink, ResponseEvent},
     response_writer::ResponseWriter,
 };
 
-/// So much of what is said of calls may wait.
+/// Maximum size of the buffered calls and texts.
 const MAX_BUFFERED_BYTES: usize = 1024 * 1024;
 
 pub struct SequentialToolCallWriter<T> {
@@ -14,22 +14,22 @@ pub struct SequentialToolCallWriter<T> {
     call_count: usize,
     open_call: Option<OpenCall>,
     queued_calls: Vec<QueuedCall>,
-    /// What was said between pieces of a call's arguments.
+    /// Text events that arrived within the arguments of the open call.
     deferred_texts: Vec<(TextEventConstructor, String)>,
     buffered_bytes: usize,
     has_failed: bool,
 }
 
-/// A piece that is made of words.
+/// Constructor of an event that consists of text only.
 type TextEventConstructor = for<'a> fn(&'a str) -> ResponseEvent<'a>;
 
-/// The call that is being told.
+/// Tool call that is being written.
 struct OpenCall {
     call_index: usize,
     nesting: JsonNesting,
 }
 
-/// A call that began while another was not all there.
+/// Tool call that began while another one was incomplete.
 struct QueuedCall {
     call_index: usize,
     id: String,
@@ -38,7 +38,7 @@ struct QueuedCall {
     arguments: String,
 }
 
-/// How far a JSON object is.
+/// Nesting state of a JSON object that arrives in chunks. Shows when the object is complete.
 #[derive(Default)]
 struct JsonNesting {
     depth: usize,
@@ -95,7 +95,7 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
             waiting.arguments.push_str(json);
             self.add_buffered_bytes(json.len());
         } else {
-            // It was told as one of nothing, and was not: who reads by number still takes it.
+            // The call was already written without arguments. Clients that match arguments by index still accept them.
             self.writer.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
         }
     }
@@ -104,12 +104,13 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
         self.buffered_bytes += length;
         if self.buffered_bytes > MAX_BUFFERED_BYTES {
             self.has_failed = true;
-            let message = "the model says too much of several calls at once";
+            let message = "the model sent too many parallel tool calls at once";
             self.writer.push_event(ResponseEvent::Failed { kind: None, message, code: None });
         }
     }
 
-    /// Tells those that wait, as long as the one before is all there, or nothing more can come of it.
+    /// Writes queued calls as long as the call before is complete. `is_last` means that no more arguments follow, so
+    /// all queued calls are written.
     fn write_queued_calls(&mut self, is_last: bool) {
         if is_last || !self.is_within_arguments() {
             self.flush_deferred_texts();
@@ -126,12 +127,12 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
         }
     }
 
-    /// Whether a call is in the middle of its arguments.
+    /// Returns true if the arguments of the open call are incomplete.
     fn is_within_arguments(&self) -> bool {
         self.open_call.as_ref().is_some_and(|open| open.nesting.depth > 0)
     }
 
-    /// Tells what was said between pieces of arguments that are all there now: that ends their call.
+    /// Writes the texts that arrived within the arguments, which are complete now. A text ends its call.
     fn flush_deferred_texts(&mut self) {
         for (words, text) in std::mem::take(&mut self.deferred_texts) {
             self.open_call = None;
@@ -141,7 +142,7 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
     }
 }
 
-/// What is made of words alone, and can be told later.
+/// Splits an event into constructor and text; `None` if it does not consist of text only. Such events can be deferred.
 fn split_text_event(piece: ResponseEvent<'_>) -> Option<(TextEventConstructor, &str)> {
     Some(match piece {
         ResponseEvent::Text(text) => (|text| ResponseEvent::Text(text), text),
@@ -175,7 +176,7 @@ impl<T: ResponseWriter> EventSink for SequentialToolCallWriter<T> {
                 self.write_arguments(call, json);
                 self.write_queued_calls(false);
             }
-            // What opens no block ends none.
+            // An empty text does not begin a block, so it does not end a call.
             ResponseEvent::Text("") | ResponseEvent::Refusal("") | ResponseEvent::Thinking("") => (),
             ResponseEvent::Start { .. }
             | ResponseEvent::Usage(_)
@@ -207,7 +208,7 @@ impl<T: ResponseWriter> ResponseWriter for SequentialToolCallWriter<T> {
 mod tests {
     use super::*;
 
-    /// Notes what it is told of calls.
+    /// Writer that records the events of tool calls.
     #[derive(Default)]
     struct EventRecorder(String);
 
@@ -310,7 +311,7 @@ mod tests {
             arguments(1, "{}"),
         ];
         assert_eq!(write_events(&several), "a 0:{  0:} tb 1:{} ");
-        // Some are cut off.
+        // The arguments of some calls are cut off.
         assert_eq!(
             write_events(&[
                 tool_call("a"),

@@ -1,4 +1,5 @@
-//! Signatures of calls, kept for callers whose clients do not: who signed a call wants its signature back with it.
+//! Cache of tool call signatures. Providers that sign tool calls require the signature in later requests, but many
+//! clients do not send it back.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -6,20 +7,20 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// So long they are kept, in milliseconds: a turn that takes longer goes on without.
+/// Lifetime of a signature in milliseconds. A longer turn continues without it.
 const SIGNATURE_TTL_MS: u64 = 60 * 60 * 1000;
-/// One that is longer is not kept.
+/// Maximum length of a signature. Longer ones are not stored.
 const MAX_SIGNATURE_BYTES: usize = 64 * 1024;
-/// What one takes besides its letters.
+/// Estimated memory use of an entry without its strings.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
 
-/// So many that are not there are asked for elsewhere.
+/// Maximum number of missing signatures that a request looks up in the shared store.
 const MAX_MISSED_CALLS: usize = 64;
 
-/// Hears of each that is kept: whose it is, of which call, and the signature.
+/// Callback for each new signature, with its owner, the ID of the tool call and the signature.
 pub type SignatureCallback = Box<dyn Fn(u64, &str, &str) + Send + Sync>;
 
-/// Bounded in bytes and in time; the oldest go first.
+/// Signature cache with a limited size and lifetime. Evicts the oldest entries first.
 pub struct SignatureCache {
     state: Mutex<CacheState>,
     max_bytes: usize,
@@ -37,7 +38,7 @@ type SignatureKey = (u64, Box<str>);
 #[derive(Debug, Default)]
 struct CacheState {
     entries: HashMap<SignatureKey, (Box<str>, u64)>,
-    /// In the order in which they end.
+    /// Keys with their expiry times, in order of expiry.
     expiry_queue: VecDeque<(SignatureKey, u64)>,
     used_bytes: usize,
 }
@@ -47,23 +48,23 @@ impl SignatureCache {
         Self { state: Mutex::default(), max_bytes: most_bytes, on_new_signature: None }
     }
 
-    /// Likewise, where somebody shares them with others.
+    /// Creates a cache with a callback for new signatures, which shares them with other workers.
     pub fn with_callback(most_bytes: usize, hearing: SignatureCallback) -> Self {
         Self { on_new_signature: Some(hearing), ..Self::new(most_bytes) }
     }
 
-    /// How many bytes they take.
+    /// Returns the estimated memory use in bytes.
     pub fn used_bytes(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).used_bytes
     }
 
-    /// Whether it was not there.
+    /// Stores a signature; returns true if it is new.
     fn insert(&self, key: SignatureKey, signature: &str, now: u64) -> bool {
         if signature.len() > MAX_SIGNATURE_BYTES {
             return false;
         }
         let mut held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // A call is signed once.
+        // A tool call is signed only once.
         if held.entries.contains_key(&key) {
             return false;
         }
@@ -93,19 +94,19 @@ impl CacheState {
 }
 
 fn entry_bytes(key: &SignatureKey, signature: &str) -> usize {
-    // The key stands in both lists.
+    // The key is stored in both collections.
     ENTRY_OVERHEAD_BYTES + 2 * key.1.len() + signature.len()
 }
 
-/// What is kept for one caller of one model at one provider: no other finds it.
+/// View of the signature cache for one caller of one model at one provider. Signatures of others are not visible.
 #[derive(Debug, Clone)]
 pub struct ScopedSignatures {
     pub cache: Arc<SignatureCache>,
-    /// Stands for the three.
+    /// Hash that identifies caller, provider and model.
     pub owner_hash: u64,
-    /// In milliseconds since 1970.
+    /// Current time in milliseconds since 1970.
     pub now_ms: u64,
-    /// Calls whose signatures were looked for and are not here.
+    /// IDs of tool calls whose signatures are not in the cache.
     missed_calls: Arc<Mutex<Vec<Box<str>>>>,
 }
 
@@ -114,12 +115,12 @@ impl ScopedSignatures {
         Self { cache, owner_hash, now_ms, missed_calls: Arc::default() }
     }
 
-    /// The calls that had none, while somebody else may have theirs.
+    /// Removes and returns the IDs of tool calls whose signatures are not here but may be in the shared store.
     pub fn take_missed_calls(&self) -> Vec<Box<str>> {
         std::mem::take(&mut *self.missed_calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes one that somebody else kept.
+    /// Stores a signature from the shared store, without calling the callback.
     pub fn insert_shared(&self, call: &str, signature: &str) {
         self.cache.insert((self.owner_hash, call.into()), signature, self.now_ms);
     }
@@ -166,7 +167,7 @@ mod tests {
             (kept.get("call_1").is_some(), kept.get("call_2"), kept.take_missed_calls()),
             (true, None, vec!["call_2".into()])
         );
-        // What was learned is nothing new to who told it.
+        // The callback is not called for signatures from the shared store.
         kept.insert_shared("call_2", "by another");
         assert_eq!((kept.get("call_2").as_deref(), kept.take_missed_calls().len()), (Some("by another"), 0));
         assert_eq!(heard.lock().unwrap().len(), 1);
@@ -182,7 +183,7 @@ mod tests {
             (find(2, 1000), find(1, 1000 + SIGNATURE_TTL_MS).is_some(), find(1, 1001 + SIGNATURE_TTL_MS)),
             (None, true, None)
         );
-        // What is over goes when something comes.
+        // Expired entries are removed when the next one is stored.
         ScopedSignatures { now_ms: 2000 + SIGNATURE_TTL_MS, ..kept.clone() }.insert("call_3", "s");
         assert_eq!(kept.cache.used_bytes(), entry_bytes(&(1, "call_3".into()), "s"));
     }

@@ -1,4 +1,4 @@
-//! A stream between dialects: bytes in, bytes out, nothing waits but an event that is not complete.
+//! Transcoder of streams between API formats. Buffers only incomplete events.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ use crate::{
     translation::errors,
 };
 
-/// An event that is longer is not one. Images in the largest size come in events of 20 MB and more.
+/// Maximum length of an event. The largest images arrive in events of 20 MB and more.
 const MAX_EVENT_BYTES: usize = 32 * 1024 * 1024;
 
 pub struct Transcoder {
@@ -31,13 +31,14 @@ pub struct Transcoder {
     has_failed: bool,
 }
 
-/// What is done with what the frames hold.
+/// Processing of the frame payloads.
 enum PayloadProcessor {
     Translate {
         decoder: Box<dyn StreamDecoder>,
         writer: RecordingWriter,
     },
-    /// It is what the caller gets, out of its host's frames.
+    /// Payloads already have the client's format and are only extracted from the frames of their host. Holds the
+    /// output.
     PassThrough(Vec<u8>),
 }
 
@@ -59,7 +60,7 @@ impl Transcoder {
         }
     }
 
-    /// Passes on what the frames hold.
+    /// Creates a transcoder that forwards the payloads of the frames without translation.
     pub(crate) fn passthrough(frames: providers::EventFraming) -> Self {
         Self {
             splitter: FrameSplitter::new(frames),
@@ -68,7 +69,7 @@ impl Transcoder {
         }
     }
 
-    /// Takes what came and gives what is to be sent; nothing where no event is complete.
+    /// Processes a chunk and returns the bytes to send. They are empty if no event is complete.
     pub fn push_chunk(&mut self, chunk: Bytes) -> Bytes {
         if let (FrameSplitter::Sse(_), PayloadProcessor::PassThrough(_)) = (&self.splitter, &self.processor) {
             return chunk;
@@ -103,7 +104,7 @@ impl Transcoder {
         Ok(())
     }
 
-    /// The provider's stream is over: what is still to be said of it. A stream that was cut gets no proper end.
+    /// Ends the provider's stream and returns the remaining output. A stream that was cut off gets no final event.
     pub fn finish(&mut self) -> Bytes {
         let PayloadProcessor::Translate { .. } = &self.processor else { return Bytes::new() };
         if self.has_failed {
@@ -114,7 +115,7 @@ impl Transcoder {
             if let Some(data) = last.as_ref().and_then(Event::data) {
                 self.processor.process_payload("", &data);
             }
-            // Some end without the blank line that ends their last event.
+            // Some streams omit the blank line after their last event.
             if let Some(data) = sse::event_data(splitter.pending()) {
                 self.processor.process_payload("", &data);
             }
@@ -163,7 +164,7 @@ impl PayloadProcessor {
     }
 }
 
-/// The event inside of one of Amazon's frames, as Anthropic sends it.
+/// Writes the Anthropic event inside an AWS event stream frame as a server-sent event.
 fn write_unwrapped_event(name: &str, data: &[u8], out: &mut Vec<u8>) {
     #[derive(Deserialize)]
     struct AwsFrame<'a> {

@@ -1,4 +1,5 @@
-//! Citations that come with blocks of text, told as stretches of it to who knows no blocks.
+//! Response writer that converts citations of text blocks to character ranges. Needed for client formats without
+//! content blocks.
 
 use serde_json::Value;
 
@@ -13,10 +14,10 @@ const CITATIONS_FIELD: &str = "citations";
 
 pub struct BlockCitationWriter<T> {
     writer: T,
-    /// How many characters were said, and at how many the block began.
+    /// Number of characters so far. `block_start` is the number before the current block.
     char_count: usize,
     block_start: usize,
-    /// Where the block is from: in Anthropic's words, and as it was said.
+    /// Citations of the current block in Anthropic's format. `provider_citations` holds them as the provider sent them.
     sources: Vec<Value>,
     provider_citations: Vec<Value>,
 }
@@ -26,7 +27,7 @@ impl<T: ResponseWriter> BlockCitationWriter<T> {
         Self { writer, char_count: 0, block_start: 0, sources: Vec::new(), provider_citations: Vec::new() }
     }
 
-    /// The block is over: now it is known how far it goes.
+    /// Ends the current block and writes its citations. Their range is not known earlier.
     fn finish_block(&mut self) {
         let claim = std::mem::replace(&mut self.block_start, self.char_count)..self.char_count;
         if self.provider_citations.is_empty() {

@@ -1,4 +1,5 @@
-//! Stretches of an answer's text and where they are from, whoever cited them, and how each dialect has them.
+//! Citations of ranges of the response text. They are independent of the provider and can be converted to each API
+//! format.
 
 use std::ops::Range;
 
@@ -7,41 +8,44 @@ use serde_json::{Value, json};
 use super::to_converse;
 use crate::chat::{event::FieldScope, request::Fields};
 
-/// A stretch of what is said, counted in characters of all of it.
+/// Citation of a range of the response text. All ranges count characters from the start of the complete text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Citation {
-    /// What a reader sees as cited: the words themselves, or a mark behind them.
+    /// Range that a client shows as cited: the claim itself, or a marker such as `[1]` after it.
     pub marker_range: Range<usize>,
-    /// The words that are from there.
+    /// Range of the text that the source supports.
     pub claim_range: Range<usize>,
-    /// Where from, in Anthropic's words.
+    /// Source, in Anthropic's citation format.
     pub source: Value,
-    /// What the caller calls the document that it gave.
+    /// Client's ID of the cited document, if the client sent that document.
     pub document_id: Option<String>,
 }
 
-/// What an answer says in one place of where it is from.
+/// All citations that a response contains in one scope.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CitationSet<'a> {
-    /// As its provider says it: for who has no words of its own for it, and beside them for who is not strict.
+    /// Scope, name and JSON of the provider's own citation field. It is sent to client formats without citations. Other
+    /// clients get it in addition to the citations, unless they are strict.
     pub scope: FieldScope,
     pub name: &'a str,
     pub json: &'a str,
     pub citations: &'a [Citation],
-    /// What of it is no citation, or cannot be told as one.
+    /// Names of the parts of the field that are not citations or cannot be converted to one.
     pub untranslated_fields: &'a [String],
 }
 
-/// What chat completions call citations, which are in the caller's own words already.
+/// Name of the citation field in chat completions. Its value is already in the client's format.
 pub const ANNOTATIONS_FIELD: &str = "annotations";
 
 impl CitationSet<'_> {
-    /// What stands beside the words for a caller that has annotations of its own.
+    /// Returns scope, name and JSON of the provider's field, to be sent in addition to annotations. `None` if that
+    /// field is `annotations` itself.
     pub fn non_annotation_field(&self) -> Option<(FieldScope, &str, &str)> {
         (self.name != ANNOTATIONS_FIELD).then_some((self.scope, self.name, self.json))
     }
 
-    /// What who is strict is not told of it.
+    /// Returns the names to report as dropped to a strict client: the untranslated parts, or the complete field if no
+    /// citation was translated.
     pub fn dropped_names(&self, is_told: bool) -> impl Iterator<Item = &str> {
         let all = (!is_told).then_some(self.name);
         self.untranslated_fields.iter().map(String::as_str).filter(move |_| is_told).chain(all)
@@ -53,18 +57,18 @@ impl CitationSet<'_> {
 }
 
 impl Citation {
-    /// Words that are their own mark.
+    /// Creates a citation without a separate marker: the claim itself is shown as cited.
     pub fn without_marker(claim_range: Range<usize>, source: Value) -> Self {
         Self { marker_range: claim_range.clone(), claim_range, source, document_id: None }
     }
 
-    /// How many bytes are said of where it is from.
+    /// Returns the total length in bytes of the strings in the source.
     pub fn source_bytes(&self) -> usize {
         let said = self.source.as_object().into_iter().flat_map(Fields::values);
         said.filter_map(Value::as_str).map(str::len).sum()
     }
 
-    /// Where from, and which of the caller's documents that is.
+    /// Returns the source. If it is a document of the client, adds the document's index.
     pub fn resolve_source(&self, documents: &[String]) -> Value {
         let mut source = self.source.clone();
         let at = self.document_id.as_ref().and_then(|id| documents.iter().position(|one| one == id));
@@ -78,14 +82,15 @@ impl Citation {
         to_converse(&json!([self.resolve_source(documents)]))?.pop()
     }
 
-    /// A page that has an address, and what it is called.
+    /// Returns the URL and title of a cited web page. The URL replaces a missing title.
     fn web_page(&self) -> Option<(&str, &str)> {
         let url =
             ["url", "source"].iter().find_map(|key| self.source[key].as_str().filter(|url| url.contains("://")))?;
         Some((url, self.source["title"].as_str().filter(|title| !title.is_empty()).unwrap_or(url)))
     }
 
-    /// As chat completions have it, which know pages alone.
+    /// Converts the citation to an annotation of chat completions; `None` if the source is not a web page, because no
+    /// other type exists there.
     pub fn to_chat_annotation(&self) -> Option<Value> {
         let (url, title) = self.web_page()?;
         let Range { start, end } = self.marker_range;
@@ -93,7 +98,8 @@ impl Citation {
         Some(json!({"type": "url_citation", "url_citation": citation}))
     }
 
-    /// As a response has it, of a text that begins after so many characters.
+    /// Converts the citation to an annotation of the Responses API; `None` if the source is neither a web page nor a
+    /// file. `before` is the number of characters before the annotated text.
     pub fn to_response_annotation(&self, before: usize) -> Option<Value> {
         if let Some((url, title)) = self.web_page() {
             let [start, end] = [self.marker_range.start, self.marker_range.end].map(|at| at.saturating_sub(before));
@@ -107,7 +113,7 @@ impl Citation {
     }
 }
 
-/// Citations as chat completions have them, and those of them that are something else.
+/// Parses the annotations of chat completions. The second list contains those that are not URL citations.
 pub fn parse_chat_annotations(annotations: &Value) -> (Vec<Citation>, Vec<Value>) {
     let (mut cited, mut others) = (Vec::new(), Vec::new());
     for one in annotations.as_array().into_iter().flatten() {
@@ -125,20 +131,21 @@ fn parse_url_citation(citation: &Value) -> Option<Citation> {
     Some(Citation::without_marker(at("start_index")?..at("end_index")?, page))
 }
 
-/// A page of the web in Anthropic's words. Nothing seals it here.
+/// Returns a web page as source in Anthropic's format. `encrypted_index` is empty, because only Anthropic can issue it.
 pub fn web_page_source(url: &str, title: &Value, text: &str) -> Value {
     let title = if title.is_string() { title.clone() } else { Value::Null };
     json!({"type": "web_search_result_location", "cited_text": text, "url": url, "title": title, "encrypted_index": ""})
 }
 
-/// Something that the caller or a tool of its own gave, which is cited as a whole.
+/// Returns content of the client or of its tools as source in Anthropic's format. The content is cited as one block.
 pub fn search_result_source(source: &str, title: &Value, text: &str, index: usize) -> Value {
     let title = if title.is_string() { title.clone() } else { Value::Null };
     json!({"type": "search_result_location", "cited_text": text, "search_result_index": index, "source": source,
         "title": title, "start_block_index": 0, "end_block_index": 1})
 }
 
-/// Cuts the blocks that are texts where they are cited, and tells each piece where it is from. What overlaps is one piece.
+/// Splits text blocks at the boundaries of citations and attaches the sources to each part. Overlapping citations share
+/// one part.
 pub fn split_cited_blocks(blocks: Vec<Value>, cited: Vec<(Range<usize>, Value)>) -> Vec<Value> {
     let (mut out, mut before, mut groups) = (Vec::new(), 0, group_overlapping(cited).into_iter().peekable());
     for block in blocks {
@@ -174,7 +181,7 @@ pub fn split_cited_blocks(blocks: Vec<Value>, cited: Vec<(Range<usize>, Value)>)
     out
 }
 
-/// What overlaps is cited together, each place once.
+/// Merges overlapping citations. Each group lists a source once.
 fn group_overlapping(mut cited: Vec<(Range<usize>, Value)>) -> Vec<(Range<usize>, Vec<Value>)> {
     cited.sort_by_key(|(claim, _)| (claim.start, claim.end));
     let mut groups: Vec<(Range<usize>, Vec<Value>)> = Vec::new();
@@ -192,7 +199,8 @@ fn group_overlapping(mut cited: Vec<(Range<usize>, Value)>) -> Vec<(Range<usize>
     groups
 }
 
-/// Adds a piece of a text. Who is given a text of nothing but spaces refuses it, so they stay with what is before them.
+/// Appends a part of a text. Joins it with the part before if either is only whitespace, because providers reject text
+/// blocks of whitespace.
 fn push_part(pieces: &mut Vec<(String, Vec<Value>)>, words: &str, sources: Vec<Value>) {
     match pieces.last_mut() {
         _ if words.is_empty() => (),
@@ -204,7 +212,7 @@ fn push_part(pieces: &mut Vec<(String, Vec<Value>)>, words: &str, sources: Vec<V
     }
 }
 
-/// A text behind so many characters.
+/// Splits a text after a number of characters.
 fn split_after_chars(text: &str, after: usize) -> (&str, &str) {
     text.split_at(text.char_indices().nth(after).map_or(text.len(), |(at, _)| at))
 }
@@ -227,7 +235,7 @@ mod tests {
         assert_eq!(cited(&[(3..6, "b"), (0..4, "a")]), r#""Øl é 𝄞"["a","b"] ". b"null nullnull"#);
         assert_eq!(cited(&[(0..4, "a"), (5..9, "b")]), r#""Øl é "["a"] "𝄞. b"["b"] nullnull"#);
         assert_eq!(cited(&[(5..99, "beyond")]), r#""Øl é 𝄞. b"null nullnull"#);
-        // What is cited across blocks is told with the one in which it ends.
+        // A citation that spans blocks is attached to the block in which it ends.
         let texts = vec![json!({"text": "ab"}), json!({"thinking": "t"}), json!({"text": "cd"})];
         let across = split_cited_blocks(texts, vec![(1..3, json!("a"))]);
         assert_eq!(

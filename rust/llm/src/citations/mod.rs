@@ -1,5 +1,5 @@
-//! Where a text is from, in Anthropic's words and in those that Converse has for the same places; what else there is of it is
-//! in the files beside this one.
+//! Citation formats of Anthropic and Bedrock Converse, and the conversion between them. The submodules locate citations
+//! in the response text.
 
 mod by_block;
 pub(crate) mod cited_text;
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use crate::chat::request::Fields;
 
-/// A kind of place: Anthropic's word, Converse's, and what Anthropic calls the number of what is cited, and where it begins
-/// and ends there.
+/// Location types: name in Anthropic's format, name in Converse's format, and Anthropic's keys for the index, the start
+/// and the end.
 const LOCATION_TYPES: [(&str, &str, [&str; 3]); 4] = [
     ("char_location", "documentChar", ["document_index", "start_char_index", "end_char_index"]),
     ("page_location", "documentPage", ["document_index", "start_page_number", "end_page_number"]),
@@ -26,7 +26,8 @@ const LOCATION_TYPES: [(&str, &str, [&str; 3]); 4] = [
 ];
 const WEB_PAGE_LOCATION: &str = "web_search_result_location";
 
-/// A list of citations as Anthropic has it; `None` where one of them is neither Anthropic's nor Converse's.
+/// Converts a list of citations to Anthropic's format. `None` if one of them has neither Anthropic's nor Converse's
+/// format.
 pub fn to_anthropic(list: &Value) -> Option<Vec<Value>> {
     list.as_array()?
         .iter()
@@ -34,7 +35,8 @@ pub fn to_anthropic(list: &Value) -> Option<Vec<Value>> {
         .collect()
 }
 
-/// Likewise as Converse has it.
+/// Converts a list of citations to Converse's format. `None` if one of them has neither Anthropic's nor Converse's
+/// format.
 pub fn to_converse(list: &Value) -> Option<Vec<Value>> {
     list.as_array()?
         .iter()
@@ -42,7 +44,8 @@ pub fn to_converse(list: &Value) -> Option<Vec<Value>> {
         .collect()
 }
 
-/// Likewise, to be said again: pages of the web are proved by what only whoever cited them has.
+/// Converts citations of an earlier response to Anthropic's format, to be sent in a new request. `None` if one cites a
+/// web page without `encrypted_index`, which only the provider that made the citation can issue.
 pub fn to_anthropic_request(list: &Value) -> Option<Vec<Value>> {
     let is_unproved = |one: &Value| one["type"] == WEB_PAGE_LOCATION && one["encrypted_index"] == "";
     let is_of_the_web = |one: &Value| one["location"].get("web").is_some() || is_unproved(one);

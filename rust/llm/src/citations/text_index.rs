@@ -1,4 +1,4 @@
-//! What an answer has said so far, for finding the stretches of it that are cited.
+//! Index of the response text so far. Converts byte offsets to character offsets and locates cited ranges.
 
 use std::ops::Range;
 
@@ -6,28 +6,28 @@ use serde_json::Value;
 
 use crate::citations::cited_text::{Citation, web_page_source};
 
-/// Of what is longer, nothing is found.
+/// Longest text that is indexed. Nothing is located in longer texts.
 const MAX_TEXT_BYTES: usize = 1024 * 1024;
-/// How far apart the places are whose characters were counted, in bytes: no more is counted to find one.
+/// Distance between two checkpoints. Converting an offset counts the characters of at most this many bytes.
 const CHECKPOINT_INTERVAL_BYTES: usize = 4096;
-/// A sentence is no longer, in bytes.
+/// Longest sentence that is assumed as the claim of a marker.
 const MAX_CLAIM_BYTES: usize = 8 * 1024;
-/// Words that are not where they should be are looked for in what is no longer.
+/// Longest text that is searched for a cited string which is not at the stated range.
 const MAX_SEARCHED_BYTES: usize = 64 * 1024;
-/// So many stretches are found, and no more.
+/// Maximum number of citations per response.
 pub const MAX_CITATIONS: usize = 1024;
-/// So much is said of where they are from, in bytes: a page that is cited again and again is told each time.
+/// Maximum total size of the sources of citations. A page that is cited repeatedly is sent each time.
 pub const MAX_SOURCE_BYTES: usize = 256 * 1024;
-/// What ends a sentence, where nothing or a space follows.
+/// Characters that end a sentence if whitespace or the end of the text follows.
 const SENTENCE_ENDS: [char; 4] = ['.', '!', '?', '…'];
-/// Likewise, where anything does.
+/// Characters that end a sentence whatever follows.
 const UNCONDITIONAL_SENTENCE_ENDS: [char; 4] = ['\n', '。', '！', '？'];
 
 #[derive(Debug, Default)]
 pub struct TextIndex {
     text: String,
     is_too_long: bool,
-    /// Places in it, in bytes, and how many characters stand before each.
+    /// Byte offsets in the text, each with the number of characters before it.
     checkpoints: Vec<(usize, usize)>,
 }
 
@@ -55,18 +55,19 @@ impl TextIndex {
         self.text.len()
     }
 
-    /// How many characters were said.
+    /// Returns the number of characters so far.
     pub fn char_count(&self) -> usize {
         self.chars_before(self.text.len())
     }
 
-    /// Whether a stretch of bytes is there and says this.
+    /// Returns true if the byte range is valid, not empty, and contains the expected text if one is given.
     pub fn matches_at(&self, at: &Range<usize>, said: Option<&str>) -> bool {
         let there = self.indexed_text().get(at.clone());
         there.is_some_and(|there| !there.is_empty() && said.is_none_or(|said| said == there))
     }
 
-    /// A stretch of bytes, in characters. Where it does not say what it should, it is found by that, if only one does.
+    /// Converts a byte range to a character range. If the range does not contain the expected text, searches for that
+    /// text, which must occur exactly once.
     pub fn locate_bytes(&self, at: Range<usize>, said: Option<&str>) -> Option<Range<usize>> {
         let text = self.indexed_text();
         let at = Some(at).filter(|at| self.matches_at(at, said)).or_else(|| {
@@ -77,19 +78,20 @@ impl TextIndex {
         Some(self.chars_before(at.start)..self.chars_before(at.end))
     }
 
-    /// Likewise of characters.
+    /// Validates a range of characters. If it does not contain the expected text, searches for that text, which must
+    /// occur exactly once.
     pub fn locate_chars(&self, at: Range<usize>, said: Option<&str>) -> Option<Range<usize>> {
         let [start, end] = [at.start, at.end].map(|at| self.byte_offset(at).unwrap_or(usize::MAX));
         self.locate_bytes(start..end, said)
     }
 
-    /// How many characters stand before a byte.
+    /// Returns the number of characters before a byte offset.
     fn chars_before(&self, at: usize) -> usize {
         let (bytes, chars) = self.last_checkpoint(|(bytes, _)| *bytes <= at);
         chars + self.text[bytes..at].chars().count()
     }
 
-    /// At which byte a character begins, or the text ends.
+    /// Returns the byte offset at which a character begins or the text ends; `None` beyond the end.
     fn byte_offset(&self, at: usize) -> Option<usize> {
         let (bytes, chars) = self.last_checkpoint(|(_, chars)| *chars <= at);
         let rest = self.indexed_text().get(bytes..)?;
@@ -97,13 +99,14 @@ impl TextIndex {
         places.nth(at - chars).map(|at| bytes + at)
     }
 
-    /// The last place of which something holds, as it does of those before.
+    /// Returns the last checkpoint for which the predicate holds. It must hold for all checkpoints before that one too.
     fn last_checkpoint(&self, is_before: impl Fn(&(usize, usize)) -> bool) -> (usize, usize) {
         let behind = self.checkpoints.partition_point(is_before);
         behind.checked_sub(1).map_or((0, 0), |last| self.checkpoints[last])
     }
 
-    /// For a mark in characters, where the words begin that it stands behind: with their sentence, but behind `floor`.
+    /// Returns where the claim before a marker begins, in characters: at the start of its sentence, but not before
+    /// `floor`.
     pub fn claim_start(&self, mark: &Range<usize>, floor: usize) -> usize {
         let places = self.byte_offset(mark.start).zip(self.byte_offset(floor)).filter(|(at, floor)| floor < at);
         let Some((at, floor)) = places else { return mark.start };
@@ -122,7 +125,8 @@ impl TextIndex {
         self.chars_before(floor + begins).min(mark.start)
     }
 
-    /// What stands behind marks such as `[1]`, each of which is the number of a page; and whether every page has a mark.
+    /// Finds the citations for markers such as `[1]`, where the number selects a page. Also returns true if every page
+    /// has a marker.
     pub fn find_marked_citations(&self, pages: &[(String, Value, String)]) -> (Vec<Citation>, bool) {
         let (mut cited, mut has_mark) = (Vec::<Citation>::new(), vec![false; pages.len()]);
         let (mut rest, mut at, mut told) = (self.indexed_text(), 0, 0);
@@ -142,7 +146,7 @@ impl TextIndex {
             }
             has_mark[number.unwrap_or(1) - 1] = true;
             let start = match cited.last() {
-                // Marks in a row stand behind the same words.
+                // Adjacent markers refer to the same claim.
                 Some(last) if last.marker_range.end == mark.start => last.claim_range.start,
                 last => self.claim_start(&mark, last.map_or(0, |last| last.marker_range.end)),
             };

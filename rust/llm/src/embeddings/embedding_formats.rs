@@ -1,4 +1,4 @@
-//! Providers that embed texts in ways of their own, and do nothing else so.
+//! Embedding formats that are specific to one provider.
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,13 @@ use crate::{
     embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse, Video},
 };
 
-/// Whose way.
+/// Embedding format of one provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingFormat {
     Nomic,
-    /// Google's models at Vertex AI.
+    /// Google's models on Vertex AI (`predict`).
     VertexPredict,
-    /// Voyage's, of texts and pictures together.
+    /// Voyage's multimodal models, which embed text and images together.
     VoyageMultimodal,
 }
 
@@ -38,7 +38,7 @@ fn nomic_body(texts: &mut EmbeddingRequest) -> Value {
     out
 }
 
-/// Google's model for pictures has a shape of its own.
+/// Returns true for Google's multimodal model, which has its own request format.
 fn is_multimodal(model: &str) -> bool {
     model.contains("multimodalembedding")
 }
@@ -54,7 +54,7 @@ fn vertex_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, Request
     Ok(out)
 }
 
-/// What is shown together has a vector each: of the text, of the image, and of each piece of the film.
+/// Writes one instance. Its text, its image and each segment of its video get a vector each.
 fn multimodal_instance((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> {
     let mut out = json!({});
     if let Some(text) = item.text {
@@ -74,7 +74,7 @@ fn multimodal_instance((at, item): (usize, EmbeddingInput)) -> Result<Value, Req
     Ok(out)
 }
 
-/// Bytes, or an object of Google's storage.
+/// Writes an image or a video, either as base64 data or as a Cloud Storage URI.
 fn media_object(source: Source, is_typed: bool, path: &str) -> Result<Value, RequestError> {
     match source {
         Source::Data { data, mime } if is_typed => Ok(json!({"bytesBase64Encoded": data, "mimeType": mime})),
@@ -123,7 +123,7 @@ fn vertex_text_body(texts: &mut EmbeddingRequest) -> Value {
     };
     let instances: Vec<_> = std::mem::take(&mut texts.texts).into_iter().map(one).collect();
     let mut out = json!({"instances": instances});
-    // An object, or nobody knows what to add to it.
+    // Copies only an object, because fields are added to it.
     if let Some(given @ Value::Object(_)) = texts.fields.get("parameters") {
         out["parameters"] = given.clone();
         texts.fields.shift_remove("parameters");
@@ -141,12 +141,12 @@ fn read_predictions(answer: &Value) -> Option<EmbeddingResponse> {
     let vectors = predictions.iter().map(of).collect();
     let beside = predictions.iter().map(media_embeddings).collect();
     let tokens = predictions.iter().map(|one| one["embeddings"]["statistics"]["token_count"].as_f64());
-    #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
+    #[allow(clippy::cast_sign_loss)] // The cast saturates: a negative value becomes zero.
     let tokens = tokens.sum::<Option<f64>>().map(|tokens| tokens as u64);
     Some(EmbeddingResponse { vectors, token_count: tokens, extra_fields: beside })
 }
 
-/// The vectors of what was seen, under names of their own.
+/// Returns the vectors of the image and the video segments, each under a field of its own.
 fn media_embeddings(one: &Value) -> Fields {
     let mut out = Fields::new();
     if let Some(image) = one.get("imageEmbedding") {

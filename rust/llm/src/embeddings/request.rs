@@ -1,4 +1,4 @@
-//! Embeddings: texts out, vectors back, in the shape of who asked.
+//! Embedding requests in a canonical form, and their responses in the client's format.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -12,20 +12,20 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// How a caller reads vectors.
+/// Format in which the client receives vectors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EmbeddingFormat {
     #[default]
     Floats,
-    /// As base64 of their numbers.
+    /// Base64 of 32-bit floats.
     Base64,
-    /// One, as Google's own clients read it.
+    /// One vector, as in the response of Gemini's `embedContent`.
     GeminiSingle,
-    /// Any number, likewise.
+    /// A list of vectors, as in the response of Gemini's `batchEmbedContents`.
     GeminiBatch,
 }
 
-/// What a vector is for, in Google's word and in the one that `Cohere` and `Nomic` have for it.
+/// Task types: Gemini's name, and the name that `Cohere` and `Nomic` use.
 const TASK_TYPES: &[(&str, &str)] = &[
     ("RETRIEVAL_QUERY", "search_query"),
     ("RETRIEVAL_DOCUMENT", "search_document"),
@@ -33,7 +33,7 @@ const TASK_TYPES: &[(&str, &str)] = &[
     ("CLUSTERING", "clustering"),
 ];
 
-/// A picture that is to be embedded, perhaps together with a text; or a text among pictures.
+/// Input of a multimodal request: an image or a video, optionally with a text, or a text alone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct EmbeddingInput {
     pub text: Option<String>,
@@ -47,26 +47,26 @@ impl EmbeddingInput {
     }
 }
 
-/// A film that is to be embedded, piece by piece.
+/// Video that is embedded in segments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Video {
     pub source: Source,
-    /// Where it begins and ends, and how long a piece is: in seconds, of which each may be missing.
+    /// Start offset, end offset and segment length in seconds. Each is optional.
     pub segment_options: [Option<Value>; 3],
 }
 
-/// What is to be embedded.
+/// Embedding request in a canonical form.
 #[derive(Debug, Default)]
 pub struct EmbeddingRequest {
     pub model: String,
     pub texts: Vec<String>,
-    /// All that is to be embedded, where there are pictures among it; then there are no `inputs`.
+    /// All inputs, if one of them is an image or a video; `texts` is empty then.
     pub multimodal_inputs: Vec<EmbeddingInput>,
     pub dimensions: Option<Value>,
-    /// Where they stand in the caller's body.
+    /// Path of the inputs in the client's body, for errors.
     pub input_path: &'static str,
     pub format: EmbeddingFormat,
-    /// Everything else, of which a wire takes what it knows.
+    /// All other fields. The provider format removes those that it supports.
     pub fields: Fields,
 }
 
@@ -76,13 +76,14 @@ impl EmbeddingRequest {
         let mut items = match fields.shift_remove("input") {
             Some(Value::String(text)) => vec![EmbeddingInput::from_text(text)],
             Some(Value::Array(items)) => items.into_iter().enumerate().map(parse_input).collect::<Result<_, _>>()?,
-            _ => return Err(RequestError::new("input", "must be a string, or an array of strings and pictures")),
+            _ => return Err(RequestError::new("input", "must be a string, or an array of strings and images")),
         };
         let shape = match fields.get("encoding_format") {
             Some(format) if format == "base64" => EmbeddingFormat::Base64,
             _ => EmbeddingFormat::Floats,
         };
-        // Vectors come as numbers or as these bytes: who wants bits or small numbers is told that they got others.
+        // Vectors are returned as floats or base64. Any other encoding stays in `fields`, so that it is reported as
+        // dropped.
         if fields.get("encoding_format").is_some_and(|format| format == "float" || shape == EmbeddingFormat::Base64) {
             fields.shift_remove("encoding_format");
         }
@@ -101,7 +102,7 @@ impl EmbeddingRequest {
         })
     }
 
-    /// What the vectors are for, in the word of `Cohere` and `Nomic`; what they have no word for stays.
+    /// Removes the task type and returns the name that `Cohere` and `Nomic` use. A type that they do not have stays.
     pub fn take_task_type(&mut self) -> Option<Value> {
         let said = self.fields.get("task_type")?.as_str()?;
         let word = match TASK_TYPES.iter().find(|(googles, _)| *googles == said) {
@@ -121,8 +122,8 @@ impl EmbeddingRequest {
     }
 }
 
-/// A text, `{"text", "image": {"base64" or "url", "mime_type"}, "video": {likewise, "start_offset", "end_offset", "interval"}}`, or
-/// a part as chats have it.
+/// Parses an input. It is a string, an object with `text`, `image` or `video`, or a content part of chat completions.
+/// An image has `base64` or `url`, and `mime_type`; a video also has `start_offset`, `end_offset` and `interval`.
 fn parse_input((at, value): (usize, Value)) -> Result<EmbeddingInput, RequestError> {
     let path = || format!("input[{at}]");
     let mut fields = match value {
@@ -145,7 +146,7 @@ fn parse_input((at, value): (usize, Value)) -> Result<EmbeddingInput, RequestErr
     if let Some(other) = fields.keys().next() {
         return Err(RequestError::new(
             format!("input[{at}].{other}"),
-            "cannot be embedded here: `text` and `image` can",
+            "is not supported in an embedding input; use `text` or `image`",
         ));
     }
     if text.is_none() && image.is_none() && video.is_none() {
@@ -169,25 +170,25 @@ fn parse_media_source(image: Value) -> Option<Source> {
     };
     let mime = take_string(&mut fields, "mime_type");
     if let Some(data) = take_string(&mut fields, "base64") {
-        // Some send it as an address.
+        // Some clients send a data URL here.
         let plain = |data| Source::Data { mime: mime.clone().unwrap_or_else(|| "image/png".to_owned()), data };
         return Some(if data.starts_with("data:") { Source::from_url(data, mime) } else { plain(data) });
     }
     take_string(&mut fields, "url").map(|url| Source::from_url(url, mime))
 }
 
-/// The vectors of an answer, and the tokens that they cost where the provider says so.
+/// Vectors of an embedding response, and the number of input tokens if the provider reports it.
 #[derive(Default)]
-#[allow(clippy::struct_field_names, reason = "they are what it is for")]
+#[allow(clippy::struct_field_names, reason = "the vectors are the main content of the type")]
 pub struct EmbeddingResponse {
     pub vectors: Vec<Value>,
     pub token_count: Option<u64>,
-    /// What else there is of each, where something was shown that has several.
+    /// Additional fields of each vector, for inputs that yield several vectors, such as videos.
     pub extra_fields: Vec<Fields>,
 }
 
 impl EmbeddingResponse {
-    /// As the caller is told.
+    /// Serialises the response in the client's format.
     pub fn into_client_json(
         self,
         answering: &ResponseContext,
@@ -213,11 +214,11 @@ impl EmbeddingResponse {
         Ok(answer.to_string().into_bytes())
     }
 
-    /// As Google's own clients read them.
+    /// Serialises the response in Gemini's format.
     fn into_gemini_json(self, shape: EmbeddingFormat) -> Result<Vec<u8>, MalformedResponse> {
         let mut vectors = self.vectors.into_iter().map(|vector| json!({"values": vector}));
         let mut answer = if shape == EmbeddingFormat::GeminiSingle {
-            json!({"embedding": vectors.next().ok_or_else(|| MalformedResponse("it has no vector".into()))?})
+            json!({"embedding": vectors.next().ok_or_else(|| MalformedResponse("the response has no vector".into()))?})
         } else {
             json!({"embeddings": vectors.collect::<Value>()})
         };
@@ -228,10 +229,10 @@ impl EmbeddingResponse {
     }
 }
 
-/// Four bytes for each number, the least significant first.
+/// Encodes a vector as base64 of little-endian 32-bit floats.
 fn encode_base64(vector: &Value) -> Result<Value, MalformedResponse> {
-    let numbers = vector.as_array().ok_or_else(|| MalformedResponse("a vector is no array".into()))?;
-    #[allow(clippy::cast_possible_truncation)] // That is what the format is.
+    let numbers = vector.as_array().ok_or_else(|| MalformedResponse("a vector is not an array".into()))?;
+    #[allow(clippy::cast_possible_truncation)] // The format requires 32-bit floats.
     let bytes = numbers.iter().flat_map(|number| (number.as_f64().unwrap_or_default() as f32).to_le_bytes());
     Ok(STANDARD.encode(bytes.collect::<Vec<_>>()).into())
 }

@@ -1,4 +1,5 @@
-//! Lines that came out of a batch in the words of its provider: of which line each is, and how that was answered.
+//! Parser of batch result lines in a provider's own format. Returns the `custom_id`, status and response body of each
+//! line.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -8,17 +9,17 @@ use serde_json::{Value, value::RawValue};
 use super::BatchLineFormat;
 use crate::chat::providers::MalformedResponse;
 
-/// The answer to one line.
+/// Result of one batch line.
 #[derive(Debug)]
 pub struct LineResult<'r> {
     pub custom_id: Cow<'r, str>,
     pub status: u16,
     pub body: Cow<'r, str>,
-    /// In `OpenAI`'s words already.
+    /// True if `body` is already in `OpenAI`'s format.
     pub is_openai_format: bool,
 }
 
-/// As any of them has it.
+/// Result line with the fields of all providers; each provider sets only some of them.
 #[derive(Debug, Deserialize)]
 struct RawResultLine<'r> {
     #[serde(borrow, rename = "recordId")]
@@ -38,7 +39,7 @@ struct RawResultLine<'r> {
     embeddings: Option<&'r RawValue>,
 }
 
-/// A request as it is said again with its answer.
+/// Request that Vertex AI repeats next to its response.
 #[derive(Debug, Deserialize)]
 struct EchoedRequest {
     labels: Option<RequestLabels>,
@@ -49,12 +50,12 @@ struct RequestLabels {
     custom_id: Option<String>,
 }
 
-/// Statuses that are those of an error.
+/// HTTP statuses that are accepted as error codes of a line.
 const ERROR_STATUSES: std::ops::RangeInclusive<u64> = 400..=599;
 const DEFAULT_ERROR_STATUS: u16 = 500;
 
 impl BatchLineFormat {
-    /// What a line of answers says.
+    /// Parses one result line. Fails if the line is not valid JSON of this format.
     pub fn parse_result_line(self, line: &[u8]) -> Result<LineResult<'_>, MalformedResponse> {
         let line: RawResultLine<'_> = serde_json::from_slice(line)?;
         match self {
@@ -72,7 +73,7 @@ fn parse_bedrock_line(line: RawResultLine<'_>) -> LineResult<'_> {
         return LineResult { custom_id, status: 200, body: output.get().into(), is_openai_format: false };
     }
     let error = line.error.unwrap_or_default();
-    let message = error["errorMessage"].as_str().unwrap_or("the model gave no answer");
+    let message = error["errorMessage"].as_str().unwrap_or("the model returned no response");
     let body = serde_json::json!({"message": message}).to_string().into();
     LineResult { custom_id, status: error_status(&error["errorCode"]), body, is_openai_format: false }
 }
@@ -84,10 +85,10 @@ fn parse_vertex_line(line: RawResultLine<'_>) -> LineResult<'_> {
     if let Some(response) = line.response.filter(|_| said.is_empty()) {
         return LineResult { custom_id, status: 200, body: response.get().into(), is_openai_format: false };
     }
-    // Words, and often an error as JSON behind them.
+    // The status is plain text, often followed by an error object in JSON.
     let found = said.find('{').and_then(|at| serde_json::from_str::<Value>(&said[at..]).ok());
     let found = found.filter(|found| found["error"].is_object()).unwrap_or_else(|| {
-        let message = if said.is_empty() { "the model gave no answer" } else { &said };
+        let message = if said.is_empty() { "the model returned no response" } else { &said };
         serde_json::json!({"error": {"code": DEFAULT_ERROR_STATUS, "message": message}})
     });
     LineResult {
@@ -104,7 +105,7 @@ fn parse_fireworks_line(line: RawResultLine<'_>) -> LineResult<'_> {
     if let (Some(response), None) = (line.response, &error) {
         return LineResult { custom_id, status: 200, body: response.get().into(), is_openai_format: true };
     }
-    let error = error.unwrap_or_else(|| serde_json::json!({"message": "the model gave no answer"}));
+    let error = error.unwrap_or_else(|| serde_json::json!({"message": "the model returned no response"}));
     let status = error_status(&error["code"]);
     LineResult {
         custom_id,
@@ -114,12 +115,12 @@ fn parse_fireworks_line(line: RawResultLine<'_>) -> LineResult<'_> {
     }
 }
 
-/// A record of an embed job has what an answer has of each text. Of several types of embeddings one is told, numbers with a point
-/// if there are any.
+/// Parses a record of an embed job and rebuilds an embed response for its text. If the record has several embedding
+/// types, `float` is preferred.
 fn parse_cohere_line(line: RawResultLine<'_>) -> Result<LineResult<'_>, MalformedResponse> {
     let custom_id = line.custom_id.unwrap_or_default();
     let Some(embeddings) = line.embeddings else {
-        let message = line.error.as_ref().and_then(Value::as_str).unwrap_or("the model gave no answer");
+        let message = line.error.as_ref().and_then(Value::as_str).unwrap_or("the model returned no response");
         let body = serde_json::json!({"message": message}).to_string().into();
         return Ok(LineResult { custom_id, status: DEFAULT_ERROR_STATUS, body, is_openai_format: false });
     };
@@ -129,7 +130,7 @@ fn parse_cohere_line(line: RawResultLine<'_>) -> Result<LineResult<'_>, Malforme
         let mut types: BTreeMap<Cow<'_, str>, Option<&RawValue>> = serde_json::from_str(embeddings.get())?;
         let float = types.remove("float").flatten();
         let vector = float.or_else(|| types.into_values().flatten().next());
-        vector.ok_or_else(|| MalformedResponse("it has no embeddings".into()))?
+        vector.ok_or_else(|| MalformedResponse("the line has no embeddings".into()))?
     };
     let (text, vector) = (line.text.map_or("\"\"", RawValue::get), vector.get());
     let body =

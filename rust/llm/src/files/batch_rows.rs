@@ -1,9 +1,10 @@
-//! Lines of a batch in `OpenAI`'s words, written as they are kept where a provider's jobs read them.
+//! Encoder of batch input lines for a provider's batch jobs. It wraps a request body, already translated to the model's
+//! format, into one line.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A line of a file for a batch: one of `OpenAI`'s, or one that is in the provider's own words already.
+/// Line of a batch input file, either in `OpenAI`'s format or already in the provider's format.
 #[derive(Debug, Deserialize)]
 pub struct BatchInputLine<'r> {
     pub custom_id: Option<String>,
@@ -18,7 +19,7 @@ pub struct BatchInputLine<'r> {
     text: Option<&'r RawValue>,
 }
 
-/// Whose words.
+/// Provider whose line format a batch file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchLineFormat {
     Bedrock,
@@ -27,11 +28,12 @@ pub enum BatchLineFormat {
     Cohere,
 }
 
-/// Labels are no longer.
+/// Maximum length of a Vertex AI label.
 const MAX_LABEL_BYTES: usize = 63;
 
 impl BatchLineFormat {
-    /// The one endpoint whose bodies are kept as they came; `None` where each is said in the words of its model.
+    /// Returns the only endpoint that a batch may use if bodies are stored untranslated. `None` if each body is
+    /// translated to the format of its model.
     pub fn passthrough_endpoint(self) -> Option<&'static str> {
         match self {
             Self::Bedrock | Self::Vertex => None,
@@ -40,7 +42,7 @@ impl BatchLineFormat {
         }
     }
 
-    /// Whether a line is in them already.
+    /// Returns true if a line is already in the provider's format.
     pub fn is_native_line(self, row: &BatchInputLine<'_>) -> bool {
         match self {
             Self::Bedrock => row.model_input.is_some(),
@@ -50,7 +52,7 @@ impl BatchLineFormat {
         }
     }
 
-    /// What of a body a line has no room for, because the job says it of all lines.
+    /// Returns the body parameters that a line cannot carry, because the job sets them for all lines.
     pub fn unsupported_fields(self, body: &[u8]) -> Vec<String> {
         if self != Self::Cohere {
             return Vec::new();
@@ -64,12 +66,12 @@ impl BatchLineFormat {
         said.into_iter().filter(is_unsaid).map(|(key, _)| key).collect()
     }
 
-    /// The line for this body, which is in the words of the model.
+    /// Encodes a line with this body, which is already in the model's format.
     pub fn encode_line(self, custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
         let id = serde_json::to_vec(custom_id).map_err(|error| error.to_string())?;
         Ok(match self {
             Self::Bedrock => [b"{\"recordId\":", &*id, b",\"modelInput\":", body, b"}"].concat(),
-            // Claude's say whose they are themselves.
+            // Lines for Claude carry a `custom_id` field, so they need no label.
             Self::Vertex if is_claude_body(body) => [b"{\"custom_id\":", &*id, b",\"request\":", body, b"}"].concat(),
             Self::Vertex => [b"{\"request\":", &*add_custom_id_label(custom_id, body)?, b"}"].concat(),
             Self::Fireworks => [b"{\"custom_id\":", &*id, b",\"body\":", &*remove_model(body)?, b"}"].concat(),
@@ -78,7 +80,7 @@ impl BatchLineFormat {
     }
 }
 
-/// The one text that a line embeds.
+/// Returns the single text that a line embeds, as JSON.
 fn encode_input_text(body: &[u8]) -> Result<Vec<u8>, String> {
     #[derive(Deserialize)]
     struct EmbedBody<'r> {
@@ -89,11 +91,11 @@ fn encode_input_text(body: &[u8]) -> Result<Vec<u8>, String> {
     let said = texts.input.map(RawValue::get).unwrap_or_default();
     let one = serde_json::from_str::<[String; 1]>(said).map(|[text]| text);
     let text = serde_json::from_str::<String>(said).or(one);
-    let text = text.map_err(|_| "input must be one text: an embed job embeds one for each line".to_owned())?;
+    let text = text.map_err(|_| "input must be one text; an embed job embeds one text for each line".to_owned())?;
     serde_json::to_vec(&text).map_err(|error| error.to_string())
 }
 
-/// Of a job that names the model itself.
+/// Removes `model` from a body, because the job names the model.
 fn remove_model(body: &[u8]) -> Result<Vec<u8>, String> {
     let mut request: serde_json::Map<String, serde_json::Value> =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
@@ -101,7 +103,7 @@ fn remove_model(body: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&request).map_err(|error| error.to_string())
 }
 
-/// Whether a body on Vertex AI is Claude's, and not Gemini's.
+/// Returns true if a Vertex AI body is for Claude and not for Gemini.
 fn is_claude_body(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct AnthropicBody {
@@ -110,12 +112,13 @@ fn is_claude_body(body: &[u8]) -> bool {
     serde_json::from_slice::<AnthropicBody>(body).is_ok_and(|body| body.anthropic_version.is_some())
 }
 
-/// Gemini's answers come back with the request alone, so that the request says of which line it is.
+/// Adds the `custom_id` to a Gemini request as a label. Gemini's result lines only repeat the request, so the label
+/// identifies the line.
 fn add_custom_id_label(custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
     let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
     if custom_id.is_empty() || custom_id.len() > MAX_LABEL_BYTES || !custom_id.bytes().all(is_label) {
         return Err(format!(
-            "custom_id is `{}`: answers come back with it as a label, which is 1 to {MAX_LABEL_BYTES} of a-z, 0-9, - and _",
+            "custom_id is `{}`; it is returned as a label, which must be 1 to {MAX_LABEL_BYTES} of a-z, 0-9, - and _",
             custom_id.chars().take(MAX_LABEL_BYTES).collect::<String>()
         ));
     }

@@ -1,4 +1,4 @@
-//! Files that are objects of a bucket: asked for as S3 is asked, which Cloud Storage understands too.
+//! Provider files stored as bucket objects. They are accessed through the S3 API, which Cloud Storage supports too.
 
 use percent_encoding::percent_decode_str;
 
@@ -9,27 +9,27 @@ use crate::{
     timestamp, xml,
 };
 
-/// The folder in which everything is that the gateway itself gave a name.
+/// Prefix of all object keys that the gateway generates.
 pub const GATEWAY_PREFIX: &str = "penstock/";
-/// Where files are whose key nobody chose, each below its purpose.
+/// Prefix of files whose key the client did not choose; the purpose follows it.
 const FILES_PREFIX: &str = "penstock/files/";
-/// As long as a key may be.
+/// Maximum length of an object key.
 const MAX_KEY_BYTES: usize = 1024;
-/// So much of a file's name goes into its key.
+/// Maximum number of characters of a file name that are used in its key.
 const MAX_FILE_NAME_CHARS: usize = 100;
 
-/// Where a provider keeps files.
+/// Object storage service in which a provider stores files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ObjectStore {
-    /// Of its addresses, such as `s3` in `s3://bucket/key`.
+    /// Scheme of object URIs, such as `s3` in `s3://bucket/key`.
     pub scheme: &'static str,
-    /// With this begin header fields of its own.
+    /// Prefix of the service's own header fields.
     header_prefix: &'static str,
-    /// In which it names a request.
+    /// Response header that carries the request id.
     pub request_id_header: &'static str,
-    /// The key and the header of the option that names the bucket.
+    /// Key and header of the option that names the bucket.
     bucket_option: (&'static str, &'static str),
-    /// The options that name the object.
+    /// Keys of the options that name the object; the first one that is set wins.
     object_key_options: &'static [&'static str],
     pub line_format: BatchLineFormat,
 }
@@ -52,13 +52,13 @@ pub static GCS: ObjectStore = ObjectStore {
     line_format: BatchLineFormat::Vertex,
 };
 
-/// How S3 is to encrypt an object, by option and header field.
+/// Options for server-side encryption of S3 objects and the headers that carry them.
 const ENCRYPTION_HEADERS: [(&str, &str); 2] = [
     ("amz_server_side_encryption", "x-amz-server-side-encryption"),
     ("amz_server_side_encryption_aws_kms_key_id", "x-amz-server-side-encryption-aws-kms-key-id"),
 ];
 
-/// An object.
+/// Bucket and key of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectAddress {
     pub bucket: String,
@@ -79,13 +79,13 @@ impl ObjectAddress {
         Ok(Self { bucket: bucket.to_owned(), key: key.to_owned() })
     }
 
-    /// What follows the host.
+    /// Returns the URL path of the object.
     pub fn url_path(&self) -> String {
         let parts: Vec<_> = self.key.split('/').map(path_segment::encode_segment).collect();
         format!("/{}/{}", self.bucket, parts.join("/"))
     }
 
-    /// Whether it is in the folder of what the gateway names.
+    /// Returns true if the gateway generated the key.
     pub fn has_gateway_prefix(&self) -> bool {
         self.key.starts_with(GATEWAY_PREFIX)
     }
@@ -94,13 +94,14 @@ impl ObjectAddress {
         self.key.rsplit('/').next().unwrap_or(&self.key)
     }
 
-    /// What it is for, where its key says so.
+    /// Returns the file purpose that the key contains, if any.
     fn purpose(&self) -> Option<&str> {
         self.key.strip_prefix(FILES_PREFIX)?.split_once('/').map(|(purpose, _)| purpose)
     }
 }
 
-pub(crate) const INVALID_BUCKET_MESSAGE: &str = "the bucket must be letters, digits, dashes, underscores and dots";
+pub(crate) const INVALID_BUCKET_MESSAGE: &str =
+    "the bucket name may contain only letters, digits, dashes, underscores and dots";
 
 pub(crate) fn is_valid_bucket_name(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -108,25 +109,29 @@ pub(crate) fn is_valid_bucket_name(name: &str) -> bool {
 }
 
 impl ObjectStore {
-    /// The one that the options name.
+    /// Returns the bucket name from the options.
     pub fn bucket_name<'o>(&self, options: &'o Options) -> Result<&'o str, String> {
         let (key, header) = self.bucket_option;
         let name = options.get(key).ok_or_else(|| format!("no bucket: send {header}"))?;
         if is_valid_bucket_name(name) { Ok(name) } else { Err(INVALID_BUCKET_MESSAGE.into()) }
     }
 
-    /// The object that a path such as `/files/:id/content` names. Its id is percent-encoded, and clients encode that once more.
+    /// Parses the object address in a path such as `/files/:id/content`. The id is percent-encoded, and clients encode
+    /// it once more.
     pub fn parse_object_address(&self, path: &str) -> Result<ObjectAddress, String> {
         let id = path.split('/').nth(2).unwrap_or_default();
         let wrong = || {
-            format!("the id of a file is `{0}%3A%2F%2Fbucket%2Fkey`: {0}://bucket/key, percent-encoded", self.scheme)
+            format!(
+                "the id of a file must be `{0}%3A%2F%2Fbucket%2Fkey`, which is {0}://bucket/key, percent-encoded",
+                self.scheme
+            )
         };
         let address = self.decode_file_id(id).ok_or_else(wrong)?;
         let (bucket, key) = address.split_once('/').ok_or_else(wrong)?;
         ObjectAddress::new(bucket, key)
     }
 
-    /// What follows the scheme in an id.
+    /// Decodes a file id and returns the part after the scheme: bucket and key.
     fn decode_file_id(&self, id: &str) -> Option<String> {
         let mut text = id.to_owned();
         for _ in 0..3 {
@@ -138,12 +143,12 @@ impl ObjectStore {
         None
     }
 
-    /// A file in the words of jobs, where it is said by its id.
+    /// Returns the object URI of a file id, as the provider's batch jobs expect it; `None` if it is not a file id.
     pub fn object_uri(&self, said: &str) -> Option<String> {
         self.decode_file_id(said).map(|address| format!("{}://{address}", self.scheme))
     }
 
-    /// Where a new file goes: where the options say, else where no other is.
+    /// Returns the address for a new file: the key from the options, or else a unique generated key.
     pub fn new_object_address(
         &self,
         options: &Options,
@@ -156,7 +161,7 @@ impl ObjectStore {
         ObjectAddress::new(bucket, &key.map_or_else(ours, ToOwned::to_owned))
     }
 
-    /// The path of a question about an object.
+    /// Returns the path of an internal file request for an object.
     pub fn file_path(&self, place: &ObjectAddress) -> String {
         format!("/files/{}", self.file_id(place))
     }
@@ -165,7 +170,7 @@ impl ObjectStore {
         path_segment::encode_segment(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
     }
 
-    /// What follows the host: an object, or the bucket where the path names none.
+    /// Returns the request target with its query: the object, or the bucket if the path names no file.
     pub fn request_target(&self, asked: &PathInfo<'_>, options: &Options) -> Result<String, String> {
         let names_one = asked.path.split('/').nth(2).is_some();
         let path = if names_one {
@@ -177,7 +182,7 @@ impl ObjectStore {
         Ok(format!("{path}{mark}{}", asked.query))
     }
 
-    /// Header fields of a new object.
+    /// Returns the request headers for uploading a new object.
     pub fn upload_headers(
         &self,
         options: &Options,
@@ -191,14 +196,14 @@ impl ObjectStore {
         for (key, name) in ENCRYPTION_HEADERS {
             let Some(value) = options.get(key) else { continue };
             if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(format!("{key} must be a word without spaces"));
+                return Err(format!("{key} must be printable ASCII without spaces"));
             }
             headers.push((name.to_owned(), value.to_owned()));
         }
         Ok(headers)
     }
 
-    /// What the header fields of an object say of it.
+    /// Builds the file object from the response headers of an object. Missing headers become default values.
     pub fn file_from_headers<'h>(&self, place: &ObjectAddress, field: impl Fn(&str) -> Option<&'h str>) -> FileObject {
         let noted =
             field(&format!("{}meta-purpose", self.header_prefix)).and_then(|said| super::parse_purpose(said).ok());
@@ -207,7 +212,7 @@ impl ObjectStore {
         self.build_file(place, noted, (bytes, created))
     }
 
-    /// A file of which this is known.
+    /// Builds the file object; without a purpose, takes it from the object key.
     pub fn build_file(&self, place: &ObjectAddress, purpose: Option<&str>, (bytes, created): (u64, u64)) -> FileObject {
         let purpose = purpose.or_else(|| place.purpose()).unwrap_or(DEFAULT_PURPOSE).to_owned();
         FileObject {
@@ -220,16 +225,16 @@ impl ObjectStore {
         }
     }
 
-    /// What is asked of the bucket for a list of files, for all purposes or one: so many of them, from behind one of them on.
+    /// Returns the bucket query that lists at most `most` files after `after`, for one purpose or for all.
     pub fn list_query(&self, most: usize, after: Option<&ObjectAddress>, purpose: Option<&str>) -> String {
         let prefix = purpose.map_or_else(|| FILES_PREFIX.to_owned(), |purpose| format!("{FILES_PREFIX}{purpose}/"));
-        // In the order of their names, as Amazon signs them.
+        // The parameters are sorted by name because AWS signatures require that order.
         let after =
             after.map(|place| format!("&start-after={}", path_segment::encode_segment(&place.key))).unwrap_or_default();
         format!("list-type=2&max-keys={most}&prefix={}{after}", path_segment::encode_segment(&prefix))
     }
 
-    /// The files of such a list, and whether there are more.
+    /// Parses the XML list response of a bucket. Returns the files, and true if the list is truncated.
     pub fn parse_file_list(&self, bucket: &str, answer: &str) -> (Vec<FileObject>, bool) {
         let read = |object: &str| {
             let place = ObjectAddress::new(bucket, &xml::element_text(object, "Key")?).ok()?;
@@ -241,7 +246,7 @@ impl ObjectStore {
     }
 }
 
-/// What ends an upload in parts: their tags, in their order.
+/// Builds the body that completes a multipart upload from the ETags of its parts, in order.
 pub fn complete_multipart_body(tags: &[String]) -> String {
     let part = |(index, tag): (usize, &String)| {
         format!("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", index + 1, xml::escape(tag))
@@ -250,7 +255,7 @@ pub fn complete_multipart_body(tags: &[String]) -> String {
     format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>")
 }
 
-/// A file's name as the last part of a key.
+/// Converts a file name to a safe last segment of an object key.
 fn sanitise_file_name(name: &str) -> String {
     let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let plain = |one: char| if one.is_ascii_alphanumeric() || "-_.".contains(one) { one } else { '_' };

@@ -1,5 +1,5 @@
-//! Files that are datasets: of an account at Fireworks, for fine-tuning and batches, by names that say which, and of Cohere, for
-//! embed jobs.
+//! Provider files stored as datasets: at Fireworks for fine-tuning and batches, at Cohere for embed jobs. Fireworks has
+//! no purpose field, so the dataset id begins with the purpose.
 
 use serde_json::{Value, json};
 
@@ -11,24 +11,24 @@ use crate::{
     timestamp,
 };
 
-/// Whose.
+/// Provider whose datasets store the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatasetStore {
     Cohere,
     Fireworks,
 }
 
-/// What a dataset at Fireworks may be for.
+/// File purposes that Fireworks datasets support.
 const FIREWORKS_PURPOSES: [&str; 2] = ["fine-tune", BATCH_PURPOSE];
 const BATCH_PURPOSE: &str = "batch";
-/// What Cohere calls a dataset of texts, and what became of one.
+/// Cohere's dataset types for the input of an embed job and for its results.
 const COHERE_INPUT_TYPE: &str = "embed-input";
 const COHERE_OUTPUT_TYPES: [&str; 2] = ["embed-result", "embed-output"];
-/// As long as an id may be.
+/// Maximum lengths of a dataset id at Fireworks and at Cohere.
 const MAX_FIREWORKS_ID_BYTES: usize = 63;
 const MAX_COHERE_ID_BYTES: usize = 256;
 
-/// What a file is called at Fireworks; an error says what it cannot be for.
+/// Builds the id of a new Fireworks dataset from its purpose. Returns an error if the purpose is not supported.
 pub fn fireworks_dataset_id(purpose: &str, unique: &str) -> Result<String, String> {
     if FIREWORKS_PURPOSES.contains(&purpose) {
         return Ok(format!("{purpose}-{unique}"));
@@ -36,12 +36,13 @@ pub fn fireworks_dataset_id(purpose: &str, unique: &str) -> Result<String, Strin
     Err(unsupported_purpose_message(purpose, &FIREWORKS_PURPOSES.join(" or ")))
 }
 
-/// What makes a dataset at Fireworks that is filled after that.
+/// Builds the request body that creates an empty Fireworks dataset, which is filled afterwards.
 pub fn create_dataset_body(id: &str, name: &str) -> Vec<u8> {
     json!({"datasetId": id, "dataset": {"displayName": name, "userUploaded": {}}}).to_string().into_bytes()
 }
 
-/// What is said at Cohere of a dataset that comes with its texts: what each text is called is kept with it.
+/// Builds the query that creates a Cohere dataset together with its texts. The `custom_id` of each text is stored with
+/// it.
 pub fn cohere_dataset_query(purpose: &str, name: &str) -> Result<String, String> {
     if purpose != BATCH_PURPOSE {
         return Err(unsupported_purpose_message(purpose, BATCH_PURPOSE));
@@ -50,7 +51,7 @@ pub fn cohere_dataset_query(purpose: &str, name: &str) -> Result<String, String>
 }
 
 fn unsupported_purpose_message(purpose: &str, known: &str) -> String {
-    format!("`{purpose}` is nothing that files are for here: it must be {known}")
+    format!("purpose `{purpose}` is not supported by this provider; it must be {known}")
 }
 
 impl DatasetStore {
@@ -61,7 +62,8 @@ impl DatasetStore {
         }
     }
 
-    /// What follows the account in the address of datasets, of one of them, and of what is in it: where that goes, or may be read.
+    /// Returns the path after the account, with its query: all datasets, one dataset, or its content for upload or
+    /// download.
     pub fn request_target(self, asked: &PathInfo<'_>) -> Result<String, String> {
         let mark = if asked.query.is_empty() { "" } else { "?" };
         let reads = asked.operation == Operation::RetrieveFileContent;
@@ -73,7 +75,7 @@ impl DatasetStore {
         let Some(id) = segments.next() else { return Ok("datasets".into()) };
         self.check_dataset_id(id)?;
         let verb = match self {
-            // Where its files are is said with it.
+            // Cohere returns the URLs of the files together with the dataset.
             Self::Cohere => "",
             Self::Fireworks if reads => ":getDownloadEndpoint",
             Self::Fireworks => ":upload",
@@ -93,10 +95,10 @@ impl DatasetStore {
         if !id.is_empty() && id.len() <= longest && id.bytes().all(|byte| byte == b'-' || is_letter(byte)) {
             return Ok(());
         }
-        Err(format!("the id of a file is that of a dataset: 1 to {longest} of {letters}"))
+        Err(format!("the id of a file must be a dataset id: 1 to {longest} characters of {letters}"))
     }
 
-    /// The query by which so many are told at once.
+    /// Returns the query that lists at most `most` datasets.
     pub fn list_query(self, most: usize) -> String {
         match self {
             Self::Cohere => format!("limit={most}"),
@@ -104,7 +106,7 @@ impl DatasetStore {
         }
     }
 
-    /// What an answer says of the dataset that was asked for.
+    /// Parses the dataset in a response as a file object.
     pub fn parse_file(self, answer: &Value) -> Option<FileObject> {
         match self {
             Self::Cohere => parse_cohere_dataset(&answer["dataset"]),
@@ -112,7 +114,7 @@ impl DatasetStore {
         }
     }
 
-    /// Where the files of a dataset are for a while; those of lines that were refused come last.
+    /// Returns the temporary download URLs of a dataset's files. Files with rejected lines come last.
     pub fn download_urls(self, answer: &Value) -> Vec<&str> {
         match self {
             Self::Cohere => {
@@ -128,7 +130,7 @@ impl DatasetStore {
         }
     }
 
-    /// All datasets of an answer.
+    /// Parses all datasets in a list response as file objects.
     pub fn parse_file_list(self, answer: &Value) -> Vec<FileObject> {
         let one = match self {
             Self::Cohere => parse_cohere_dataset,
@@ -138,7 +140,7 @@ impl DatasetStore {
     }
 }
 
-/// How many bytes it has is not said.
+/// Parses a Fireworks dataset. Its size is 0 because Fireworks does not report it.
 fn parse_fireworks_dataset(dataset: &Value) -> Option<FileObject> {
     let id = dataset["name"].as_str()?.rsplit('/').next()?.to_owned();
     let name = dataset["displayName"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
@@ -150,7 +152,8 @@ fn parse_fireworks_dataset(dataset: &Value) -> Option<FileObject> {
     Some(FileObject { id, bytes: 0, created_at: created, name, purpose, state })
 }
 
-/// Cohere looks at what is in one before jobs may read it.
+/// Parses a Cohere dataset. Cohere validates a dataset before jobs may read it, so the state follows the validation
+/// status.
 fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
     let id = dataset["id"].as_str()?.to_owned();
     let name = dataset["name"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
@@ -164,7 +167,7 @@ fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
         Some("validated") => FileState::Ready,
         Some("failed" | "skipped") => {
             let why = dataset["validation_error"].as_str().filter(|why| !why.is_empty());
-            FileState::Failed(why.unwrap_or("it was not found good").to_owned())
+            FileState::Failed(why.unwrap_or("the provider's validation failed without a reason").to_owned())
         }
         _ => FileState::Pending,
     };
@@ -173,7 +176,7 @@ fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
     Some(FileObject { id, bytes, created_at: created, name, purpose: purpose.to_owned(), state })
 }
 
-/// Code and words of a refusal.
+/// Returns the error code and the message of a JSON error response.
 pub(crate) fn error_code_and_message(answer: &[u8]) -> (Option<String>, Option<String>) {
     let found = openai_chat::parse_error(answer);
     (found.code, found.message)

@@ -1,4 +1,4 @@
-//! Files of providers that keep them in another way than `OpenAI`, in the words of `OpenAI`.
+//! Translation between `OpenAI`'s Files API and providers that store files in buckets or datasets.
 
 pub(crate) mod batch_results;
 pub(crate) mod batch_rows;
@@ -20,9 +20,9 @@ use crate::{
     xml,
 };
 
-/// What is said of a file whose purpose nobody noted.
+/// Purpose to report for a file whose purpose is not recorded.
 const DEFAULT_PURPOSE: &str = "user_data";
-/// What `OpenAI`'s clients may say a file is for.
+/// File purposes that the Files API of `OpenAI` defines.
 const FILE_PURPOSES: [&str; 9] = [
     "assistants",
     "assistants_output",
@@ -35,7 +35,7 @@ const FILE_PURPOSES: [&str; 9] = [
     "vision",
 ];
 
-/// Who keeps the files of a provider, where that is asked in another way than `OpenAI`.
+/// File store of a provider without an `OpenAI`-compatible Files API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileStore {
     Bucket(&'static ObjectStore),
@@ -47,7 +47,7 @@ impl FileStore {
         if let Self::Bucket(bucket) = self { Some(bucket) } else { None }
     }
 
-    /// In which the lines of a batch are kept.
+    /// Returns the format in which batch lines are stored.
     pub fn line_format(self) -> BatchLineFormat {
         match self {
             Self::Bucket(bucket) => bucket.line_format,
@@ -55,31 +55,31 @@ impl FileStore {
         }
     }
 
-    /// The header field in which an answer names its request.
+    /// Returns the response header that carries the request id.
     pub fn request_id_header(self) -> &'static str {
         self.object_store().map_or("x-request-id", |bucket| bucket.request_id_header)
     }
 }
 
-/// What is known of a file.
+/// Metadata of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileObject {
     pub id: String,
     pub bytes: u64,
-    /// In seconds since 1970.
+    /// Creation time in Unix seconds.
     pub created_at: u64,
     pub name: String,
     pub purpose: String,
     pub state: FileState,
 }
 
-/// How far a file is.
+/// Processing state of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileState {
     Pending,
-    /// All of it has come, and was found good.
+    /// The provider received and accepted the whole file.
     Ready,
-    /// It was not, for a reason.
+    /// The provider rejected the file, with this reason.
     Failed(String),
 }
 
@@ -101,7 +101,7 @@ impl FileObject {
     }
 }
 
-/// Part of a list, and whether there is more behind it.
+/// Builds the body of a list response with one page of files; `has_more` is true if more files follow.
 pub fn list_body(files: &[FileObject], has_more: bool) -> Vec<u8> {
     let (first, last) = (files.first().map(|file| &file.id), files.last().map(|file| &file.id));
     let data: Vec<_> = files.iter().map(FileObject::to_json).collect();
@@ -110,18 +110,19 @@ pub fn list_body(files: &[FileObject], has_more: bool) -> Vec<u8> {
         .into_bytes()
 }
 
-/// That a file is no more.
+/// Builds the body that confirms the deletion of a file.
 pub fn deletion_body(id: &str) -> Vec<u8> {
     json!({"id": id, "object": "file", "deleted": true}).to_string().into_bytes()
 }
 
-/// The purpose of a file, if it is one.
+/// Parses a file purpose; returns an error that lists the allowed ones if it is unknown.
 pub fn parse_purpose(said: &str) -> Result<&'static str, String> {
     let found = FILE_PURPOSES.iter().find(|purpose| **purpose == said).copied();
-    found.ok_or_else(|| format!("`{said}` is not known: it must be one of {}", FILE_PURPOSES.join(", ")))
+    found.ok_or_else(|| format!("purpose `{said}` is not known; it must be one of {}", FILE_PURPOSES.join(", ")))
 }
 
-/// The refusal of who keeps the files, told in `OpenAI`'s shape with its own code, and its name for the request where it says one.
+/// Converts an error response of the file store to `OpenAI`'s error format. Keeps the provider's error code, and its
+/// request id if there is one.
 pub fn translate_error(provider: &str, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
     let text = String::from_utf8_lossy(answer);
     let (code, message) = datasets::error_code_and_message(answer);

@@ -1,4 +1,4 @@
-//! The lines of a batch, as they come in a form or a file: which model each names.
+//! Model checks for batch lines. They read uploads and files as streams and reject lines whose model is not allowed.
 
 use crate::{
     api_format::{LineSplitter, UploadParser, peek, secondary_models},
@@ -8,10 +8,10 @@ use crate::{
     },
 };
 
-/// Why lines may not go on.
+/// Reason why batch lines are rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchLineError {
-    /// A line names this model, which may not be used.
+    /// A line names this model, which is not allowed.
     ModelNotAllowed(String),
     Malformed(String),
 }
@@ -22,10 +22,10 @@ impl From<LineTooLong> for BatchLineError {
     }
 }
 
-/// Whether a model may be named.
+/// Predicate that returns true if a model is allowed.
 pub type ModelFilter<'a> = &'a dyn Fn(&str) -> bool;
 
-/// Looks at one line.
+/// Checks the models of one batch line; empty lines are accepted.
 pub fn check_line(number: usize, line: &[u8], admit: ModelFilter<'_>) -> Result<(), BatchLineError> {
     if line.trim_ascii().is_empty() {
         return Ok(());
@@ -35,7 +35,7 @@ pub fn check_line(number: usize, line: &[u8], admit: ModelFilter<'_>) -> Result<
     models.into_iter().find(|model| !admit(model)).map_or(Ok(()), |model| Err(BatchLineError::ModelNotAllowed(model)))
 }
 
-/// Looks at a batch of messages, whose requests come together.
+/// Checks a message batch, which carries all its requests in one body.
 pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), BatchLineError> {
     let mut requests = None;
     let read = for_each_field(batch, |key, at| match (key, &requests) {
@@ -43,7 +43,10 @@ pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), B
             requests = Some(at);
             Ok(())
         }
-        _ => Err(ScanError { offset: at.start, message: "a batch of messages has `requests`, once, and nothing else" }),
+        _ => Err(ScanError {
+            offset: at.start,
+            message: "a message batch must have `requests` exactly once and no other field",
+        }),
     });
     read.map_err(|error| BatchLineError::Malformed(error.to_string()))?;
     let at = requests.ok_or_else(|| BatchLineError::Malformed("it must have `requests`".into()))?;
@@ -57,7 +60,7 @@ pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), B
             },
             Err(message) => Some(BatchLineError::Malformed(format!("request {number}: {message}"))),
         };
-        Err(ScanError { offset: item.start, message: "it is refused" })
+        Err(ScanError { offset: item.start, message: "it is rejected" })
     });
     match fault {
         Some(fault) => Err(fault),
@@ -65,8 +68,8 @@ pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), B
     }
 }
 
-/// The model in this part of a request, and those beside it. Of two such parts the provider might read another one than is looked
-/// at here.
+/// Returns the model in this part of a request and its secondary models. The part must occur exactly once, because the
+/// provider might read a different duplicate than the one checked here.
 fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::with_capacity(1);
     for_each_field(request, |key, at| {
@@ -83,7 +86,8 @@ fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     Ok([named].into_iter().chain(secondary_models(&request[at])).collect())
 }
 
-/// A form that brings a file. What is wrong with its lines counts where the file is for a batch, which the form may say after it.
+/// Checks the batch lines of a multipart upload as it streams. Errors in the lines only count if the file is for a
+/// batch, which a form field after the file may declare.
 pub struct BatchUploadChecker {
     upload: UploadParser,
     lines: LineSplitter,
@@ -92,18 +96,18 @@ pub struct BatchUploadChecker {
 }
 
 impl BatchUploadChecker {
-    /// `None` where the content type is not that of a form.
+    /// Creates a checker; `None` if the content type is not multipart form data with a boundary.
     pub fn from_content_type(content_type: &str, longest_line: usize) -> Option<Self> {
         let upload = UploadParser::from_content_type(content_type)?;
         Some(Self { upload, lines: LineSplitter::new(longest_line), is_file_complete: false, error: None })
     }
 
-    /// Whether the form has ended.
+    /// Returns true if the form has ended.
     pub fn is_finished(&self) -> bool {
         self.upload.is_finished()
     }
 
-    /// Looks at the next bytes, before they go on. An error says why they may not.
+    /// Checks the next bytes before they are forwarded. An error means that they must not be forwarded.
     pub fn feed(&mut self, bytes: &[u8], admit: ModelFilter<'_>) -> Result<(), BatchLineError> {
         let unread = |message| BatchLineError::Malformed(format!("the form cannot be read: {message}"));
         self.upload.feed(bytes).map_err(unread)?;
@@ -125,7 +129,8 @@ impl BatchUploadChecker {
     }
 }
 
-/// Some say it with more words, and what nobody said of a file may be anything.
+/// Returns true if a `purpose` field contains `batch`, since some providers use longer values. A form that ended
+/// without a purpose counts as a batch too.
 fn is_for_batch(upload: &UploadParser) -> bool {
     let said = |(name, value): (&str, &str)| {
         name.eq_ignore_ascii_case("purpose").then(|| value.to_ascii_lowercase().contains("batch"))
@@ -164,7 +169,7 @@ mod tests {
         form_part("name=\"file\"; filename=\"a.jsonl\"\r\nContent-Type: application/jsonl", lines)
     }
 
-    /// How far it came, and why no further.
+    /// Feeds the body in chunks. Returns the number of accepted bytes, and the error or whether the form is finished.
     fn feed_form(body: &str, step: usize) -> (usize, Result<bool, BatchLineError>) {
         let mut upload = BatchUploadChecker::from_content_type(CONTENT_TYPE, 200).unwrap();
         let mut passed = 0;

@@ -1,19 +1,21 @@
-//! What a form says of its request, read while it passes: bounded memory, whatever the order and the size of its parts.
+//! Streaming scanner for multipart forms that extracts the request fields the gateway needs. Its memory is bounded,
+//! whatever the order and size of the parts.
 
 use memchr::memmem::{self, Finder};
 
 use crate::api_format::ImageParams;
 
-/// Longest head of a part, and longest value of a field that is kept.
+/// Maximum length of a part's headers, and of a field value that is read.
 const MAX_HEAD_OR_VALUE_BYTES: usize = 4 * 1024;
 
-/// The few fields that decide how a request is recorded; of two fields of one name the first counts.
+/// Scanner for the few fields that decide how a request is routed and logged. The first of several fields with the same
+/// name counts.
 #[derive(Debug)]
 pub struct FormScanner {
-    /// A line end, two dashes and the boundary: what stands between parts.
+    /// Delimiter between parts: a line end, two dashes and the boundary.
     delimiter: Finder<'static>,
     state: ParserState,
-    /// What was seen of something that is not complete.
+    /// Received bytes of an element that is not complete yet.
     buffer: Vec<u8>,
     model: Option<String>,
     stream: Option<bool>,
@@ -24,15 +26,15 @@ pub struct FormScanner {
 enum FormField {
     Model,
     Stream,
-    /// Of images that are to be made.
+    /// A parameter of an image request, by its field name.
     ImageParam(&'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ParserState {
-    /// In what nobody here reads, up to the next delimiter.
+    /// Skips content up to the next delimiter.
     Skipping,
-    /// In the head of a part.
+    /// In the headers of a part.
     PartHeaders,
     /// In the value of a field.
     Value(FormField),
@@ -40,15 +42,15 @@ enum ParserState {
 }
 
 impl FormScanner {
-    /// `None` where the content type is not that of a form.
+    /// Creates a scanner; `None` if the content type is not multipart form data with a boundary.
     pub fn from_content_type(content_type: &str) -> Option<Self> {
         let delimiter = Finder::new(multipart_delimiter(content_type)?.as_bytes()).into_owned();
-        // The first delimiter needs no line end before it; it gets one here.
+        // The first delimiter may lack the line end before it, so one is added here.
         let (state, kept) = (ParserState::Skipping, b"\r\n".to_vec());
         Some(Self { delimiter, state, buffer: kept, model: None, stream: None, image_params: ImageParams::default() })
     }
 
-    /// Whether nothing more can be learned of it.
+    /// Returns true if the form has ended and no more fields can follow.
     pub fn is_finished(&self) -> bool {
         self.state == ParserState::Finished
     }
@@ -57,17 +59,17 @@ impl FormScanner {
         self.model.as_deref()
     }
 
-    /// Whether the caller asked for a stream.
+    /// Returns true if the client asked for a stream.
     pub fn is_streaming(&self) -> bool {
         self.stream == Some(true)
     }
 
-    /// What is asked for, where images are.
+    /// Returns the image parameters that the form sets.
     pub fn image_params(&self) -> &ImageParams {
         &self.image_params
     }
 
-    /// Looks at the next bytes of the form.
+    /// Scans the next bytes of the form.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.state != ParserState::Finished {
             let used = match self.state {
@@ -83,7 +85,7 @@ impl FormScanner {
         }
     }
 
-    /// Searches for the next delimiter without keeping more than may be the beginning of one.
+    /// Searches for the next delimiter and buffers only what may be the beginning of one.
     fn skip_to_delimiter(&mut self, bytes: &[u8]) -> usize {
         let length = self.delimiter.needle().len();
         if !self.buffer.is_empty() {
@@ -112,7 +114,7 @@ impl FormScanner {
         self.buffer.drain(..surplus);
     }
 
-    /// Keeps bytes up to `end`, then has them read. What is longer than anything of interest is passed over.
+    /// Buffers bytes up to `end`, then passes them to `read`. Skips an element that exceeds the maximum length.
     fn buffer_until(&mut self, bytes: &[u8], end: &[u8], read: fn(&mut Self, &[u8]) -> ParserState) -> usize {
         let before = self.buffer.len();
         let room = (MAX_HEAD_OR_VALUE_BYTES + end.len()).saturating_sub(before).min(bytes.len());
@@ -139,7 +141,7 @@ impl FormScanner {
         self.state = state;
     }
 
-    /// Two dashes after a delimiter: the form ends.
+    /// Returns true if two dashes follow a delimiter, which ends the form.
     fn is_closing_delimiter(&self) -> bool {
         self.state == ParserState::PartHeaders && self.buffer.starts_with(b"--")
     }
@@ -156,7 +158,7 @@ impl FormScanner {
         }
     }
 
-    /// The delimiter behind a value is read already: a head is next.
+    /// Stores the value of the current field. Its delimiter is consumed already, so part headers follow.
     fn read_value(&mut self, value: &[u8]) -> ParserState {
         let text = String::from_utf8_lossy(value);
         match self.state {
@@ -169,7 +171,7 @@ impl FormScanner {
     }
 }
 
-/// The beginning of a form, or all of it, with another model; `None` where these bytes name none.
+/// Replaces the model in the beginning of a form, or in a whole form; `None` if these bytes contain no model field.
 pub fn replace_model(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> {
     let form = FormScanner::from_content_type(content_type)?;
     let (found, length) =
@@ -187,7 +189,7 @@ pub fn replace_model(content_type: &str, bytes: &[u8], model: &str) -> Option<Ve
     }
 }
 
-/// The field that a part's head announces; files are none.
+/// Returns the field that the headers of a part announce; `None` for files and other fields.
 fn parse_form_field(head: &str) -> Option<FormField> {
     let disposition = part_header(head, "content-disposition")?;
     if header_parameter(disposition, "filename").is_some() {
@@ -203,7 +205,7 @@ fn parse_form_field(head: &str) -> Option<FormField> {
     }
 }
 
-/// The value of a parameter, without its quotes; within them a semicolon stands for itself.
+/// Returns the value of a header parameter without its quotes. A semicolon inside quotes does not end the value.
 pub(crate) fn header_parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p str> {
     loop {
         let mut is_quoted = false;
@@ -221,7 +223,8 @@ pub(crate) fn header_parameter<'p>(mut parameters: &'p str, wanted: &str) -> Opt
     }
 }
 
-/// What stands between the parts of a form, with the line end before it; `None` where the content type is not that of one.
+/// Returns the delimiter between the parts of a form, including the line end before it. `None` if the content type is
+/// not multipart form data with a boundary.
 pub(crate) fn multipart_delimiter(content_type: &str) -> Option<String> {
     let (kind, parameters) = content_type.split_once(';')?;
     let is_form = kind.trim().eq_ignore_ascii_case("multipart/form-data");
@@ -229,7 +232,7 @@ pub(crate) fn multipart_delimiter(content_type: &str) -> Option<String> {
     Some(format!("\r\n--{boundary}"))
 }
 
-/// The value of a header field in the head of a part.
+/// Returns the value of a header of a part.
 pub(crate) fn part_header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
     head.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;

@@ -1,58 +1,58 @@
-//! The form in which a file is uploaded, taken apart while it comes: no more of the file is kept than was not taken yet.
+//! Streaming parser for multipart file uploads. Buffers only the file content that is not consumed yet.
 
 use memchr::memmem::{self, Finder};
 
 use super::form::{header_parameter, multipart_delimiter, part_header};
 
-/// Longest head of a part, and longest value of a field.
+/// Maximum length of a part's headers, and of a field value.
 const MAX_HEAD_OR_VALUE_BYTES: usize = 8 * 1024;
-/// A form has fewer fields.
+/// Maximum number of fields; real forms have fewer.
 const MAX_FIELDS: usize = 32;
 
 const FILE_FIELD: &str = "file";
-const ONE_FILE_REQUIRED: &str = "it must have one file, which is called `file` and has a name";
-/// Nobody has to understand these in a form any more.
+const ONE_FILE_REQUIRED: &str = "it must have exactly one file, in a field called `file`, with a filename";
+/// Headers that encode the content of a part. RFC 7578 deprecates them in forms, so they are rejected.
 const ENCODING_HEADERS: [&str; 2] = ["content-transfer-encoding", "content-encoding"];
 
-/// A form with one file among its fields, whatever their order.
+/// Parser for a form with one file among its fields, in any order.
 pub struct UploadParser {
-    /// A line end, two dashes and the boundary.
+    /// Delimiter between parts: a line end, two dashes and the boundary.
     delimiter: Finder<'static>,
     state: ParserState,
-    /// What was not understood yet.
+    /// Received bytes that are not parsed yet.
     buffer: Vec<u8>,
     fields: Vec<(String, String)>,
     file_info: Option<FileInfo>,
     content: Vec<u8>,
 }
 
-/// What a form says of its file.
+/// Description of the file in the form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileInfo {
     pub name: String,
-    /// Its type, where it has one.
+    /// Content type of the file, if the form gives one.
     pub content_type: Option<String>,
 }
 
 enum ParserState {
     /// Before the first delimiter.
     Preamble,
-    /// Behind a delimiter.
+    /// After a delimiter.
     PartHeaders,
-    /// In the value of the field of this name.
+    /// In the value of the field with this name.
     Value(String),
     File,
     Finished,
 }
 
 impl UploadParser {
-    /// `None` where the content type is not that of a form.
+    /// Creates a parser; `None` if the content type is not multipart form data with a boundary.
     pub fn from_content_type(content_type: &str) -> Option<Self> {
         let delimiter = Finder::new(multipart_delimiter(content_type)?.as_bytes()).into_owned();
         Some(Self {
             delimiter,
             state: ParserState::Preamble,
-            // The first delimiter needs no line end before it; it gets one here.
+            // The first delimiter may lack the line end before it, so one is added here.
             buffer: b"\r\n".to_vec(),
             fields: Vec::new(),
             file_info: None,
@@ -60,7 +60,7 @@ impl UploadParser {
         })
     }
 
-    /// Takes the next bytes of the form; an error says what is wrong with it.
+    /// Parses the next bytes of the form; the error is a message about what is wrong with it.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         if matches!(self.state, ParserState::Finished) {
             return Ok(());
@@ -70,37 +70,37 @@ impl UploadParser {
         Ok(())
     }
 
-    /// What came of the file since the last time.
+    /// Returns the file content that arrived since the last call.
     pub fn take_content(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.content)
     }
 
-    /// What is said of the file, once it has begun.
+    /// Returns the description of the file once its part has begun.
     pub fn file_info(&self) -> Option<&FileInfo> {
         self.file_info.as_ref()
     }
 
-    /// The value of a field that has come.
+    /// Returns the value of a field that was received.
     pub fn field_value(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// All fields that have come, with their values.
+    /// Returns the names and values of all received fields.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Whether all of the file has come.
+    /// Returns true if the whole file was received.
     pub fn is_file_complete(&self) -> bool {
         self.file_info.is_some() && !matches!(self.state, ParserState::File)
     }
 
-    /// Whether the end of the form has come.
+    /// Returns true if the form has ended.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, ParserState::Finished)
     }
 
-    /// Goes on by one part, or a piece of the file; `false` where more must come first.
+    /// Parses one part, or a chunk of the file. Returns `false` if more input is needed first.
     fn advance(&mut self) -> Result<bool, &'static str> {
         match &mut self.state {
             ParserState::Preamble => Ok(self.consume_to_delimiter(false)),
@@ -114,11 +114,11 @@ impl UploadParser {
         }
     }
 
-    /// Passes over everything up to the next delimiter, which is the file's or nobody's.
+    /// Consumes everything up to the next delimiter: as file content if `is_file` is true, otherwise it is discarded.
     fn consume_to_delimiter(&mut self, is_file: bool) -> bool {
         let found = self.delimiter.find(&self.buffer);
         let length = self.delimiter.needle().len();
-        // What may be the beginning of a delimiter waits.
+        // Retains what may be the beginning of a delimiter.
         let end = found.unwrap_or_else(|| self.buffer.len().saturating_sub(length - 1));
         if is_file {
             self.content.extend_from_slice(&self.buffer[..end]);
@@ -138,7 +138,7 @@ impl UploadParser {
         }
         let Some(end) = memmem::find(&self.buffer, b"\r\n\r\n") else {
             let is_fine = self.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES;
-            return if is_fine { Ok(false) } else { Err("the head of a part is too long") };
+            return if is_fine { Ok(false) } else { Err("the headers of a part are too long") };
         };
         let head = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
         self.buffer.drain(..end + 4);
@@ -149,7 +149,7 @@ impl UploadParser {
         let name = header_parameter(disposition, "name").ok_or("a part has no name")?.to_owned();
         let is_file = name.eq_ignore_ascii_case(FILE_FIELD);
         let Some(filename) = header_parameter(disposition, "filename").filter(|_| is_file) else {
-            // Whoever reads it next may take either for a file.
+            // The provider's parser might treat either of these as a file.
             if is_file || ["filename", "filename*"].iter().any(|key| header_parameter(disposition, key).is_some()) {
                 return Err(ONE_FILE_REQUIRED);
             }
@@ -163,7 +163,7 @@ impl UploadParser {
             return Err(ONE_FILE_REQUIRED);
         }
         if ENCODING_HEADERS.iter().any(|coding| part_header(&head, coding).is_some()) {
-            return Err("its file must come as it is, in no encoding");
+            return Err("its file must be sent without a content encoding");
         }
         let kind = part_header(&head, "content-type").map(ToOwned::to_owned);
         self.file_info = Some(FileInfo { name: filename.to_owned(), content_type: kind });

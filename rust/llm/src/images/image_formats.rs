@@ -1,5 +1,6 @@
-//! Providers that make images in ways of their own: a body each, and the place where the images are.
-#![allow(clippy::unnecessary_wraps, reason = "the bodies have one signature, though not all can be refused")]
+//! Image generation formats that are specific to one provider: the writer of the request body, and the position of the
+//! images in the response.
+#![allow(clippy::unnecessary_wraps, reason = "all body writers have one signature, though not all of them can fail")]
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use memchr::memmem;
@@ -13,21 +14,22 @@ use crate::{
     usage::UsageCounts,
 };
 
-/// Writes what is sent.
+/// Writer of a request body.
 type BodyWriter = fn(&mut ImageRequest) -> Result<Value, RequestError>;
 
-/// One way.
+/// Image generation format of one provider.
 pub struct ImageFormat {
     write_body: BodyWriter,
-    /// Where the images are, the key of each, and whether that is an address or the bytes.
+    /// JSON pointer to the images in the response, the key of each image, and its key in the client's response: `url`
+    /// or `b64_json`.
     images_pointer: &'static str,
     image_key: &'static str,
     output_key: &'static str,
-    /// The body is a form.
+    /// True if the request body is a multipart form.
     is_form: bool,
 }
 
-/// One whose images come as their bytes.
+/// Creates a format whose images are returned as base64.
 const fn base64_format(body: BodyWriter, at: &'static str, key: &'static str) -> ImageFormat {
     ImageFormat { write_body: body, images_pointer: at, image_key: key, output_key: "b64_json", is_form: false }
 }
@@ -43,25 +45,25 @@ pub static HYPERBOLIC: ImageFormat = base64_format(hyperbolic_body, "/images", "
 pub static SEGMIND: ImageFormat = base64_format(segmind_body, "/image", "");
 pub static FIREWORKS: ImageFormat = base64_format(fireworks_body, "", "base64");
 pub static WORKERS_AI: ImageFormat = base64_format(workers_ai_body, "/result/image", "");
-/// Stability's older engines, and those that take forms.
+/// Stability's v1 engines as JSON, and its v2 endpoints as forms.
 pub static STABILITY_V1: ImageFormat = base64_format(stability_v1_body, "/artifacts", "base64");
 pub static STABILITY_V2: ImageFormat = ImageFormat { is_form: true, ..base64_format(stability_v2_body, "/image", "") };
-/// Imagen, at both of Google's.
+/// Imagen, both in the Gemini API and on Vertex AI.
 pub static IMAGEN: ImageFormat = base64_format(imagen_body, "/predictions", "bytesBase64Encoded");
-/// Gemini's models that answer with images: they are found among the parts.
+/// Gemini models that return images among the parts of a message.
 pub static GEMINI: ImageFormat = base64_format(gemini_body, "", "");
 
-/// What an image is made of besides words.
+/// Field with the source image of image-to-image generation.
 const IMAGE_FIELD: &str = "image";
 
-/// What each of them draws, by its maker's reference.
+/// Aspect ratios that each model supports, according to the vendor's API reference.
 pub(crate) const STABILITY_RATIOS: [AspectRatio; 9] =
     [(1, 1), (2, 3), (3, 2), (4, 5), (5, 4), (9, 16), (16, 9), (9, 21), (21, 9)];
 const IMAGEN_RATIOS: [AspectRatio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
 const GEMINI_RATIOS: [AspectRatio; 10] =
     [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
 
-/// What stands between the fields of a form; a prompt that holds it is refused.
+/// Boundary of multipart forms. A field that contains it is rejected.
 const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
 
 fn siliconflow_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
@@ -74,7 +76,7 @@ fn siliconflow_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
         &["image_size", "batch_size", "num_inference_steps", "guidance_scale", "negative_prompt", "seed"],
         &mut out,
     );
-    // Addresses are what it gives.
+    // SiliconFlow returns only URLs.
     if picture.fields.shift_remove("response_format").is_some_and(|format| format != "url") {
         picture.dropped_params.add("response_format");
     }
@@ -93,7 +95,7 @@ fn hyperbolic_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
 }
 
 fn segmind_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
-    // Images come as bytes, whatever is said of that.
+    // The gateway always requests base64, whatever the client sends here.
     picture.fields.shift_remove("base64");
     let mut out = json!({"prompt": picture.prompt, "base64": true});
     picture.move_limited_count(10, &mut out, "samples");
@@ -147,7 +149,7 @@ fn workers_ai_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut out = json!({"prompt": picture.prompt});
     picture.move_dimensions(&mut out, ("width", "height"));
     picture.move_fields(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
-    // Its models have two names for them, and look at their own.
+    // Each Workers AI model reads only one of the two names, so the value is sent under both.
     let steps = ["steps", "num_steps"].iter().find_map(|name| out.get(*name)).cloned();
     if let Some(steps) = steps {
         for name in ["num_steps", "steps"] {
@@ -166,7 +168,7 @@ fn stability_v1_body(picture: &mut ImageRequest) -> Result<Value, RequestError> 
 fn stability_v2_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.reject_multiple_images()?;
     let mut out = json!({"prompt": picture.prompt});
-    // Of one path, several models.
+    // Several models share this path.
     let is_sd3 = picture.model.starts_with("sd3");
     write_source_image(picture, (is_sd3, picture.model == "core"), &mut out)?;
     picture.move_aspect_ratio(&mut out, "aspect_ratio", &STABILITY_RATIOS);
@@ -180,7 +182,7 @@ fn stability_v2_body(picture: &mut ImageRequest) -> Result<Value, RequestError> 
     Ok(out)
 }
 
-/// What an image is made of besides words, where it is, by Stability's models here and at Amazon.
+/// Writes the source image, if there is one. Used for Stability's models in its own API and on Bedrock.
 pub(crate) fn write_source_image(
     picture: &mut ImageRequest,
     (is_sd3, is_core): (bool, bool),
@@ -188,12 +190,15 @@ pub(crate) fn write_source_image(
 ) -> Result<(), RequestError> {
     let Some(image) = picture.fields.shift_remove(IMAGE_FIELD).filter(|image| !image.is_null()) else { return Ok(()) };
     if is_core {
-        return Err(RequestError::new(IMAGE_FIELD, "this model makes images of words alone"));
+        return Err(RequestError::new(
+            IMAGE_FIELD,
+            "this model does not accept an input image; it generates images from text only",
+        ));
     }
     out[IMAGE_FIELD] = image_base64(&image)?.into();
     if is_sd3 {
         out["mode"] = "image-to-image".into();
-        // It is as wide and as high as the one that it is made of.
+        // The output has the dimensions of the source image.
         let is_shaped = picture.size.take().is_some() | picture.fields.shift_remove("aspect_ratio").is_some();
         if is_shaped {
             picture.dropped_params.add("aspect_ratio");
@@ -202,7 +207,7 @@ pub(crate) fn write_source_image(
     Ok(())
 }
 
-/// An image as base64, or as an address that holds its bytes.
+/// Returns the base64 data of an image that was sent as base64 or as a data URL.
 fn image_base64(image: &Value) -> Result<&str, RequestError> {
     let text = image.as_str().unwrap_or_default();
     let data = match text.split_once(";base64,") {
@@ -258,7 +263,7 @@ fn gemini_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     Ok(json!({"contents": [{"role": "user", "parts": [{"text": picture.prompt}]}], "generationConfig": config}))
 }
 
-/// The images among the parts of an answer.
+/// Reads the images among the parts of a Gemini response.
 fn read_gemini_images(answer: &Value) -> Option<ImageResponse> {
     let parts = answer.pointer("/candidates/0/content/parts")?.as_array()?;
     let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
@@ -268,7 +273,7 @@ fn read_gemini_images(answer: &Value) -> Option<ImageResponse> {
         .map(|drawn| ImageResponse { usage: counts.to_usage(ApiFormat::Gemini), ..drawn })
 }
 
-/// A form of texts, and of an image that is a file.
+/// Encodes a multipart form of text fields, with the source image as a file.
 fn encode_form(fields: &Value) -> Result<Vec<u8>, RequestError> {
     let mut out = Vec::new();
     for (name, value) in fields.as_object().into_iter().flatten() {
@@ -280,7 +285,7 @@ fn encode_form(fields: &Value) -> Result<Vec<u8>, RequestError> {
             _ => ("", text.into_bytes()),
         };
         if memmem::find(&bytes, BOUNDARY.as_bytes()).is_some() {
-            return Err(RequestError::new(name, "must not hold what ends a field of a form"));
+            return Err(RequestError::new(name, "must not contain the form's boundary"));
         }
         let head = format!("--{BOUNDARY}\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n");
         out.extend_from_slice(head.as_bytes());

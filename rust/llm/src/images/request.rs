@@ -1,4 +1,5 @@
-//! Images to be made: a prompt out, bytes or addresses back, in the shape that `OpenAI` gave them.
+//! Image generation requests in a canonical form, and their responses in OpenAI's format. An image is returned as
+//! base64 or as a URL.
 
 use serde_json::{Value, json};
 
@@ -11,19 +12,19 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// Width to height.
+/// Aspect ratio as width and height.
 pub type AspectRatio = (u64, u64);
 
-/// What is to be drawn.
+/// Image generation request in a canonical form.
 #[derive(Debug, Default)]
 pub struct ImageRequest {
     pub model: String,
     pub prompt: String,
-    /// How many.
+    /// Number of images.
     pub count: Option<Value>,
-    /// Width and height.
+    /// Width and height in pixels.
     pub size: Option<(u64, u64)>,
-    /// Everything else, of which a wire takes what it knows.
+    /// All other fields. The provider format removes those that it supports.
     pub fields: Fields,
     pub dropped_params: DroppedParams,
 }
@@ -42,7 +43,7 @@ impl ImageRequest {
         })
     }
 
-    /// Moves a parameter as it is, if there is one.
+    /// Moves a parameter to the provider's request unchanged, if it is set.
     pub fn move_field(&mut self, key: &str, to: &mut Value, name: &str) {
         if let Some(value) = self.fields.shift_remove(key).filter(|value| !value.is_null()) {
             to[name] = value;
@@ -55,7 +56,7 @@ impl ImageRequest {
         }
     }
 
-    /// Width and height, under the names that a provider has for them.
+    /// Moves width and height to the fields that the provider has for them.
     pub fn move_dimensions(&mut self, to: &mut Value, (width, height): (&str, &str)) {
         if let Some((wide, high)) = self.size.take() {
             (to[width], to[height]) = (wide.into(), high.into());
@@ -68,7 +69,7 @@ impl ImageRequest {
         }
     }
 
-    /// Likewise, but no more than a provider makes at once; that there are fewer is named.
+    /// Moves the number of images, limited to what the provider generates at once. Reports a reduced number as dropped.
     pub fn move_limited_count(&mut self, most: u64, to: &mut Value, name: &str) {
         if self.count.as_ref().and_then(Value::as_u64).is_some_and(|count| count > most) {
             self.count = Some(most.into());
@@ -77,7 +78,8 @@ impl ImageRequest {
         self.move_count(to, name);
     }
 
-    /// Width to height, as the nearest of those that can be drawn; that it is another is named.
+    /// Moves the size as the nearest aspect ratio that the provider supports. Reports the size as dropped if the ratio
+    /// differs.
     pub fn move_aspect_ratio(&mut self, to: &mut Value, name: &str, ratios: &[AspectRatio]) {
         let Some(size) = self.size.take() else { return };
         let away = |one: &AspectRatio| ((size.0 as f64 / size.1 as f64) / (one.0 as f64 / one.1 as f64)).ln().abs();
@@ -89,20 +91,20 @@ impl ImageRequest {
         to[name] = format!("{wide}:{high}").into();
     }
 
-    /// Refuses more than one picture.
+    /// Rejects a request for more than one image.
     pub fn reject_multiple_images(&mut self) -> Result<(), RequestError> {
         match self.count.take() {
-            Some(count) if count != 1 => Err(RequestError::new("n", "this model makes one image: it must be 1")),
+            Some(count) if count != 1 => Err(RequestError::new("n", "must be 1; this model makes one image at a time")),
             _ => Ok(()),
         }
     }
 
-    /// What nobody took.
+    /// Returns the parameters that the provider format did not use.
     pub fn into_dropped_params(mut self) -> DroppedParams {
         let is_left = |(name, is_there): (&'static str, bool)| is_there.then_some(name);
         let left = [("n", self.count.is_some_and(|count| count != 1)), ("size", self.size.is_some())];
         left.into_iter().filter_map(is_left).for_each(|name| self.dropped_params.add(name));
-        // Bytes are what comes where nothing else can; who asked for them loses nothing.
+        // Base64 is the default response format, so a request for it is not reported as dropped.
         let is_default = |key: &str, value: &Value| value.is_null() || key == "response_format" && value == "b64_json";
         self.fields
             .iter()
@@ -119,15 +121,15 @@ fn parse_size(fields: &mut Fields) -> Result<Option<(u64, u64)>, RequestError> {
     sides.map(Some).ok_or_else(|| RequestError::new("size", "must be auto, or width and height such as 1024x1024"))
 }
 
-/// What was drawn: each the bytes as base64, or where they are.
+/// Generated images, each as base64 data or as a URL.
 pub struct ImageResponse {
     pub images: Vec<Value>,
-    /// What they cost, where the provider says so.
+    /// Token usage, if the provider reports it.
     pub usage: Option<Usage>,
 }
 
 impl ImageResponse {
-    /// Under a pointer, in an array or alone: texts, or objects with the text behind a key.
+    /// Parses the image or array of images at a JSON pointer. Each is a string, or an object with the string at `key`.
     pub fn parse_images_at(answer: &Value, pointer: &str, key: &str, told: &str) -> Option<Self> {
         let one = |item: &Value| {
             let text = item.as_str().or_else(|| item[key].as_str())?;
@@ -140,7 +142,7 @@ impl ImageResponse {
         Self::from_images(found)
     }
 
-    /// Some, or nothing was drawn.
+    /// Creates a response with these images; `None` if there are none.
     pub fn from_images(images: Vec<Value>) -> Option<Self> {
         (!images.is_empty()).then_some(Self { images, usage: None })
     }
@@ -154,7 +156,7 @@ impl ImageResponse {
     }
 }
 
-/// What images cost, as `OpenAI` says it of its own.
+/// Encodes the usage of an image request in OpenAI's format.
 fn encode_usage(of: &Usage) -> Value {
     let text = of.total_output().saturating_sub(of.image_out);
     json!({

@@ -1,4 +1,5 @@
-//! Batches that providers run in their own way: begun, listed and told in the shape that `OpenAI` gave them.
+//! Batches of providers with a batch API of their own: create, list and status requests, translated from and to the
+//! `OpenAI` format.
 
 use serde_json::{Value, json};
 
@@ -16,24 +17,24 @@ use crate::{
     translation::{TranslationInput, dropped::DroppedParams},
 };
 
-/// For which a batch's lines may be.
+/// Endpoints that the lines of a batch may use.
 pub const ENDPOINTS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"];
-/// How long a batch may take, where nothing else can be said.
+/// Completion window of a batch if the provider reports none.
 const DEFAULT_COMPLETION_WINDOW: &str = "24h";
 
-/// A batch to begin. Wires take what their provider knows; what is left was lost.
+/// Request to create a batch. The provider format takes the fields that it supports; the rest is reported as dropped.
 #[derive(Debug)]
 pub struct BatchRequest<'a> {
     pub model: String,
-    /// As the caller calls it, and as the provider's jobs do.
+    /// Input file: the id that the client sent, and the address that the provider's jobs use.
     input_file_id: String,
     pub input_address: String,
     pub endpoint: &'static str,
     pub metadata: Fields,
-    /// Everything else.
+    /// All other fields.
     pub fields: Fields,
     pub options: Option<&'a Options>,
-    /// Which no other is called.
+    /// Identifier that no other batch has.
     pub unique_id: String,
 }
 
@@ -79,17 +80,17 @@ impl<'a> BatchRequest<'a> {
         self.options.and_then(|options| options.get(key))
     }
 
-    /// A field of the body.
+    /// Removes and returns a string field of the body, unless it is empty.
     pub fn take_string(&mut self, key: &str) -> Option<String> {
         take_string(&mut self.fields, key).filter(|said| !said.is_empty())
     }
 
-    /// Likewise one of which a provider has a shape of its own: that, or the one text in it.
+    /// Removes and returns a field for which a provider has its own format: that format, or the one string in it.
     pub fn take_field(&mut self, key: &str) -> Option<Value> {
         take_field(&mut self.fields, key)
     }
 
-    /// Refuses a file that is not where the provider looks for it.
+    /// Rejects an input file that is not in the provider's storage.
     pub fn check_input_prefix(&self, prefix: &str) -> Result<(), RequestError> {
         if self.input_address.starts_with(prefix) {
             return Ok(());
@@ -98,7 +99,7 @@ impl<'a> BatchRequest<'a> {
         Err(RequestError::new("input_file_id", message))
     }
 
-    /// Refuses lines for anything else than these.
+    /// Rejects an endpoint that is not in this list.
     pub fn check_endpoint(&self, known: &[&str]) -> Result<(), RequestError> {
         if known.contains(&self.endpoint) {
             return Ok(());
@@ -107,7 +108,7 @@ impl<'a> BatchRequest<'a> {
         Err(RequestError::new("endpoint", message))
     }
 
-    /// What the answer repeats.
+    /// Returns the request fields that the response repeats.
     pub fn echoed_fields(&self) -> Fields {
         let mut echo = Fields::new();
         echo.insert("endpoint".into(), self.endpoint.into());
@@ -116,7 +117,7 @@ impl<'a> BatchRequest<'a> {
         echo
     }
 
-    /// What nobody took.
+    /// Returns the dropped fields, which the provider format did not take.
     pub fn into_dropped_params(self) -> DroppedParams {
         let mut lost = DroppedParams::default();
         self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| lost.add(key));
@@ -131,34 +132,34 @@ fn take_field(fields: &mut Fields, key: &str) -> Option<Value> {
     fields.shift_remove(key).filter(|value| !value.is_null())
 }
 
-/// An endpoint as a word, which jobs keep where they have no room for a path.
+/// Returns an endpoint as a slug, for job names that cannot contain a path.
 pub fn endpoint_slug(endpoint: &str) -> String {
     endpoint.trim_start_matches('/').replace('/', "-")
 }
 
-/// The endpoint whose word some text begins with.
+/// Returns the endpoint whose slug the text begins with.
 pub fn endpoint_from_slug(text: &str) -> Option<&'static str> {
     ENDPOINTS
         .into_iter()
         .find(|endpoint| text.strip_prefix(&endpoint_slug(endpoint)).is_some_and(|rest| !rest.starts_with('/')))
 }
 
-/// The id of a file by its address in a bucket.
+/// Returns the id of a file from its address in a bucket; null if the address is empty.
 pub fn file_id_from_address(address: &str) -> Value {
     if address.is_empty() { Value::Null } else { path_segment::encode_segment(address).into() }
 }
 
-/// How many lines there are, and how many have ended well and badly.
+/// Returns the `request_counts` of a batch: lines in total, completed and failed.
 pub fn request_counts(total: Option<u64>, completed: u64, failed: u64) -> Value {
     json!({"total": total.unwrap_or(completed + failed), "completed": completed, "failed": failed})
 }
 
-/// A number, which Google writes as a text.
+/// Parses a number, which Google sends as a string.
 pub fn parse_number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// What the caller is told of a batch, or of many.
+/// Translates a provider's response about one batch, or a list of batches, to the `OpenAI` format.
 pub fn write_batch_response(
     wire: &dyn ProviderFormat,
     answer: &Value,
@@ -168,7 +169,7 @@ pub fn write_batch_response(
     let one = |job: &Value| wire.read_batch(job).map(|said| build_batch(said, answering));
     let told = match operation {
         Operation::ListBatches => fine_tuning::render_job_list(wire, answer, page, one)?,
-        // What it was before is not what it is now.
+        // The provider returned the batch as it was before the deletion; reports it as cancelled.
         Operation::CancelBatch if wire.cancels_by_delete() => {
             let mut told = one(answer).ok_or_else(not_a_batch)?;
             told["status"] = "cancelled".into();
@@ -182,10 +183,10 @@ pub fn write_batch_response(
 }
 
 fn not_a_batch() -> MalformedResponse {
-    MalformedResponse("it is no batch".into())
+    MalformedResponse("the response is not a batch".into())
 }
 
-/// A batch as `OpenAI` tells it: what the provider says, what the request said, and else what is said of nothing.
+/// Builds a batch in the `OpenAI` format from the provider's fields, then the request's fields, then defaults.
 fn build_batch(mut said: Fields, answering: &ResponseContext) -> Value {
     let mut told = json!({"id": "", "object": "batch", "endpoint": ENDPOINTS[0], "errors": null, "input_file_id": "",
         "completion_window": DEFAULT_COMPLETION_WINDOW, "status": "validating", "output_file_id": null, "error_file_id": null,

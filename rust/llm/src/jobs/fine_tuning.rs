@@ -1,4 +1,4 @@
-//! Fine-tuning: jobs begun, listed and told in the shape that `OpenAI` gave them.
+//! Fine-tuning requests in a canonical form. Creates and lists jobs, and returns them in `OpenAI`'s response format.
 
 use serde_json::{Value, json};
 
@@ -16,29 +16,31 @@ use crate::{
     translation::{TranslationInput, dropped::DroppedParams},
 };
 
-/// Settings of what a provider is told only where somebody said them.
+/// Placeholder value of a setting that the client leaves to the provider. It is not sent.
 const AUTO: &str = "auto";
 
-/// A job to begin. Wires take what their provider knows; what is left was lost.
+/// Parameters of a fine-tuning job to create. Provider formats remove the fields they support; the remaining fields are
+/// reported as dropped.
 #[derive(Debug)]
 pub struct FineTuningRequest<'a> {
     pub model: String,
     pub training_file: String,
     pub validation_file: Option<String>,
     pub suffix: Option<String>,
-    /// `supervised`, where nothing else is said.
+    /// Training method; defaults to `supervised`.
     pub method: String,
-    /// Those that the caller leaves to the provider are none.
+    /// Hyperparameters, without those that are null or `auto`.
     pub hyperparameters: Fields,
-    /// Everything else.
+    /// Remaining fields of the request body.
     pub fields: Fields,
-    /// By which the job is known, where the caller chooses that.
+    /// Job name, if the provider lets the client choose the job's id.
     pub job_name: Option<String>,
     pub options: Option<&'a Options>,
     pub now: u64,
 }
 
-/// What a job's body says, in both ways in which clients say what only some providers know.
+/// Parses the body of a job request. Merges `provider_options` into the top-level fields, because clients send
+/// provider-specific fields either way.
 pub fn parse_job_fields(question: &TranslationInput<'_>) -> Result<Fields, RequestError> {
     let mut fields = parse_body(question.body)?;
     if let Some(options) = take_non_null(&mut fields, "provider_options") {
@@ -67,22 +69,22 @@ impl<'a> FineTuningRequest<'a> {
         })
     }
 
-    /// A field of the body, else an option of the provider's.
+    /// Removes and returns a field of the body; falls back to a provider option.
     pub fn take_field_or_option(&mut self, key: &str, option: &str) -> Option<String> {
         let told = || self.options.and_then(|options| options.get(option)).map(ToOwned::to_owned);
         take_string(&mut self.fields, key).or_else(told)
     }
 
-    /// Refuses a method that is not among those of the provider.
+    /// Rejects a training method that the provider does not support.
     pub fn check_method(&self, known: &[&str]) -> Result<(), RequestError> {
         if known.contains(&self.method.as_str()) {
             return Ok(());
         }
-        let message = format!("`{}` is not known here: it must be {}", self.method, known.join(" or "));
+        let message = format!("`{}` is not supported by this provider; it must be {}", self.method, known.join(" or "));
         Err(RequestError::new("method.type", message))
     }
 
-    /// Refuses files that are not where the provider looks for them.
+    /// Rejects files whose address does not start with `prefix`, because the provider cannot read them.
     pub fn check_file_prefixes(&self, prefix: &str) -> Result<(), RequestError> {
         let files = [("training_file", Some(&self.training_file)), ("validation_file", self.validation_file.as_ref())];
         for (path, file) in files {
@@ -96,7 +98,7 @@ impl<'a> FineTuningRequest<'a> {
         Ok(())
     }
 
-    /// What the answer repeats.
+    /// Returns the request fields that the response repeats.
     pub fn echoed_fields(&self) -> Fields {
         let method = &self.method;
         let mut echo = Fields::new();
@@ -113,7 +115,7 @@ impl<'a> FineTuningRequest<'a> {
         echo
     }
 
-    /// What nobody took.
+    /// Returns the parameters that the provider format did not use.
     pub fn into_dropped_params(self) -> DroppedParams {
         let mut lost = DroppedParams::default();
         let said = |(_, value): &(&String, &Value)| !value.is_null() && **value != json!([]) && **value != json!({});
@@ -123,7 +125,7 @@ impl<'a> FineTuningRequest<'a> {
     }
 }
 
-/// A file as the provider's jobs call it, where it is said by the id that its upload gave it.
+/// Converts a file id from an upload to the address that the provider's jobs use. Returns any other value unchanged.
 pub fn resolve_file_address(question: &TranslationInput<'_>, file: String) -> String {
     question
         .provider
@@ -137,7 +139,8 @@ fn take_non_null(fields: &mut Fields, key: &str) -> Option<Value> {
     fields.shift_remove(key).filter(|value| !value.is_null())
 }
 
-/// How it is tuned, and with which settings: those of the method, or as they were said before there were several.
+/// Takes the training method and its hyperparameters. Reads both the `method` object and the older top-level
+/// `hyperparameters`; `method` wins.
 fn take_method(fields: &mut Fields) -> Result<(String, Fields), RequestError> {
     let mut settings = match take_non_null(fields, "hyperparameters") {
         Some(old) => into_object(old, "hyperparameters")?,
@@ -158,7 +161,7 @@ fn take_method(fields: &mut Fields) -> Result<(String, Fields), RequestError> {
     Ok((kind, settings))
 }
 
-/// The jobs of a list.
+/// Jobs of a provider's list response.
 pub struct JobList<'a> {
     pub jobs: &'a [Value],
     pub has_more: bool,
@@ -171,7 +174,7 @@ impl<'a> JobList<'a> {
     }
 }
 
-/// Which part of a list the caller wants.
+/// Pagination parameters of a list request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PageQuery {
     after: Option<String>,
@@ -195,7 +198,8 @@ impl PageQuery {
         Ok(page)
     }
 
-    /// The part of it, and whether more follow. What was the last of a page before may be gone.
+    /// Returns the requested page as a list object with `has_more`. Returns an empty page if the `after` job no longer
+    /// exists.
     fn paginate(&self, mut all: Vec<Value>, has_more: bool) -> Value {
         if let Some(after) = &self.after {
             let is_it = |one: &Value| {
@@ -211,7 +215,7 @@ impl PageQuery {
     }
 }
 
-/// What the caller is told of a job, of many, or of the checkpoints of one.
+/// Encodes the response to the client: one job, a list of jobs, or the checkpoints of a job.
 pub fn encode_response(
     wire: &dyn ProviderFormat,
     answer: &Value,
@@ -236,7 +240,7 @@ pub fn encode_response(
     Ok(told.to_string().into_bytes())
 }
 
-/// The part of a list that is asked for, each job told as it is alone.
+/// Renders each job of the provider's list and returns the requested page.
 pub fn render_job_list(
     wire: &dyn ProviderFormat,
     answer: &Value,
@@ -250,10 +254,10 @@ pub fn render_job_list(
 }
 
 fn invalid_job_error() -> MalformedResponse {
-    MalformedResponse("it is no job".into())
+    MalformedResponse("it is not a job".into())
 }
 
-/// A job as `OpenAI` tells it: what the provider says, what the request said, and else what is said of nothing.
+/// Renders a job in `OpenAI`'s format. Provider fields override request fields, which override the defaults.
 fn render_job(said: Fields, answering: &ResponseContext) -> Value {
     let mut told = json!({"id": "", "object": "fine_tuning.job", "created_at": answering.created, "error": null,
         "fine_tuned_model": null, "finished_at": null, "hyperparameters": {"n_epochs": AUTO}, "model": "",

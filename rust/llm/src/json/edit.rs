@@ -1,4 +1,4 @@
-//! Changes to a JSON object in its bytes: what is not changed stays as it was written, in its order.
+//! In-place edits of a JSON object's bytes. Everything that is not edited keeps its bytes and its order.
 
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use super::scan::{ScanError, for_each_element_from, for_each_field, for_each_field_from, string_literal_at};
 
-/// A step on the way to what is dropped.
+/// One step of a path to a removed value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PathStep {
-    /// A key, or the place in an array where it is a number.
+    /// A key, or an array index if it is a number.
     Key(String),
-    /// In brackets.
+    /// An index in brackets.
     Index(usize),
     Wildcard,
 }
 
-/// Where something stands in a request: `tools[0].function.strict`, `tools[*].x`, `messages.2.name`.
+/// Path of a value in a request: `tools[0].function.strict`, `tools[*].x`, `messages.2.name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath(Vec<PathStep>);
 
@@ -32,7 +32,7 @@ impl FieldPath {
         if steps.is_empty() { Err("must not be empty") } else { Ok(Self(steps)) }
     }
 
-    /// Whether it is this field, or something in it.
+    /// Returns true if the path is this top-level field or leads into it.
     pub fn starts_with_field(&self, field: &str) -> bool {
         matches!(self.0.first(), Some(PathStep::Key(name)) if name == field)
     }
@@ -41,15 +41,15 @@ impl FieldPath {
 fn parse_bracket<'t>(inner: &'t str, steps: &mut Vec<PathStep>) -> Result<&'t str, &'static str> {
     let (text, rest) = match inner.chars().next() {
         Some(quote @ ('"' | '\'')) => {
-            let (text, rest) = inner[1..].split_once(quote).ok_or("has a quote that does not end")?;
+            let (text, rest) = inner[1..].split_once(quote).ok_or("has a quote that is not closed")?;
             steps.push(PathStep::Key(text.to_owned()));
-            return rest.strip_prefix(']').ok_or("has a bracket that does not end");
+            return rest.strip_prefix(']').ok_or("has a bracket that is not closed");
         }
-        _ => inner.split_once(']').ok_or("has a bracket that does not end")?,
+        _ => inner.split_once(']').ok_or("has a bracket that is not closed")?,
     };
     steps.push(match text {
         "*" => PathStep::Wildcard,
-        number => PathStep::Index(number.parse().map_err(|_| "takes a number, `*` or a quoted name in brackets")?),
+        number => PathStep::Index(number.parse().map_err(|_| "must have a number, `*` or a quoted name in brackets")?),
     });
     Ok(rest)
 }
@@ -65,15 +65,16 @@ fn parse_name<'t>(text: &'t str, is_first: bool, steps: &mut Vec<PathStep>) -> R
     Ok(rest)
 }
 
-/// A top-level field and its value in JSON.
+/// Key of a top-level field and its value as JSON.
 pub type JsonField = (String, Box<[u8]>);
 
-/// A field with this value.
+/// Builds a field from a key and a value.
 pub fn json_field(key: &str, value: &Value) -> JsonField {
     (key.to_owned(), value.to_string().into_bytes().into())
 }
 
-/// Sets fields: each of `always`, and those of `missing` that are not there yet. What is there changes its value where it stands.
+/// Sets each field of `always`, and the fields of `missing` that the body does not have. Existing fields are replaced
+/// in place; new ones are appended.
 pub fn set_fields(body: &[u8], missing: &[JsonField], always: &[JsonField]) -> Result<Vec<u8>, ScanError> {
     let mut out = Vec::with_capacity(body.len() + 64);
     let (mut copied, mut count) = (0, 0);
@@ -118,19 +119,19 @@ fn find_field(fields: &[JsonField], key: &[u8]) -> Option<usize> {
     fields.iter().position(|(name, _)| name.as_bytes() == key)
 }
 
-/// What becomes of a top-level field.
+/// Edit of a top-level field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldChange {
     Unchanged,
     Removed,
-    /// It has another key, another value (in JSON), or both.
+    /// Replaces the key, the value (JSON), or both.
     Replaced {
         key: Option<&'static str>,
         value: Option<Vec<u8>>,
     },
 }
 
-/// Changes each field as is said for its key and value.
+/// Applies to each field the edit that `change` returns for its key and value.
 pub fn map_fields(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> FieldChange) -> Result<Vec<u8>, ScanError> {
     let mut out = Vec::with_capacity(body.len() + 64);
     let first = body.iter().position(|byte| *byte == b'{').map_or(0, |open| open + 1);
@@ -142,7 +143,7 @@ pub fn map_fields(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> FieldChan
             copied = at.end;
         } else if is_bare {
             if last != first {
-                // What stood before it is gone, and so goes the comma between them.
+                // All fields before it were removed, so the comma between them is removed too.
                 copied += body[last..].iter().position(|byte| *byte == b',').map_or(0, |comma| comma + 1);
             }
             is_bare = false;
@@ -167,8 +168,8 @@ pub fn map_fields(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> FieldChan
     Ok(out)
 }
 
-/// The items of an array of objects, with this field's text under another name where it is one of these, both in JSON;
-/// what is none stays as it is.
+/// Replaces values of the field `name` in an array of objects. `words` maps old to new values, both as JSON. Other
+/// input is returned unchanged.
 pub fn replace_values(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
@@ -194,8 +195,8 @@ pub fn replace_values(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u
     out
 }
 
-/// The items of an array of objects, each of their fields changed as is said for the item, the key and its value, all but the
-/// key in JSON. What is no array of objects stays as it is.
+/// Edits the fields of each object in an array. `change` receives the item, the key and the value; item and value are
+/// JSON. Input that is not an array is returned unchanged.
 pub fn map_item_fields(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8]) -> FieldChange) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
@@ -217,7 +218,8 @@ pub fn map_item_fields(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8])
     out
 }
 
-/// The items of an array, with another (in JSON) between each two where that is said of them. What is no array stays as it is.
+/// Inserts `other` (JSON) between two adjacent array items where `parts` returns true. Input that is not an array is
+/// returned unchanged.
 pub fn insert_between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let (mut copied, mut before) = (0, 0..0);
@@ -238,7 +240,7 @@ pub fn insert_between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[
     out
 }
 
-/// Removes what these paths name; indices are those before anything was removed. `None` where nothing is there to remove.
+/// Removes the values at these paths; indices refer to the original arrays. Returns `None` if nothing matches.
 pub fn remove_paths(body: &[u8], paths: &[FieldPath]) -> Result<Option<Vec<u8>>, ScanError> {
     let mut cuts = Vec::new();
     let ways: Vec<&[PathStep]> = paths.iter().map(|path| path.0.as_slice()).collect();
@@ -256,13 +258,13 @@ pub fn remove_paths(body: &[u8], paths: &[FieldPath]) -> Result<Option<Vec<u8>>,
     Ok(Some(out))
 }
 
-/// The members of one object or array, walked with what is to go from them.
+/// State of the pruning of one object or array: the paths to remove from its members.
 struct Pruner<'p> {
     json: &'p [u8],
     paths: &'p [&'p [PathStep]],
-    /// Where the member before ended.
+    /// End offset of the previous member.
     previous_end: usize,
-    /// Every member so far went.
+    /// True while every member so far was removed.
     is_all_removed: bool,
 }
 
@@ -319,7 +321,7 @@ impl Pruner<'_> {
             cuts.push(self.previous_end..at.end);
         } else {
             if self.is_all_removed && self.json[self.previous_end..at.start].trim_ascii_start().first() == Some(&b',') {
-                // What stood before it is gone, and so goes the comma between them.
+                // All members before it were removed, so the comma between them is removed too.
                 let comma = self.json[self.previous_end..].iter().position(|byte| *byte == b',').unwrap_or_default();
                 cuts.push(self.previous_end..self.previous_end + comma + 1);
             }
@@ -333,7 +335,7 @@ impl Pruner<'_> {
     }
 }
 
-/// The values of these top-level fields, where they are there.
+/// Returns the values of these top-level fields, in the order of `names`; `None` for absent fields.
 pub fn pick_values(body: &[u8], names: &[String]) -> Vec<Option<Value>> {
     let mut picked = vec![None; names.len()];
     let read = for_each_field(body, |key, at| {
@@ -342,7 +344,7 @@ pub fn pick_values(body: &[u8], names: &[String]) -> Vec<Option<Value>> {
         }
         Ok(())
     });
-    // What is no object has no fields.
+    // A body that is not an object has no fields.
     if read.is_err() {
         picked.fill(None);
     }

@@ -1,10 +1,10 @@
-//! Lines that come in pieces: no more than one of them is held.
+//! Line splitter for input that arrives in chunks. Buffers at most one line.
 
 use memchr::memchr;
 
 use crate::translation::RequestError;
 
-/// A line that is longer than lines may be.
+/// Error for a line that exceeds the maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineTooLong {
     pub line_number: usize,
@@ -23,11 +23,11 @@ impl From<LineTooLong> for RequestError {
     }
 }
 
-/// The lines of a file, counted from 1.
+/// Splits a file into lines and counts them from 1.
 #[derive(Debug)]
 pub struct LineSplitter {
     max_line_bytes: usize,
-    /// What came of a line that has not ended.
+    /// Received part of the current line.
     partial_line: Vec<u8>,
     line_number: usize,
 }
@@ -37,7 +37,7 @@ impl LineSplitter {
         Self { max_line_bytes, partial_line: Vec::new(), line_number: 1 }
     }
 
-    /// Calls `each` with the number of every line that ends in these bytes, and with the line without its end.
+    /// Calls `each` for every line that ends in these bytes, with its number and its content without the newline.
     pub fn feed<E: From<LineTooLong>>(
         &mut self,
         mut bytes: &[u8],
@@ -59,7 +59,7 @@ impl LineSplitter {
         Ok(self.append_partial(bytes)?)
     }
 
-    /// The same for the last line, which may lack its end.
+    /// Calls `each` for the last line, which may lack its newline.
     pub fn finish<E>(&mut self, each: impl FnOnce(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
         each(self.line_number, &std::mem::take(&mut self.partial_line))
     }

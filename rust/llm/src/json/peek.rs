@@ -1,26 +1,26 @@
-//! What the gateway needs to know of a request body before it forwards the bytes as they are.
+//! Minimal parser for request bodies: reads the few fields that the gateway needs and leaves the bytes unchanged.
 
 use std::ops::Range;
 
 use super::scan::{self, ScanError, for_each_field, for_each_field_utf8};
 
-/// The few top-level fields that decide where a request goes; a field of another JSON type counts as absent.
+/// Top-level fields that decide where a request is routed. A field with another JSON type counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peek {
     pub model: Option<String>,
-    /// Where the value of `model` stands in the body, quotes included.
+    /// Byte range of the `model` value in the body, including its quotes.
     pub model_range: Option<Range<usize>>,
     pub stream: Option<bool>,
     pub stream_range: Option<Range<usize>>,
     pub user: Option<String>,
-    /// `stream_options.include_usage`
+    /// Value of `stream_options.include_usage`.
     pub include_usage: Option<bool>,
-    /// Where the value of `stream_options` stands in the body.
+    /// Byte range of the `stream_options` value in the body.
     pub stream_options_range: Option<Range<usize>>,
 }
 
 impl Peek {
-    /// Whether the caller asked for a stream.
+    /// Returns true if the client asked for a stream.
     pub fn is_streaming(&self) -> bool {
         self.stream == Some(true)
     }
@@ -49,14 +49,15 @@ impl Peek {
     }
 }
 
-/// Reads a JSON request body without building a tree, and refuses what is not JSON in UTF-8.
+/// Reads a JSON request body without building a tree. Rejects input that is not JSON in UTF-8.
 pub fn peek(body: &[u8]) -> Result<Peek, ScanError> {
     let mut found = Peek::default();
     for_each_field_utf8(body, |key, at| found.read_field(body, key, at))?;
     Ok(found)
 }
 
-/// Parsers differ in which of two equal keys they take: what was checked here must be what the provider reads.
+/// Rejects a duplicate key. Parsers differ in which duplicate they use, and the gateway must check the value that the
+/// provider reads.
 fn reject_duplicate(first: bool, at: &Range<usize>, message: &'static str) -> Result<(), ScanError> {
     if first { Ok(()) } else { Err(ScanError { offset: at.start, message }) }
 }

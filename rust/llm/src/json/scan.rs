@@ -1,27 +1,28 @@
-//! One pass over JSON bytes that builds nothing: the fields of one object as ranges, everything deeper skipped and checked.
+//! Single-pass JSON scanner without allocation of a tree. It yields the fields of one object as byte ranges; deeper
+//! values are validated and skipped.
 
 use std::{borrow::Cow, ops::Range, str::Utf8Error};
 
 use memchr::{memchr, memchr2};
 
-/// How deep values may be nested; one bit of the stack each.
+/// Maximum nesting depth of values. The scanner's stack uses one bit per level.
 pub const MAX_DEPTH: u32 = 128;
 
 const TOO_DEEP_MESSAGE: &str = "nested too deeply";
 
-/// So many bytes of a string are looked at before a vector search starts.
+/// Number of string bytes that are checked word by word before a vectorised search starts.
 const WORDWISE_SCAN_BYTES: usize = 32;
 
-/// What is looked at more than once is looked at in parts of this size, while they are in the nearest cache.
+/// Chunk size for bytes that are read more than once, so that they are still in the L1 cache.
 const CACHE_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Nothing is looked at again.
+/// Offset that disables the incremental UTF-8 check.
 const NO_UTF8_CHECK: usize = usize::MAX;
 
-/// Where JSON is not what it should be, and why.
+/// Position and reason of a JSON syntax error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanError {
-    /// Offset of the byte that could not be accepted; the length of the input where it ends too soon.
+    /// Offset of the first unexpected byte; the length of the input if it ends too early.
     pub offset: usize,
     pub message: &'static str,
 }
@@ -36,7 +37,7 @@ impl std::error::Error for ScanError {}
 
 type ScanResult<T> = Result<T, ScanError>;
 
-/// Calls `on_field` with each key (unescaped) and the range of its value, for an object that is the whole input.
+/// Calls `on_field` with each unescaped key and the byte range of its value. The object must be the whole input.
 pub(crate) fn for_each_field(
     json: &[u8],
     on_field: impl FnMut(&[u8], Range<usize>) -> ScanResult<()>,
@@ -45,7 +46,7 @@ pub(crate) fn for_each_field(
     Scanner::new(json, end).expect_end()
 }
 
-/// The same, for input that is refused as well where it is not UTF-8.
+/// Does the same as [`for_each_field`], and also rejects input that is not UTF-8.
 pub(crate) fn for_each_field_utf8(
     json: &[u8],
     on_field: impl FnMut(&[u8], Range<usize>) -> ScanResult<()>,
@@ -53,7 +54,7 @@ pub(crate) fn for_each_field_utf8(
     let mut scanner = Scanner { json, position: 0, utf8_checked_to: 0, next_utf8_check: CACHE_CHUNK_BYTES };
     let read =
         scanner.scan_object(on_field).and_then(|()| scanner.expect_end()).and_then(|()| scanner.check_utf8(json.len()));
-    // Of two faults the one is told that makes it no text at all.
+    // Invalid UTF-8 takes precedence over a syntax error.
     read.map_err(|error| std::str::from_utf8(json).err().map_or(error, invalid_utf8_error))
 }
 
@@ -61,7 +62,7 @@ fn invalid_utf8_error(error: Utf8Error) -> ScanError {
     ScanError { offset: error.valid_up_to(), message: "invalid UTF-8" }
 }
 
-/// The same for an object that begins at or after `at`. Returns where it ends.
+/// Calls `on_field` for the fields of an object that begins at or after `at`. Returns the offset where it ends.
 pub(crate) fn for_each_field_from(
     json: &[u8],
     at: usize,
@@ -72,19 +73,19 @@ pub(crate) fn for_each_field_from(
     Ok(scanner.position)
 }
 
-/// Reads an object, and some of the objects among its fields, in one pass.
+/// Visitor that reads an object and some of its nested objects in one pass.
 pub(crate) trait NestedReader {
-    /// An object that is looked into.
+    /// Identifies a nested object whose fields are visited.
     type NestedObject: Copy;
 
-    /// Which of them stands under this key, if it is one.
+    /// Returns the nested object under this key, or `None` if its fields are not visited.
     fn nested_object(&mut self, key: &[u8]) -> Option<Self::NestedObject>;
 
-    /// Takes a field of the outer object, or of one within.
+    /// Visits a field of the outer object (`within` is `None`) or of a nested one.
     fn visit_field(&mut self, within: Option<Self::NestedObject>, key: &[u8], value: &[u8]);
 }
 
-/// Has an object read that begins at or after `at`. Returns where it ends.
+/// Passes the fields of an object that begins at or after `at` to `reader`. Returns the offset where it ends.
 pub(crate) fn read_nested_from(json: &[u8], at: usize, reader: &mut impl NestedReader) -> ScanResult<usize> {
     let mut scanner = Scanner::new(json, at);
     if scanner.open_object()? {
@@ -93,7 +94,8 @@ pub(crate) fn read_nested_from(json: &[u8], at: usize, reader: &mut impl NestedR
     Ok(scanner.position)
 }
 
-/// Calls `on_item` with the range of each item of an array that begins at or after `at`. Returns where it ends.
+/// Calls `on_item` with the byte range of each item of an array that begins at or after `at`. Returns the offset where
+/// it ends.
 pub(crate) fn for_each_element_from(
     json: &[u8],
     at: usize,
@@ -119,7 +121,8 @@ pub(crate) fn for_each_element_from(
     }
 }
 
-/// From behind a value that was found by other means: fails unless its object is the outermost and all ends with it.
+/// Scans the rest of an object from the end of a value that was found by a substring search. Fails unless that object
+/// is the outermost one and ends the input.
 pub(crate) fn scan_rest_of_object(
     json: &[u8],
     value_end: usize,
@@ -132,8 +135,8 @@ pub(crate) fn scan_rest_of_object(
     scanner.expect_end()
 }
 
-/// Whether a value is closed and nothing stands behind it. Half of one never is, nor what is not meant to be JSON. Of an
-/// object or an array only strings and brackets are looked at: what else may be wrong in it is for its reader to say.
+/// Returns true if the input is one complete value with nothing after it; false for a truncated value or for input that
+/// is not JSON. In objects and arrays only strings and brackets are checked, since the client validates the rest.
 pub fn is_complete_json(json: &[u8]) -> bool {
     let mut scanner = Scanner::new(json, 0);
     if !matches!(scanner.skip_whitespace(), Some(b'{' | b'[')) {
@@ -154,18 +157,18 @@ pub fn is_complete_json(json: &[u8]) -> bool {
     false
 }
 
-/// The string literal that begins at `at`, quotes included; empty where it does not end.
+/// Returns the string literal that begins at `at`, including its quotes; empty if it has no end.
 pub(crate) fn string_literal_at(json: &[u8], at: usize) -> &[u8] {
     let mut scanner = Scanner::new(json, at + 1);
     scanner.skip_string().map_or(&[], |_| &json[at..scanner.position])
 }
 
-/// The text of a string literal, quotes included in what is given.
+/// Decodes a string literal, which includes its quotes; `None` if it is invalid.
 pub(crate) fn unescape(literal: &[u8]) -> Option<String> {
     serde_json::from_slice(literal).ok()
 }
 
-/// The same where it stands, as long as nothing in it is escaped.
+/// Decodes a string literal and borrows it if nothing in it is escaped.
 pub(crate) fn decode_string(literal: &[u8]) -> Option<Cow<'_, str>> {
     let plain = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if memchr(b'\\', plain).is_some() {
@@ -174,7 +177,7 @@ pub(crate) fn decode_string(literal: &[u8]) -> Option<Cow<'_, str>> {
     std::str::from_utf8(plain).ok().map(Cow::Borrowed)
 }
 
-/// The high bit of each byte that is a quote; bits above the first one found may be wrong.
+/// Returns a mask with the high bit set for each byte that is a quote. Bits above the lowest set bit may be wrong.
 fn quote_mask(word: u64) -> u64 {
     const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
     const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
@@ -182,12 +185,13 @@ fn quote_mask(word: u64) -> u64 {
     zero_where_quote.wrapping_sub(LOW_BITS) & !zero_where_quote & HIGH_BITS
 }
 
-/// Whether what follows these bytes of a string is escaped: after an odd number of backslashes.
+/// Returns true if the byte after `before` is escaped, that is, if `before` ends in an odd number of backslashes.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// The high bit of each byte that is a quote, a backslash or a control character; bits above the first one found may be wrong.
+/// Returns a mask with the high bit set for each byte that is a quote, a backslash or a control character. Bits above
+/// the lowest set bit may be wrong.
 fn special_byte_mask(word: u64) -> u64 {
     const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
     const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
@@ -197,12 +201,13 @@ fn special_byte_mask(word: u64) -> u64 {
     (backslashes | controls) & HIGH_BITS | quote_mask(word)
 }
 
-/// Whether text holds a control character. Without an early end this is a loop over vectors.
+/// Returns true if the text contains a control character. The loop has no early exit so that the compiler vectorises
+/// it.
 fn has_control_character(text: &[u8]) -> bool {
     text.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < b' '
 }
 
-/// How long the escape is with which this begins, if it is one.
+/// Returns the length of the escape sequence at the beginning of the text; `None` if it is invalid.
 fn escape_len(text: &[u8]) -> Option<usize> {
     match text.get(1)? {
         b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
@@ -211,7 +216,7 @@ fn escape_len(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Where text holds what a string may not: a control character, or an escape that is none.
+/// Returns the offset and the reason if the text contains a control character or an invalid escape.
 fn check_string_content(text: &[u8]) -> Result<(), (usize, &'static str)> {
     if let Some(at) = text.iter().position(|byte| *byte < b' ') {
         return Err((at, "control character in a string"));
@@ -227,9 +232,9 @@ fn check_string_content(text: &[u8]) -> Result<(), (usize, &'static str)> {
 struct Scanner<'a> {
     json: &'a [u8],
     position: usize,
-    /// As far as it is known to be UTF-8.
+    /// End of the prefix that is verified to be UTF-8.
     utf8_checked_to: usize,
-    /// From where on it is time to see that what was passed is UTF-8.
+    /// Position from which the next UTF-8 check is due.
     next_utf8_check: usize,
 }
 
@@ -238,13 +243,13 @@ impl<'a> Scanner<'a> {
         Self { json, position, utf8_checked_to: 0, next_utf8_check: NO_UTF8_CHECK }
     }
 
-    /// Sees that what stands before `to`, and was not looked at yet, is UTF-8.
+    /// Verifies that the unchecked bytes before `to` are UTF-8.
     fn check_utf8(&mut self, to: usize) -> ScanResult<()> {
-        // A character may go on behind it.
+        // A multi-byte character may continue after `to`.
         let goes_on = |at: &usize| self.json.get(*at).is_some_and(|byte| byte & 0xC0 == 0x80);
         let to = (to.saturating_sub(3)..=to).rev().find(|at| !goes_on(at)).unwrap_or(to).max(self.utf8_checked_to);
         if simdutf8::basic::from_utf8(&self.json[self.utf8_checked_to..to]).is_err() {
-            // Where, is looked up by who tells it.
+            // The exact offset is computed in `for_each_field_utf8`.
             return Err(ScanError { offset: self.utf8_checked_to, message: "invalid UTF-8" });
         }
         (self.utf8_checked_to, self.next_utf8_check) = (to, to + CACHE_CHUNK_BYTES);
@@ -292,7 +297,7 @@ impl<'a> Scanner<'a> {
         if self.open_object()? { self.scan_members(on_field) } else { Ok(()) }
     }
 
-    /// Past the brace, or both of one without members: true where members follow.
+    /// Skips the opening brace, and the closing one if the object is empty. Returns true if members follow.
     fn open_object(&mut self) -> ScanResult<bool> {
         self.expect_byte(b'{', "expected an object")?;
         let is_empty = self.skip_whitespace() == Some(b'}');
@@ -300,7 +305,7 @@ impl<'a> Scanner<'a> {
         Ok(!is_empty)
     }
 
-    /// The same as [`Self::members`], looking into some of them.
+    /// Scans members like [`Self::scan_members`], and visits the fields of some nested objects.
     fn scan_nested_members<R: NestedReader>(&mut self, reader: &mut R) -> ScanResult<()> {
         loop {
             let key = self.read_key()?;
@@ -322,7 +327,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Members up to the closing brace, beginning at the first key.
+    /// Scans members from the first key up to the closing brace.
     fn scan_members(&mut self, mut on_field: impl FnMut(&[u8], Range<usize>) -> ScanResult<()>) -> ScanResult<()> {
         loop {
             let key = self.read_key()?;
@@ -336,7 +341,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// True after a comma, false after the brace that closes the object.
+    /// Skips a comma or the closing brace. Returns true after a comma.
     fn skip_comma_or_brace(&mut self) -> ScanResult<bool> {
         let more = match self.skip_whitespace() {
             Some(b',') => true,
@@ -347,7 +352,7 @@ impl<'a> Scanner<'a> {
         Ok(more)
     }
 
-    /// A key without its quotes, and the colon behind it.
+    /// Reads a key without its quotes, and skips the colon after it.
     #[inline]
     fn read_key(&mut self) -> ScanResult<Cow<'a, [u8]>> {
         self.expect_byte(b'"', "expected a string as key")?;
@@ -362,7 +367,7 @@ impl<'a> Scanner<'a> {
         Ok(Cow::Owned(text.into_bytes()))
     }
 
-    /// Past a key and its colon.
+    /// Skips a key and its colon.
     #[inline]
     fn skip_key(&mut self) -> ScanResult<()> {
         self.expect_byte(b'"', "expected a string as key")?;
@@ -370,12 +375,13 @@ impl<'a> Scanner<'a> {
         self.expect_byte(b':', "expected ':'")
     }
 
-    /// From after the opening quote to after the closing one: true where nothing in between is escaped.
+    /// Skips the rest of a string after its opening quote, including the closing one. Returns true if nothing in it is
+    /// escaped.
     #[inline]
     fn skip_string(&mut self) -> ScanResult<bool> {
         let start = self.position;
         let mut at = start;
-        // Most strings are keys and words: eight bytes at once here are cheaper than a vector search.
+        // Most strings are short. For them, reading eight bytes at a time is cheaper than a vectorised search.
         for _ in 0..WORDWISE_SCAN_BYTES / 8 {
             let Some(word) = self.json.get(at..).and_then(<[u8]>::first_chunk) else { break };
             let odd = special_byte_mask(u64::from_le_bytes(*word));
@@ -392,7 +398,7 @@ impl<'a> Scanner<'a> {
         self.skip_rest_of_string(start, at)
     }
 
-    /// The same for a string that begins at `start`, of which what stands before `at` is plain.
+    /// Skips the rest of a string that begins at `start`. The bytes before `at` contain no special characters.
     fn skip_rest_of_string(&mut self, start: usize, mut at: usize) -> ScanResult<bool> {
         let json = self.json;
         let mut plain = at;
@@ -423,7 +429,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What is wrong with a string: first that it has no end.
+    /// Returns the error of an invalid string. A missing end takes precedence over errors in the content.
     #[cold]
     fn reject_string(&mut self, start: usize) -> ScanResult<bool> {
         self.position = start;
@@ -433,7 +439,7 @@ impl<'a> Scanner<'a> {
         Ok(false)
     }
 
-    /// Past the quote that ends a string which begins at `start`, whatever else is in it.
+    /// Skips past the closing quote of a string that begins at `start`, without validating its content.
     fn skip_to_closing_quote(&mut self, start: usize) -> ScanResult<()> {
         while let Some(next) = self.json.get(self.position..).and_then(|rest| memchr(b'"', rest)) {
             let quote = self.position + next;
@@ -446,7 +452,7 @@ impl<'a> Scanner<'a> {
         Err(self.error_here("unexpected end of JSON"))
     }
 
-    /// Any one value with all that is in it. The object around it counts as one level.
+    /// Skips one value with everything nested in it. The object around it counts as one level.
     fn skip_value(&mut self) -> ScanResult<()> {
         let mut open = ContainerStack { bits: 0, depth: 1 };
         loop {
@@ -472,7 +478,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Into an object or array: true if a value follows, false if it was empty.
+    /// Enters an object or array. Returns true if a value follows, false if it is empty.
     #[inline]
     fn enter_container(&mut self, kind: u8, open: &mut ContainerStack) -> ScanResult<bool> {
         if open.depth >= MAX_DEPTH {
@@ -491,7 +497,8 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// After a value: past closing brackets and one comma. True if a value follows, false when all is closed.
+    /// Skips the closing brackets and at most one comma after a value. Returns true if a value follows, false if all
+    /// containers are closed.
     #[inline]
     fn leave_containers(&mut self, open: &mut ContainerStack) -> ScanResult<bool> {
         while open.depth > 1 {
@@ -556,7 +563,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Which containers are open: a bit each, set for an object.
+/// Stack of open containers: one bit each, set for an object.
 struct ContainerStack {
     bits: u128,
     depth: u32,

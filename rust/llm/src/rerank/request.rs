@@ -1,4 +1,5 @@
-//! Documents to be ranked by how well they answer a query: in the shape that Cohere gave it, whoever ranks them.
+//! Rerank requests, which rank documents by relevance to a query. Requests and responses have Cohere's format for all
+//! providers.
 
 use serde_json::{Value, json};
 
@@ -10,17 +11,17 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// What is to be ranked.
+/// Rerank request in a canonical form.
 #[derive(Debug, Default)]
 pub struct RerankRequest {
     pub model: String,
     pub query: String,
     pub documents: Vec<String>,
-    /// How many of the best are wanted.
+    /// Maximum number of results.
     pub top_n: Option<Value>,
-    /// The documents are to be told with their ranks.
+    /// True if the response contains the documents.
     pub should_return_documents: bool,
-    /// Everything else, of which a wire takes what it knows.
+    /// All other fields. The provider format removes those that it supports.
     pub fields: Fields,
 }
 
@@ -49,7 +50,7 @@ impl RerankRequest {
     }
 }
 
-/// A text, alone or in an object.
+/// Parses a document: a string, or an object with only a `text`.
 fn parse_document((at, value): (usize, Value)) -> Result<String, RequestError> {
     let wrong = || RequestError::new(format!("documents[{at}]"), "must be a string, or an object with a `text`");
     match value {
@@ -59,15 +60,16 @@ fn parse_document((at, value): (usize, Value)) -> Result<String, RequestError> {
     }
 }
 
-/// Where a document stood among those that were sent, and how well it answers.
+/// Rerank response: the index of each document in the request, with its relevance score.
 pub struct RerankResponse {
     pub results: Vec<(u64, Value)>,
-    /// What it cost, where the provider says so.
+    /// Number of tokens used, if the provider reports it.
     pub token_count: Option<u64>,
 }
 
 impl RerankResponse {
-    /// Under a pointer, by the names that a provider has for place and score.
+    /// Parses the results at a JSON pointer. The pair contains the provider's keys for the index and the relevance
+    /// score.
     pub fn parse_results_at(answer: &Value, pointer: &str, (place, score): (&str, &str)) -> Option<Self> {
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
         let one = |item: &Value| Some((number(&item[place])?, item.get(score)?.clone()));
@@ -75,7 +77,7 @@ impl RerankResponse {
         Some(Self { results, token_count: answer.pointer("/usage/total_tokens").and_then(Value::as_u64) })
     }
 
-    /// As the caller is told; the documents that were asked for stand in what the answer repeats.
+    /// Serialises the response in the client's format. Documents are taken from the echoed fields of the request.
     pub fn into_client_json(self, answering: &ResponseContext) -> Vec<u8> {
         let documents = answering.echoed_fields.get(DOCUMENTS_KEY);
         let one = |(place, score): (u64, Value)| {
@@ -95,7 +97,7 @@ impl RerankResponse {
     }
 }
 
-/// Under which an answer finds the documents that it is to repeat.
+/// Key of the documents among the request fields that the response repeats.
 pub const DOCUMENTS_KEY: &str = "documents";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Those who rank documents in ways of their own.
+//! Rerank formats that are specific to one provider.
 
 use serde_json::{Value, json};
 
@@ -8,15 +8,15 @@ use crate::{
     rerank::request::{RerankRequest, RerankResponse},
 };
 
-/// Whose way.
+/// Rerank format of one provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RerankFormat {
     Voyage,
-    /// Google's ranking, beside Vertex AI.
+    /// Google's ranking API, which is separate from Vertex AI.
     Google,
-    /// Amazon's own model at Bedrock.
+    /// Amazon's own rerank model on Bedrock.
     Amazon,
-    /// Cohere's there.
+    /// Cohere's rerank model on Bedrock.
     Cohere,
 }
 
@@ -25,7 +25,7 @@ pub static GOOGLE: RerankFormat = RerankFormat::Google;
 pub static AMAZON: RerankFormat = RerankFormat::Amazon;
 pub static COHERE: RerankFormat = RerankFormat::Cohere;
 
-/// Who made a model decides the body at Bedrock.
+/// Selects the format on Bedrock, which depends on the model's vendor.
 pub fn bedrock_format(model: &str) -> &'static RerankFormat {
     if model.contains("cohere.") { &COHERE } else { &AMAZON }
 }
@@ -46,7 +46,7 @@ impl RerankFormat {
         }
     }
 
-    /// What the number of the best is called, and what else may be said.
+    /// Returns the parameter name for the number of results, and the names of further supported parameters.
     fn param_names(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Voyage => ("top_k", &["truncation"]),

@@ -1,24 +1,24 @@
-//! Amazon's event stream: frames with lengths and checksums, in bytes that come in pieces of any size.
+//! Decoder for Amazon's event stream encoding: length-prefixed frames with checksums, from chunks of any size.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Length of the frame, length of its headers, checksum of both.
+/// Frame length, header length and their checksum, four bytes each.
 const PRELUDE_BYTES: usize = 12;
-/// The checksum of the frame.
+/// Checksum of the frame.
 const CHECKSUM_BYTES: usize = 4;
-/// A header's value that is a string.
+/// Type code of a header value that is a string.
 const STRING_TYPE: u8 = 7;
 
-/// One frame, checked.
+/// Frame with verified checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// `:event-type`, or `:exception-type` where it is one.
+    /// Value of `:event-type`, `:exception-type` or `:error-code`.
     pub event_name: String,
     pub is_exception: bool,
     pub payload: Bytes,
 }
 
-/// Why a stream cannot be read on.
+/// Reason why a stream cannot be decoded any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
     InvalidLength,
@@ -36,7 +36,7 @@ impl FrameError {
     }
 }
 
-/// Cuts a stream into frames.
+/// Splits a stream into frames.
 #[derive(Debug)]
 pub struct FrameDecoder {
     max_frame_bytes: usize,
@@ -53,7 +53,7 @@ impl FrameDecoder {
         self.buffer.extend_from_slice(chunk);
     }
 
-    /// The next frame that is complete. After a fault there is none.
+    /// Returns the next complete frame. Returns `None` forever after an error.
     pub fn next_frame(&mut self) -> Option<Result<Frame, FrameError>> {
         if self.has_failed {
             return None;
@@ -63,7 +63,7 @@ impl FrameDecoder {
         frame
     }
 
-    /// Whether what is left is the beginning of a frame.
+    /// Returns true if the buffer holds the beginning of a frame.
     pub fn has_partial_frame(&self) -> bool {
         !self.buffer.is_empty()
     }
@@ -95,7 +95,7 @@ impl FrameDecoder {
     }
 }
 
-/// The name of what happened, from the headers.
+/// Reads the event name from the headers. Also returns true if the frame is an exception or an error.
 fn read_event_name(mut headers: &[u8]) -> Option<(String, bool)> {
     let mut found = (String::new(), false);
     while !headers.is_empty() {
@@ -148,13 +148,13 @@ const CRC32_TABLE: [u32; 256] = {
     table
 };
 
-/// As zip and Ethernet have it.
+/// Computes the CRC-32 that zip and Ethernet use.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |sum: u32, byte: &u8| CRC32_TABLE[((sum ^ u32::from(*byte)) & 0xFF) as usize] ^ (sum >> 8);
     !bytes.iter().fold(!0, step)
 }
 
-/// A frame as the service writes it.
+/// Encodes a frame as Amazon's services do. `kind` is the message type: `event` or `exception`.
 pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let mut headers = Vec::new();
     let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
@@ -180,7 +180,7 @@ pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The vectors of the AWS SDKs that are good: without headers, with one of each type, and an error.
+    /// Valid test vectors of the AWS SDKs: without headers, with one header of each type, and an error.
     const VALID_VECTORS: [&[u8]; 9] = [
         b"\x00\x00\x00\x10\x00\x00\x00\x00\x05\xc2H\xeb}\x98\xc8\xff",
         b"\x00\x00\x00\x17\x00\x00\x00\x07)\x86\x01X\x04byte\x02\xff\xc2\xf8i\xdc",
@@ -195,7 +195,7 @@ mod tests {
         b"\x00\x00\x00\x52\x00\x00\x00\x42\xbf\x23\x63\x7e\x0d:message-type\x07\x00\x05error\
           \x0b:error-code\x07\x00\x04code\x0e:error-message\x07\x00\x07message\x6b\x6c\xea\x3d",
     ];
-    /// And those that are broken: a payload, a header, the length of the headers.
+    /// Test vectors with a corrupt payload, a corrupt header, and a corrupt header length.
     const CORRUPT_VECTORS: [&[u8]; 3] = [
         b"\x00\x00\x00\x1d\x00\x00\x00\x00\xfdR\x8cZ{'foo':'bar'\x8d\xc3e96",
         b"\x00\x00\x00=\x00\x00\x00 \x07\xfd\x83\x96\x0ccontent+type\x07\x00\x10application/json{'foo':'bar'}\x8d\x9c\x08\xb1",

@@ -1,4 +1,5 @@
-//! Which choices of a chat have said why they ended: one whose others are still talking is not over.
+//! Tracks which choices of a chat stream have a finish reason. A stream with several choices is complete only when all
+//! of them have one.
 
 use std::sync::LazyLock;
 
@@ -13,7 +14,7 @@ use crate::{
 static FINISH_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 static INDEX_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"index\""));
 
-/// A bit for each choice, by its index; there are 128 at most.
+/// One bit per choice, by its index; at most 128 choices.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ChoiceTracker {
     seen_choices: u128,
@@ -21,18 +22,18 @@ pub(crate) struct ChoiceTracker {
 }
 
 impl ChoiceTracker {
-    /// Whether there were choices, and each of them has ended.
+    /// Returns true if at least one choice has finished and none is unfinished.
     pub(crate) fn have_all_finished(self) -> bool {
         self.finished_choices != 0 && self.seen_choices & !self.finished_choices == 0
     }
 
-    /// Takes whole events. Nearly all streams have one choice: theirs are not parsed.
+    /// Reads complete events. Nearly all streams have one choice, and their events are searched but not parsed.
     pub(crate) fn read_events(&mut self, events: &[u8]) {
         let mut is_one = self.seen_choices <= 1;
         for at in INDEX_KEY.find_iter(events) {
             match value_start(events, at + 7) {
                 Some((_, b'0')) => self.seen_choices |= 1,
-                // It may be that of a tool's call.
+                // The index may belong to a tool call.
                 Some((_, b'1'..=b'9')) => is_one = false,
                 _ => (),
             }
@@ -42,7 +43,7 @@ impl ChoiceTracker {
             return;
         }
         for data in sse::split_events(events).filter_map(sse::event_data) {
-            // Of a broken one counts what stands before the fault.
+            // Invalid JSON counts up to the error.
             let _ = for_each_field(&data, |key, at| {
                 if key == b"choices" && data[at.start] == b'[' {
                     for_each_element_from(&data, at.start, |choice| {
@@ -73,7 +74,7 @@ impl ChoiceTracker {
     }
 }
 
-/// Whether an event says why the choice ended. Some say something after that.
+/// Returns true if an event has a finish reason. Some providers send more events after it.
 fn has_finish_reason(events: &[u8]) -> bool {
     FINISH_REASON_KEY.find_iter(events).any(|at| matches!(value_start(events, at + 15), Some((_, b'"'))))
 }

@@ -1,4 +1,4 @@
-//! The text of a stream, kept as it came until it is clear whether somebody has to count it.
+//! Text of a stream, buffered as received until it is clear whether the gateway must count its tokens.
 
 use std::sync::LazyLock;
 
@@ -10,14 +10,14 @@ use crate::{
     usage::value_start,
 };
 
-/// More than this is not kept: what is beyond is counted in proportion.
+/// Maximum buffered text. Tokens of longer texts are extrapolated.
 const MAX_BUFFERED_BYTES: usize = 8 * 1024;
 
 static DELTA_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"delta\""));
 static TEXT_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"text\""));
 static ARGUMENTS_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"arguments\""));
 
-/// The text of the deltas, one behind the other, with the escapes of their JSON.
+/// Concatenated text of the deltas, with its JSON escapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeltaText {
     is_legacy_completion: bool,
@@ -27,7 +27,7 @@ pub struct DeltaText {
 
 impl DeltaText {
     pub(crate) fn for_operation(operation: Operation) -> Self {
-        // Legacy completions have no deltas: each piece is a choice with its text.
+        // Legacy completions have no deltas: each chunk is a choice with its text.
         Self { is_legacy_completion: operation == Operation::Complete, escaped_text: Vec::new(), overflow_bytes: 0 }
     }
 
@@ -35,23 +35,23 @@ impl DeltaText {
         self.escaped_text.is_empty()
     }
 
-    /// How long all of it was, in bytes.
+    /// Returns the length of the whole text in bytes, including the part that is not buffered.
     pub fn total_bytes(&self) -> usize {
         self.escaped_text.len() + self.overflow_bytes
     }
 
-    /// What was kept, as a reader sees it.
+    /// Returns the buffered text without JSON escapes.
     pub fn buffered_text(&self) -> String {
         let literal = [b"\"", self.escaped_text.as_slice(), b"\""].concat();
         unescape(&literal).unwrap_or_else(|| String::from_utf8_lossy(&self.escaped_text).into_owned())
     }
 
-    /// How many tokens there are of all, if there are so many of what was kept.
+    /// Extrapolates the token count of the whole text from `tokens`, the count of the buffered part.
     pub fn extrapolate_tokens(&self, tokens: usize) -> usize {
         tokens * self.total_bytes() / self.escaped_text.len().max(1)
     }
 
-    /// Takes the text out of whole events. Quotes within JSON strings are escaped, so keys are not found in text.
+    /// Appends the text in complete events. Quotes within JSON strings are escaped, so a key cannot match inside text.
     pub(crate) fn read_events(&mut self, events: &[u8]) {
         let (key, length) = if self.is_legacy_completion { (&TEXT_KEY, 6) } else { (&DELTA_KEY, 7) };
         for at in key.find_iter(events) {
@@ -64,7 +64,7 @@ impl DeltaText {
     }
 
     fn read_delta_object(&mut self, events: &[u8], at: usize) {
-        // Of a broken one counts what stands before the fault.
+        // Invalid JSON counts up to the error.
         let _ = for_each_field_from(events, at, |key, at| {
             let value = &events[at];
             match (key, value.first()) {
@@ -90,7 +90,7 @@ impl DeltaText {
 
     fn append_literal(&mut self, literal: &[u8]) {
         let text = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();
-        // Once something was left out everything is, or an escape may lose its second half.
+        // After an overflow nothing more is buffered; otherwise an escape sequence could lose its second half.
         if self.overflow_bytes == 0 && self.escaped_text.len() + text.len() <= MAX_BUFFERED_BYTES {
             self.escaped_text.extend_from_slice(text);
         } else {

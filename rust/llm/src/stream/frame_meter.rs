@@ -1,4 +1,4 @@
-//! Reads what a stream of Amazon's frames cost as they pass by.
+//! Reads the usage from an Amazon event stream as it is forwarded.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
@@ -12,10 +12,10 @@ use crate::{
     usage::UsageCounts,
 };
 
-/// A frame that is longer is none of Bedrock's.
+/// Maximum length of a frame; Bedrock sends no longer ones.
 const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 
-/// Reads a stream of frames, in chunks of any size.
+/// Usage meter for a stream of frames, in chunks of any size.
 #[derive(Debug)]
 pub struct FrameMeter {
     decoder: FrameDecoder,
@@ -39,26 +39,26 @@ impl Default for FrameMeter {
 }
 
 impl FrameMeter {
-    /// Takes the next bytes of the stream.
+    /// Reads the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) {
         self.decoder.push_chunk(chunk);
-        // What is no frame is for its reader to refuse.
+        // The reader of the stream rejects an invalid frame; the meter stops there.
         while let Some(Ok(frame)) = self.decoder.next_frame() {
             self.read_frame(&frame);
         }
     }
 
-    /// Whether the bytes so far end in the middle of a frame.
+    /// Returns true if the bytes so far end within a frame.
     pub fn has_partial_frame(&self) -> bool {
         self.decoder.has_partial_frame()
     }
 
-    /// Whether the provider has said what it cost.
+    /// Returns true if the provider has reported usage.
     pub fn has_usage(&self) -> bool {
         self.counts.has_counts()
     }
 
-    /// The stream is over.
+    /// Ends the stream and returns what the meter has read.
     pub fn finish(self) -> StreamSummary {
         StreamSummary {
             usage: self.counts.to_usage(ApiFormat::Bedrock),
@@ -85,7 +85,7 @@ impl FrameMeter {
         }
     }
 
-    /// Reads what an event says of its cost and of the end; of a broken one, what stands before the fault.
+    /// Reads the usage and the end of the stream from an event. Invalid JSON counts up to the error.
     fn read_event(&mut self, event: &[u8]) {
         let _ = for_each_field(event, |key, at| {
             let value = &event[at];
@@ -94,7 +94,7 @@ impl FrameMeter {
                 b"message" => self.read_event(value),
                 b"model" if self.model.is_none() => self.model = unescape(value),
                 b"type" => self.is_terminated |= value == b"\"message_stop\"",
-                // The last event of every vendor's models has it.
+                // The last event has this field for models of every vendor.
                 b"amazon-bedrock-invocationMetrics" => {
                     self.is_terminated = true;
                     self.counts.read_usage(value);
@@ -106,7 +106,7 @@ impl FrameMeter {
     }
 }
 
-/// The event that a chunk brings.
+/// Decodes the event in the payload of a `chunk` frame.
 fn decode_chunk_event(payload: &[u8]) -> Option<Vec<u8>> {
     let mut found = None;
     let _ = for_each_field(payload, |key, at| {

@@ -1,5 +1,5 @@
-//! The usage of a stream of completions, which is said only to who asks (`stream_options.include_usage`): asking for it in a
-//! caller's name, and taking out what the caller did not ask for.
+//! Usage of completion streams, which providers report only on request (`stream_options.include_usage`). Requests it on
+//! the client's behalf, and removes it from the stream if the client did not ask for it.
 
 use std::{ops::Range, sync::LazyLock};
 
@@ -20,7 +20,7 @@ static STREAM_OPTIONS_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"s
 static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static CHOICES_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"choices\""));
 
-/// Whether such a stream of this provider's says what it cost where that is asked for. `version` is that of the API.
+/// Returns true if this provider reports the usage of such a stream on request. `version` is the API version.
 pub fn supports_include_usage(
     provider: &dyn Provider,
     operation: Operation,
@@ -31,17 +31,18 @@ pub fn supports_include_usage(
         && provider.accepts_stream_options(version, options)
 }
 
-/// As much as is said behind it by who fills up chunks, so that their length tells nothing of the text.
+/// Maximum number of bytes after a null usage on the fast path. Some providers append padding there, so that chunk
+/// lengths do not reveal the text.
 const MAX_TRAILING_BYTES: usize = 128;
 
 const INCLUDE_USAGE_FIELD: &[u8] = br#""stream_options":{"include_usage":true},"#;
 
-/// The request for a stream, asking for its usage; `None` where it does so already.
+/// Adds `include_usage` to the request for a stream; `None` if the request already has it.
 pub fn request_usage(body: &[u8]) -> Option<Vec<u8>> {
     if STREAM_OPTIONS_KEY.find(body).is_some() {
         return set_include_usage(body);
     }
-    // It says that it is for a stream: there is something behind the brace.
+    // The body has at least a `stream` field, so a field follows the brace and the comma is valid.
     let at = body.iter().position(|byte| *byte == b'{')? + 1;
     let mut asked = Vec::with_capacity(body.len() + INCLUDE_USAGE_FIELD.len());
     asked.extend_from_slice(&body[..at]);
@@ -59,14 +60,15 @@ fn set_include_usage(body: &[u8]) -> Option<Vec<u8>> {
     let mut options = match said {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(options)) => options,
-        // What it says is for the provider to refuse.
+        // The provider rejects other types.
         Some(_) => return None,
     };
     options.insert("include_usage".into(), true.into());
     edit::set_fields(body, &[], &[edit::json_field("stream_options", &Value::Object(options))]).ok()
 }
 
-/// Whole events without the usage that nobody asked for: the event that says nothing else, and in all others what they say of it.
+/// Removes the usage from complete events if the client did not ask for it. Drops the event that has only usage, and
+/// cuts the field out of all others.
 pub fn strip_usage(events: Bytes) -> Bytes {
     if USAGE_KEY.find(&events).is_none() {
         return events;
@@ -96,8 +98,9 @@ fn copy_without_usage(event: &[u8], left: &mut Vec<u8>) {
     left.extend_from_slice(&event[copied..]);
 }
 
-/// Where an event says that nothing is known yet, as nearly all do at their end: it need not be read for that, for the brace
-/// behind it is the last one. Where anything else begins or ends behind it, it is read.
+/// Returns the range of a `"usage":null` at the end of an event, where nearly all events have it. Such an event need
+/// not be parsed, because the brace after it is the last one. Returns `None` if another object, array or line begins or
+/// ends after it; the event is then parsed.
 fn trailing_null_usage(event: &[u8], at: usize) -> Option<Range<usize>> {
     let start = at.checked_sub(1).filter(|start| event[*start] == b',')?;
     let rest = event[at + USAGE_KEY.needle().len()..].strip_prefix(b":null")?;
@@ -117,15 +120,15 @@ fn is_usage_only(event: &[u8]) -> bool {
     })
 }
 
-/// Where it says what was used, or that nothing is known of that yet, with one of the commas around. What stands deeper than
-/// at the top of an event belongs to something else.
+/// Returns the ranges of the `usage` fields that are an object or null, each with one adjacent comma. Only top-level
+/// fields count; nested ones belong to something else.
 fn usage_ranges(event: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for line in event.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"data:")) {
         let json = line[5..].trim_ascii();
         let from = json.as_ptr().addr() - event.as_ptr().addr();
         let mut before = 0;
-        // What is no JSON is left as it is.
+        // Leaves invalid JSON unchanged.
         let _ = for_each_field(json, |key, value| {
             if key == b"usage" && matches!(json[value.start], b'{' | b'n') {
                 let (start, end) = (before, value.end);
@@ -139,7 +142,7 @@ fn usage_ranges(event: &[u8]) -> Vec<Range<usize>> {
     found
 }
 
-/// Past the comma after a value, where there is one.
+/// Returns the position after the comma that follows a value, if there is one.
 fn skip_comma(json: &[u8], end: usize) -> usize {
     let rest = json[end..].trim_ascii_start();
     if rest.starts_with(b",") { json.len() - rest.len() + 1 } else { end }
@@ -212,7 +215,7 @@ mod tests {
     fn events_without_usage_are_not_copied() {
         let events = Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"usage\"}}]}\n\n");
         let hidden = strip_usage(events.clone());
-        // A word is looked at, and left.
+        // The word `usage` in a text is found but not removed.
         assert_eq!(hidden, events);
         let plain = Bytes::from_static(b"data: {\"choices\":[]}\n\n");
         assert_eq!(strip_usage(plain.clone()).as_ptr(), plain.as_ptr());

@@ -1,13 +1,13 @@
-//! Reads how a stream ends that is told item by item of one array, as Google's is to who does not ask for events.
+//! Detects how a stream ends that is one JSON array with an item per chunk, such as Google's streams without SSE.
 
-/// No key that is looked for is longer.
+/// Maximum length of a key that the meter looks for.
 const MAX_KEY_BYTES: usize = 16;
 
-/// Reads such a stream, in chunks of any size, and keeps nothing of it.
+/// Reads such a stream in chunks of any size, without buffering it.
 #[derive(Debug, Default)]
 pub struct ItemMeter {
     depth: u32,
-    /// The beginning of the last string, which is a key if a colon follows.
+    /// Beginning of the last string, which is a key if a colon follows.
     string_prefix: Vec<u8>,
     lexer_state: LexerState,
     has_end_reason: bool,
@@ -19,12 +19,12 @@ enum LexerState {
     #[default]
     OutsideString,
     InString,
-    /// Behind a backslash.
+    /// After a backslash.
     AfterBackslash,
 }
 
 impl ItemMeter {
-    /// Takes the next bytes of the stream.
+    /// Reads the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) {
         for byte in chunk {
             match (self.lexer_state, byte) {
@@ -40,12 +40,12 @@ impl ItemMeter {
         }
     }
 
-    /// Whether an item has said how the answer ended, or that it failed.
+    /// Returns true if an item has a finish reason or is an error.
     pub fn has_ended(&self) -> bool {
         self.has_end_reason || self.has_error_item
     }
 
-    /// Whether an item is an error.
+    /// Returns true if an item is an error.
     pub fn has_failed(&self) -> bool {
         self.has_error_item
     }
@@ -60,7 +60,8 @@ impl ItemMeter {
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
             b':' => match (self.depth, &self.string_prefix[..]) {
                 (2, b"error") => self.has_error_item = true,
-                // What was refused as a whole says so of the prompt. Of others its ratings may stand there, before the answer.
+                // A rejected prompt has a `blockReason`. Other streams may have safety ratings of the prompt there,
+                // before the response.
                 (3, b"blockReason") | (4, b"finishReason") => self.has_end_reason = true,
                 _ => (),
             },
@@ -100,7 +101,7 @@ mod tests {
                 (false, false),
             ),
             (r#"[{"candidates":[]},{"error":{"code":503}}]"#, (true, true)),
-            // What is said within an answer is no word of its end.
+            // Text inside the response does not end it.
             (r#"[{"candidates":[{"content":{"parts":[{"text":"\"finishReason\": {\"error\":"}]}}]}]"#, (false, false)),
             (
                 r#"[{"candidates":[{"content":{"parts":[{"functionCall":{"args":{"error":"x","finishReason":1}}}]}}]}]"#,

@@ -1,4 +1,4 @@
-//! Reads what a stream cost from the bytes that pass by, whichever way they were cut.
+//! Usage meter for SSE streams. Reads the usage that the provider reports, however the bytes are split into chunks.
 
 use std::sync::LazyLock;
 
@@ -12,10 +12,11 @@ use crate::{
     usage::{Usage, UsageCounts, value_start},
 };
 
-/// An event that does not end within this many bytes keeps its second half only: usage stands at the end.
+/// Limit for an event that has not ended. A longer event keeps only its second half, because usage stands at the end of
+/// an event.
 const MAX_CARRY_BYTES: usize = 128 * 1024;
 
-/// So many events at the start of a stream are read for the model's name.
+/// Number of events at the start of a stream that are searched for the model name.
 const MAX_MODEL_EVENTS: u8 = 4;
 
 static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
@@ -27,7 +28,7 @@ static FINISH_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"fi
 static BLOCK_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
 static MESSAGE_STOP_TYPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
-/// The types of the events with which images, speech and transcripts end.
+/// Types of the events that end image, speech and transcript streams.
 static MEDIA_END_TYPES: LazyLock<[Finder; 4]> = LazyLock::new(|| {
     [
         b"\"image_generation.completed\"".as_slice(),
@@ -38,19 +39,21 @@ static MEDIA_END_TYPES: LazyLock<[Finder; 4]> = LazyLock::new(|| {
     .map(Finder::new)
 });
 
-/// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
+/// Reads usage, model and end markers from a stream that passes through, in chunks of any size. Ordinary deltas are
+/// searched for keys but not parsed.
 #[derive(Debug)]
 pub struct Meter {
     api_format: ApiFormat,
-    /// The beginning of an event whose end has not come yet.
+    /// Start of an event whose end has not arrived yet.
     carry: Vec<u8>,
     counts: UsageCounts,
-    /// Only where somebody will count, and until the provider has.
+    /// Set only if tokens may have to be counted locally; dropped once the provider reports usage.
     deltas: Option<DeltaText>,
     model: Option<String>,
     searched_events: u8,
     stream_kind: StreamKind,
-    /// The event whose end has not come is the last one, and the place that says so may be gone.
+    /// True if the pending event is the last one of the stream. Remembered because trimming a long event may drop its
+    /// type.
     is_last_event_pending: bool,
     choices: ChoiceTracker,
     is_terminated: bool,
@@ -58,28 +61,28 @@ pub struct Meter {
     background_response_id: Option<String>,
 }
 
-/// Whether a stream is one of images, of speech, or of a transcript.
+/// Kind of a stream: text, or media (images, speech or a transcript).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamKind {
     Text,
     Media,
 }
 
-/// What a stream turned out to be.
+/// What the meter read from a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamSummary {
     pub usage: Option<Usage>,
-    /// The event that ends a good stream was there.
+    /// True if the event that ends a complete stream arrived.
     pub is_terminated: bool,
-    /// Every choice said why it ended. Some providers send no event after that.
+    /// True if every choice reported its finish reason. Some providers send no event after that.
     pub has_finish_reasons: bool,
-    /// The provider said within the stream that it failed.
+    /// True if the provider reported a failure within the stream.
     pub has_error_event: bool,
-    /// The model as the provider names it.
+    /// Model name that the provider reported.
     pub model: Option<String>,
-    /// What there is to count where usage is none.
+    /// Text to count tokens from if `usage` is `None`.
     pub deltas: Option<DeltaText>,
-    /// The id of a response that goes on in the background, wherever its stream ends.
+    /// Id of a response that continues in the background after this stream ends.
     pub background_response_id: Option<String>,
 }
 
@@ -101,18 +104,18 @@ impl Meter {
         }
     }
 
-    /// One that knows the ends of this operation's streams.
+    /// Creates a meter that knows the end events of this operation's streams.
     pub fn for_operation(dialect: ApiFormat, operation: Operation) -> Self {
         let stream_kind = if operation.has_typed_terminal_event() { StreamKind::Media } else { StreamKind::Text };
         Self { stream_kind, ..Self::new(dialect) }
     }
 
-    /// One that keeps the text of the answer until the provider says what it cost.
+    /// Creates a meter that buffers the response text until the provider reports usage.
     pub fn with_deltas(dialect: ApiFormat, operation: Operation) -> Self {
         Self { deltas: Some(DeltaText::for_operation(operation)), ..Self::for_operation(dialect, operation) }
     }
 
-    /// Takes the next bytes of the stream.
+    /// Reads the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) {
         if self.carry.is_empty() && sse::ends_with_blank_line(chunk) {
             return self.process_events(chunk);
@@ -133,22 +136,24 @@ impl Meter {
         }
     }
 
-    /// Whether the provider has said what it cost.
+    /// Returns true if the provider has reported usage.
     pub fn has_usage(&self) -> bool {
         self.counts.has_counts()
     }
 
-    /// How many bytes have come of an event whose end has not; of a very long one, how many are kept.
+    /// Returns the number of buffered bytes of an event that has not ended. Of a very long event, only part is
+    /// buffered.
     pub fn incomplete_bytes(&self) -> usize {
         self.carry.len()
     }
 
-    /// Whether the event that ends a good stream has passed.
+    /// Returns true if the event that ends a complete stream has passed.
     pub fn is_terminated(&self) -> bool {
         self.is_terminated
     }
 
-    /// Whether a stream that ends here broke off: with an error on its way, or well but too early.
+    /// Returns true if a stream that ends here is truncated: by a connection error, or by a clean end that came too
+    /// early.
     pub fn is_truncated(&self, is_error: bool, ends_with_event: bool) -> bool {
         let is_told = self.is_terminated
             || self.has_error_event
@@ -156,7 +161,8 @@ impl Meter {
         !is_told && (is_error || ends_with_event)
     }
 
-    /// The stream is over. An event without its blank line counts too: some providers end so.
+    /// Ends the stream and returns its summary. A last event without its blank line counts, because some providers omit
+    /// that line.
     pub fn finish(mut self) -> StreamSummary {
         let rest = std::mem::take(&mut self.carry);
         let is_whole = rest.is_empty();
@@ -198,7 +204,8 @@ impl Meter {
         self.model.is_none() && self.searched_events < MAX_MODEL_EVENTS
     }
 
-    /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
+    /// Returns true if the bytes may contain more than deltas. Quotes inside JSON strings are escaped, so text cannot
+    /// match a key.
     fn may_have_metadata(&self, bytes: &[u8]) -> bool {
         let is_terminal = match self.api_format {
             ApiFormat::OpenAi => {
@@ -213,7 +220,7 @@ impl Meter {
             || ERROR_KEY.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
     }
 
-    /// Whether there is one of the types with which a stream of images, of speech or of a transcript ends.
+    /// Returns true if the bytes contain the type of an event that ends an image, speech or transcript stream.
     fn has_media_end(&self, bytes: &[u8]) -> bool {
         self.stream_kind == StreamKind::Media && MEDIA_END_TYPES.iter().any(|end| end.find(bytes).is_some())
     }
@@ -251,7 +258,7 @@ impl Meter {
             b"item" => self.counts.read_output_item(value),
             b"error" => self.has_error_event |= value != b"null",
             b"type" => self.read_type(value),
-            // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
+            // Anthropic, OpenAI's responses, Groq and Cohere nest the same fields one level deeper here.
             b"message" | b"response" | b"x_groq" | b"delta" => {
                 let (mut id, mut is_background) = (None, false);
                 let _ = for_each_field(value, |key, at| {
@@ -284,7 +291,7 @@ impl Meter {
     }
 }
 
-/// Whether there is a reason why content ended, or was refused.
+/// Returns true if the bytes contain a finish reason or a block reason.
 fn has_finish_or_block_reason(bytes: &[u8]) -> bool {
     let is_said = |finder: &Finder, length: usize| {
         finder.find_iter(bytes).any(|at| matches!(value_start(bytes, at + length), Some((_, b'"'))))
@@ -292,17 +299,18 @@ fn has_finish_or_block_reason(bytes: &[u8]) -> bool {
     is_said(&FINISH_REASON_KEY, 14) || is_said(&BLOCK_REASON_KEY, 13)
 }
 
-/// The types with which a stream of responses ends, behind their first word.
+/// Types of the events that end a stream of the responses API, without the `response.` prefix.
 const END_TYPE_SUFFIXES: [&[u8]; 4] = [b"completed\"", b"incomplete\"", b"failed\"", b"cancelled\""];
-/// And of the events that tell of what it consists.
+/// Type of the event that completes an output item, without the `response.` prefix.
 const ITEM_DONE_SUFFIX: &[u8] = b"output_item.done\"";
 
-/// Whether there is one of the types with which a stream of responses ends.
+/// Returns true if the bytes contain the type of an event that ends a stream of the responses API.
 fn has_response_end(bytes: &[u8]) -> bool {
     has_response_type(bytes, |rest| END_TYPE_SUFFIXES.iter().any(|end| rest.starts_with(end)))
 }
 
-/// Likewise, or one that tells an item.
+/// Returns true if the bytes contain the type of an event that ends a stream of the responses API or completes an
+/// output item.
 fn has_response_end_or_item(bytes: &[u8]) -> bool {
     has_response_type(bytes, |rest| {
         rest.starts_with(ITEM_DONE_SUFFIX) || END_TYPE_SUFFIXES.iter().any(|end| rest.starts_with(end))

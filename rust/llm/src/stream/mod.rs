@@ -1,4 +1,5 @@
-//! Streams of answers: bytes in, events and usage out, no waiting.
+//! Response streams: decoding of SSE and AWS event streams, usage metering, and resuming of broken streams. Performs no
+//! I/O.
 
 pub mod aws_event_stream;
 mod choices;

@@ -1,4 +1,4 @@
-//! Reads what a session over a WebSocket used, event by event: those of realtime sessions and of responses.
+//! Usage meter for WebSocket sessions, of the realtime API and the responses API. Reads usage event by event.
 
 use std::sync::LazyLock;
 
@@ -11,61 +11,62 @@ use crate::{
 };
 
 static USAGE_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
-/// Of sessions that only write down, too: theirs are called `transcription_session`.
+/// Also matches `transcription_session.updated`, which transcription-only sessions send.
 static SESSION_UPDATED_TYPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"session.updated\""));
-/// No text in an event is spelt so: its quotes are escaped.
+/// Cannot match text inside an event, because quotes are escaped there.
 static ERROR_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
-/// The types of events that say what one response used.
+/// Types of the events that report the usage of one response.
 const RESPONSE_END_TYPES: [&[u8]; 4] =
     [b"\"response.done\"", b"\"response.completed\"", b"\"response.incomplete\"", b"\"response.failed\""];
-/// And of what another model used that wrote down what the caller said.
+/// Type of the event that reports the usage of the model that transcribed the client's audio.
 const TRANSCRIPTION_DONE_TYPE: &[u8] = b"\"conversation.item.input_audio_transcription.completed\"";
 
-/// What else a session is told by: how it stands, and what went wrong in it.
+/// Types of the other events that are logged: session state and errors.
 const LOGGED_TYPES: [&[u8]; 4] =
     [b"\"session.created\"", b"\"session.updated\"", b"\"transcription_session.updated\"", b"\"error\""];
 
-/// What is longer is none of the words for how something ended.
+/// Longest JSON literal that is accepted as a status or an error code.
 const MAX_STATUS_BYTES: usize = 66;
 
-/// Models whose use is kept apart; what more of them use counts as the first one's.
+/// Number of other models whose usage is tracked separately. The usage of further models is added to that of the first
+/// one.
 const MAX_OTHER_MODELS: usize = 32;
 
-/// What a session used, model by model.
+/// Usage of a session, by model.
 #[derive(Debug, Default)]
 pub struct SessionMeter {
-    /// What the first model used that the session named, and whatever says of no model that it was another.
+    /// Usage of the first model that the session named, and of all events that name no other model.
     pub usage: Option<Usage>,
-    /// That model as the provider names it.
+    /// First model of the session, as the provider names it.
     pub model: Option<String>,
     pub other_models: Vec<ModelUsage>,
-    /// The model of responses that name none.
+    /// Model of responses that name none.
     current_model: Option<String>,
     transcription_model: Option<String>,
     has_started: bool,
 }
 
-/// What another model used than the one that a session began with.
+/// Usage of a model other than the session's first one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ModelUsage {
     pub model: String,
     pub usage: Usage,
-    /// It wrote down what the caller said.
+    /// True if the model transcribed the client's audio.
     pub is_transcription: bool,
 }
 
-/// An event by which a session is told afterwards.
+/// Session event that is written to the request log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SessionEvent {
-    /// Its type, such as `response.done`.
+    /// Event type, such as `response.done`.
     pub event_type: String,
-    /// How a response ended, or what went wrong: in the provider's word.
+    /// Status of the response or code of the error, as the provider spells it.
     pub status: Option<String>,
-    /// What the response used.
+    /// Usage of the response.
     pub usage: Option<Usage>,
 }
 
-/// What one event says.
+/// Fields of one event.
 #[derive(Default)]
 struct ParsedEvent {
     event_type: Option<String>,
@@ -78,7 +79,8 @@ struct ParsedEvent {
 }
 
 impl SessionMeter {
-    /// Takes the next event; ordinary deltas are looked at, not parsed. Gives what the session is told by afterwards.
+    /// Reads the next event; ordinary deltas are searched for keys but not parsed. Returns the event if it belongs in
+    /// the request log.
     pub fn read_event(&mut self, event: &[u8]) -> Option<SessionEvent> {
         let says = [&USAGE_KEY, &SESSION_UPDATED_TYPE, &ERROR_KEY];
         if self.has_started && says.iter().all(|finder| finder.find(event).is_none()) {
@@ -110,7 +112,7 @@ impl SessionMeter {
     fn parse_event(&mut self, event: &[u8]) -> ParsedEvent {
         let mut heard = ParsedEvent::default();
         let (current, writer) = (&mut self.current_model, &mut self.transcription_model);
-        // What is no JSON says nothing.
+        // Invalid JSON is ignored.
         let _ = for_each_field(event, |key, at| {
             match key {
                 b"type" => {
@@ -176,7 +178,7 @@ impl SessionMeter {
         }
     }
 
-    /// What all of them used together.
+    /// Returns the usage of all models together.
     #[must_use]
     pub fn total_usage(&self) -> Option<Usage> {
         let all = self.usage.iter().chain(self.other_models.iter().map(|share| &share.usage));
@@ -184,12 +186,12 @@ impl SessionMeter {
     }
 }
 
-/// A word of the provider's, as long as one is.
+/// Parses a status or an error code; `None` if it is too long.
 fn parse_status(literal: &[u8]) -> Option<String> {
     if literal.len() > MAX_STATUS_BYTES { None } else { unescape(literal) }
 }
 
-/// The model that is named at the end of a way into an object.
+/// Returns the `model` field of the object at this path.
 fn model_at_path(object: &[u8], way: &[&str]) -> Option<String> {
     let (wanted, rest) = way.split_first().map_or(("model", None), |(first, rest)| (*first, Some(rest)));
     let mut found = None;
@@ -261,7 +263,7 @@ mod tests {
         session.read_event(
             br#"{"type":"conversation.item.input_audio_transcription.completed","usage":{"type":"duration","seconds":3}}"#,
         );
-        // Nobody said who wrote.
+        // No event has named the transcription model yet.
         let usage = Usage { input: 10, audio_in: 13, output: 14, ..Usage::default() };
         assert_eq!((session.usage, session.other_models.len()), (Some(usage), 0));
         for (event, writer) in [

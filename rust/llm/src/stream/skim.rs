@@ -1,4 +1,4 @@
-//! Reads what a large whole answer cost from its two ends as it passes by.
+//! Usage reader for large JSON responses. Keeps only both ends of the body as it passes through.
 
 use crate::{
     api_format::{ApiFormat, ImageCounter},
@@ -6,30 +6,31 @@ use crate::{
     usage::{SearchCallScanner, Usage, from_response_head, from_response_tail},
 };
 
-/// So much of either end is kept: usage stands at one of them, before or behind what makes the answer large.
+/// Number of bytes kept at each end. Usage stands at one of them, before or after the content that makes the response
+/// large.
 const EDGE_BYTES: usize = 16 * 1024;
 
-/// An answer of JSON on its way, of which only the ends are kept.
+/// JSON response that passes through, of which only the ends are kept.
 #[derive(Debug, Default)]
 pub struct ResponseSkimmer {
     head: Vec<u8>,
     tail: Vec<u8>,
     length: u64,
-    /// Of responses: what they consist of is part of their price.
+    /// Counts the uses of built-in tools, which are part of the price; only for the responses API.
     tool_use_counter: Option<SearchCallScanner>,
-    /// Of images: so is how many they are.
+    /// Counts images, which are part of the price; only for image operations.
     image_counter: Option<ImageCounter>,
 }
 
 impl ResponseSkimmer {
-    /// One that knows where the answers of an operation say what they cost.
+    /// Creates a skimmer for the responses of an operation.
     pub fn for_operation(operation: Operation) -> Self {
         let tool_use_counter = (operation == Operation::CreateModelResponse).then(SearchCallScanner::default);
         let image_counter = operation.generates_images().then(ImageCounter::default);
         Self { tool_use_counter, image_counter, ..Self::default() }
     }
 
-    /// Takes the next bytes of the answer.
+    /// Reads the next bytes of the response.
     pub fn feed(&mut self, chunk: &[u8]) {
         self.length += chunk.len() as u64;
         if let Some(lookout) = &mut self.tool_use_counter {
@@ -47,22 +48,22 @@ impl ResponseSkimmer {
         self.tail.extend_from_slice(rest);
     }
 
-    /// How many bytes have passed.
+    /// Returns the number of bytes read.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// How many images it had, where that is what it is about; the answer is over.
+    /// Returns the number of images once the response has ended; `None` for other operations.
     pub fn take_image_count(&mut self) -> Option<u64> {
         self.image_counter.take()?.finish()
     }
 
-    /// The answer is over.
+    /// Ends the response and returns its usage.
     pub fn finish(&self, dialect: ApiFormat) -> Option<Usage> {
         if self.length == self.head.len() as u64 {
             return Usage::from_response(dialect, &self.head);
         }
-        // The ends may touch: what is at hand of the last bytes is looked at in one piece.
+        // The two ends may be adjacent: searches the last bytes as one slice.
         let last = if self.tail.len() < EDGE_BYTES { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
         let mut usage = from_response_tail(dialect, last).or_else(|| from_response_head(dialect, &self.head))?;
         if let Some(lookout) = &self.tool_use_counter {

@@ -1,4 +1,4 @@
-//! Server-sent events: where they end in bytes that come in pieces of any size, and what they say (the WHATWG rules).
+//! Server-sent events (WHATWG rules): finds event boundaries in chunks of any size, and reads the fields of events.
 
 use std::borrow::Cow;
 
@@ -9,27 +9,27 @@ pub(crate) const BOM: &[u8] = b"\xEF\xBB\xBF";
 const LF: u8 = b'\n';
 const CR: u8 = b'\r';
 
-/// The bytes from one blank line to the next. Comments alone are an event too, one without data.
+/// Bytes from one blank line to the next. A block of comments alone is an event too, one without data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Exactly as it came, with the blank line that ends it.
+    /// Bytes as received, with the blank line that ends the event.
     pub raw: Bytes,
-    /// The stream began here with a byte order mark.
+    /// True if the stream starts here with a byte order mark.
     has_bom: bool,
 }
 
 impl Event {
-    /// The `data` lines joined with LF; `None` when there are none, and nothing is to be dispatched.
+    /// Returns the `data` lines joined with LF; `None` if there are none, in which case the event is not dispatched.
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         event_data(self.bytes_without_bom())
     }
 
-    /// The last `event` field; `None` when there is none or it is empty: a plain message.
+    /// Returns the last `event` field; `None` if it is missing or empty, which means a plain message.
     pub fn name(&self) -> Option<&[u8]> {
         last_field_value(self.bytes_without_bom(), b"event").filter(|name| !name.is_empty())
     }
 
-    /// The last `id` field without a NUL in it.
+    /// Returns the last `id` field that contains no NUL byte.
     pub fn id(&self) -> Option<&[u8]> {
         field_values(self.bytes_without_bom(), b"id").filter(|id| !id.contains(&0)).last()
     }
@@ -39,7 +39,7 @@ impl Event {
     }
 }
 
-/// An event is longer than the splitter may hold.
+/// An event exceeds the splitter's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventTooLong {
     pub max_bytes: usize,
@@ -53,13 +53,13 @@ impl std::fmt::Display for EventTooLong {
 
 impl std::error::Error for EventTooLong {}
 
-/// Finds events in a stream of chunks. Those that lie within one chunk are slices of it, nothing is copied.
+/// Splits a stream of chunks into events. An event that lies within one chunk is a slice of it, without a copy.
 #[derive(Debug)]
 pub struct Splitter {
     max_event_bytes: usize,
-    /// The beginning of an event whose end has not come yet.
+    /// Start of an event whose end has not arrived yet.
     carry: BytesMut,
-    /// Pushed and not looked at yet.
+    /// Bytes that were pushed but not scanned yet.
     unscanned: Bytes,
     boundary_scanner: BoundaryScanner,
     is_first_event: bool,
@@ -78,7 +78,7 @@ impl Splitter {
         }
     }
 
-    /// Takes the next bytes; the iterator yields the events that are complete with them. After an error it yields nothing.
+    /// Adds the next bytes; the iterator yields the events that they complete. It yields nothing after an error.
     pub fn push(&mut self, chunk: Bytes) -> Events<'_> {
         if self.has_failed {
             return Events { splitter: self };
@@ -91,13 +91,13 @@ impl Splitter {
         Events { splitter: self }
     }
 
-    /// What has come of an event that is not complete.
+    /// Returns the bytes of the event that is not complete yet.
     pub fn pending(&self) -> &[u8] {
         &self.carry
     }
 
-    /// The stream is over. An event whose blank line was a CR at the very end is complete now;
-    /// anything else that is pending was cut and is never dispatched.
+    /// Ends the stream. Returns the last event if its blank line was a CR at the very end. Any other pending event is
+    /// incomplete and is never dispatched.
     pub fn finish(&mut self) -> Option<Event> {
         if !self.boundary_scanner.finish() {
             return None;
@@ -133,7 +133,7 @@ impl Splitter {
         Some(Ok(self.build_event(raw)))
     }
 
-    /// What was carried together with the first `end` bytes of the rest.
+    /// Takes the carried bytes and the first `end` unscanned bytes.
     fn take_event_bytes(&mut self, end: usize) -> Bytes {
         let tail = if end == self.unscanned.len() {
             std::mem::take(&mut self.unscanned)
@@ -148,7 +148,7 @@ impl Splitter {
     }
 }
 
-/// The events that one chunk completed.
+/// Iterator over the events that one chunk completed.
 #[derive(Debug)]
 pub struct Events<'a> {
     splitter: &'a mut Splitter,
@@ -162,24 +162,24 @@ impl Iterator for Events<'_> {
     }
 }
 
-/// How the line before ended.
+/// How the previous line ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LineEnd {
     Lf,
-    /// An LF that comes now belongs to it.
+    /// A CR; an LF that follows belongs to it.
     Cr,
-    /// A CR and nothing else, so a CR is no half of a CRLF in this stream.
+    /// A CR that no LF followed. This stream uses lone CRs, so a CR is never half of a CRLF.
     LoneCr,
-    /// A CR that ended a blank line; if an LF follows it is part of the event.
+    /// A CR that ended a blank line; an LF that follows is part of the event.
     BlankCr,
 }
 
-/// Knows at any byte whether an event ends there; what it decides does not depend on how the bytes were cut.
+/// Decides for each byte if an event ends there. The result does not depend on how the bytes are split into chunks.
 #[derive(Debug)]
 struct BoundaryScanner {
     last_line_end: LineEnd,
     is_line_empty: bool,
-    /// How much of a byte order mark was seen; its length once that is past.
+    /// Number of byte order mark bytes seen; the length of the mark once the start of the stream has passed.
     bom_bytes_seen: usize,
 }
 
@@ -188,7 +188,7 @@ impl BoundaryScanner {
         Self { last_line_end: LineEnd::Lf, is_line_empty: true, bom_bytes_seen: 0 }
     }
 
-    /// The end of the event in which `bytes` begin, blank line included.
+    /// Returns the end of the event in which `bytes` begin, blank line included; `None` if it does not end in them.
     fn find_event_end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = self.skip_bom(bytes);
         while let Some(&byte) = bytes.get(at) {
@@ -224,13 +224,13 @@ impl BoundaryScanner {
         None
     }
 
-    /// A blank line ends with this byte; false if the event may still have an LF to come.
+    /// Ends a blank line with this byte; returns false if an LF of the same event may follow.
     fn end_blank_line(&mut self, byte: u8) -> bool {
         if byte == CR && self.last_line_end != LineEnd::LoneCr {
             self.last_line_end = LineEnd::BlankCr;
             return false;
         }
-        // With CR alone nothing is waited for: a stray LF goes to the next event and is skipped there.
+        // A stream with lone CRs does not wait for an LF: a stray LF goes to the next event and is skipped there.
         self.last_line_end = if byte == CR { LineEnd::Cr } else { LineEnd::Lf };
         true
     }
@@ -249,18 +249,18 @@ impl BoundaryScanner {
         at
     }
 
-    /// True if the end of the stream completes an event.
+    /// Returns true if the end of the stream completes an event.
     fn finish(&mut self) -> bool {
         std::mem::replace(&mut self.last_line_end, LineEnd::Lf) == LineEnd::BlankCr
     }
 }
 
-/// Whether these bytes end with a blank line.
+/// Returns true if these bytes end with a blank line.
 pub(crate) fn ends_with_blank_line(bytes: &[u8]) -> bool {
     bytes.ends_with(b"\n\n") || bytes.ends_with(b"\n\r\n") || bytes.ends_with(b"\r\r")
 }
 
-/// The end of the last blank line.
+/// Returns the end of the last blank line.
 pub(crate) fn last_event_end(bytes: &[u8]) -> Option<usize> {
     let mut end = bytes.len();
     while let Some(at) = memchr::memrchr2(LF, CR, &bytes[..end]) {
@@ -272,7 +272,7 @@ pub(crate) fn last_event_end(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// The events in bytes that hold whole ones; what is left behind the last blank line comes as one more.
+/// Splits bytes that contain complete events. Bytes after the last blank line are returned as one more event.
 pub fn split_events(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let mut edge = BoundaryScanner::at_start();
@@ -287,7 +287,7 @@ pub fn split_events(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The `data` lines of an event joined with LF.
+/// Returns the `data` lines of an event joined with LF; `None` if there are none.
 pub fn event_data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut lines = field_values(event, b"data");
     let first = lines.next()?;
@@ -306,7 +306,7 @@ fn last_field_value<'a>(event: &'a [u8], name: &'static [u8]) -> Option<&'a [u8]
     field_values(event, name).last()
 }
 
-/// The values of one field, in order.
+/// Returns the values of one field, in order.
 fn field_values<'a>(event: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
     split_lines(event).filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
@@ -318,7 +318,7 @@ fn field_values<'a>(event: &'a [u8], name: &'static [u8]) -> impl Iterator<Item 
     })
 }
 
-/// Lines without their ends; CR, LF and CRLF all end one.
+/// Splits bytes into lines without their ends. CR, LF and CRLF each end a line.
 fn split_lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {

@@ -1,19 +1,19 @@
-//! Finds words of dozens of ASCII letters, whose pieces are known without asking the vocabulary's pattern.
+//! Search for long ASCII words, whose pieces are known without running the vocabulary's pattern.
 
 use std::ops::Range;
 
-/// Words from this length on are found; others may be.
+/// Minimum number of letters of a word that is found.
 const MIN_WORD_BYTES: usize = 48;
-/// Within a long word so many bytes that begin at a multiple of `STRIDE` are letters.
+/// Every word of `MIN_WORD_BYTES` contains this many letters in a row that start at a multiple of `STRIDE_BYTES`.
 const PROBE_BYTES: usize = 16;
 const STRIDE_BYTES: usize = MIN_WORD_BYTES - PROBE_BYTES;
 
-/// The next long word, with the space that belongs to it: every vocabulary's pattern begins a piece with its first byte and
-/// ends one with its last.
+/// Returns the range of the next long word, with the space that belongs to it. The pattern of every vocabulary begins a
+/// piece with its first byte and ends one with its last byte.
 pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     while let Some(probe) = bytes.get(from..from + PROBE_BYTES) {
-        // Without a branch for each, so that they are looked at all at once.
+        // Without a branch per byte, so that all bytes are checked at once.
         let is_word = probe.iter().fold(true, |all, byte| all & byte.is_ascii_alphabetic());
         if !is_word {
             from += STRIDE_BYTES;
@@ -30,7 +30,7 @@ pub fn find_next_word(text: &str, mut from: usize, by_case: bool) -> Option<Rang
     None
 }
 
-/// The pieces of a word: where case matters each capital after a small letter begins one.
+/// Splits a word into pieces. With `by_case`, each capital after a lowercase letter begins a piece.
 pub fn split_word(word: &str, by_case: bool) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {
@@ -40,7 +40,7 @@ pub fn split_word(word: &str, by_case: bool) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The letters around a place.
+/// Returns the range of the letters around a position.
 fn letters_around(bytes: &[u8], at: usize) -> Range<usize> {
     let is_other = |byte: &u8| !byte.is_ascii_alphabetic();
     let start = bytes[..at].iter().rposition(is_other).map_or(0, |before| before + 1);
@@ -48,7 +48,7 @@ fn letters_around(bytes: &[u8], at: usize) -> Range<usize> {
     start..end
 }
 
-/// Where the piece of the first letter begins, where that is certain whatever comes before.
+/// Returns where the piece of the first letter begins; `None` if that depends on the text before.
 fn first_piece_start(bytes: &[u8], letters: &Range<usize>) -> Option<usize> {
     match bytes[..letters.start] {
         [] => Some(0),
@@ -59,13 +59,13 @@ fn first_piece_start(bytes: &[u8], letters: &Range<usize>) -> Option<usize> {
     }
 }
 
-/// Whether a piece ends with the letter before this place: endings such as `'s` belong to it, and so do letters that are
-/// not ASCII.
+/// Returns true if a piece ends with the letter before this position. Endings such as `'s` and non-ASCII letters belong
+/// to the same piece.
 fn is_piece_end(bytes: &[u8], at: usize) -> bool {
     bytes.get(at).is_none_or(|after| after.is_ascii() && *after != b'\'')
 }
 
-/// Where the second piece begins.
+/// Returns where the second piece begins; `None` if there is only one.
 fn second_piece_start(word: &[u8], by_case: bool) -> Option<usize> {
     let begins = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
     word.windows(2).position(begins).filter(|_| by_case).map(|before| before + 1)

@@ -1,4 +1,4 @@
-//! Counts the text in bodies: of a request what a model reads, of an answer what it wrote.
+//! Token counting of JSON bodies: the text that a model reads in a request, or wrote in a response.
 
 use std::{borrow::Cow, fmt};
 
@@ -7,12 +7,12 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use super::{Encoding, count_text};
 use crate::json::scan::for_each_field;
 
-/// What a chat format adds to each message, and to the answer it waits for.
+/// Tokens that a chat format adds to each message, and to the response that follows.
 const TOKENS_PER_MESSAGE: usize = 3;
 const RESPONSE_START_TOKENS: usize = 3;
 
-/// Roughly how many tokens a request body has for a model to read; `None` if it is not a JSON object.
-/// Images, sounds and files count nothing.
+/// Estimates the tokens that a model reads in a request body; `None` if the body is not a JSON object. Images, audio
+/// and files are not counted.
 pub fn count_request_body(encoding: Encoding, body: &[u8]) -> Option<usize> {
     let mut tokens = 0;
     let read = for_each_field(body, |key, at| {
@@ -34,7 +34,7 @@ pub fn count_request_body(encoding: Encoding, body: &[u8]) -> Option<usize> {
     read.ok().map(|()| tokens)
 }
 
-/// How many tokens a model wrote into a whole answer; `None` if it is not a JSON object.
+/// Counts the tokens that a model wrote in a complete response; `None` if the body is not a JSON object.
 pub fn count_response_body(encoding: Encoding, body: &[u8]) -> Option<usize> {
     let mut tokens = 0;
     let read = for_each_field(body, |key, at| {
@@ -50,7 +50,7 @@ fn count_json_text(encoding: Encoding, json: &[u8], per_item: usize) -> usize {
     JsonTextCounter::new(encoding, per_item, is_skipped_key).count_json(json)
 }
 
-/// Adds up the texts of a JSON value as they are read; keeps nothing.
+/// Counts the tokens of the strings in a JSON value while it is parsed. Stores no text.
 struct JsonTextCounter {
     encoding: Encoding,
     tokens_per_item: usize,
@@ -64,7 +64,7 @@ impl JsonTextCounter {
     }
 
     fn count_json(mut self, json: &[u8]) -> usize {
-        // Of a value that is broken deep inside, what stands before the fault counts.
+        // If the JSON is invalid deep inside, the text before the error counts.
         let _ = self.deserialize(&mut serde_json::Deserializer::from_slice(json));
         self.tokens
     }
@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for &mut JsonTextCounter {
         Ok(())
     }
 
-    /// A number is a token already, where embeddings are asked for tokens.
+    /// A number counts as one token, because an embeddings request may contain token ids.
     fn visit_u64<E>(self, _: u64) -> Result<(), E> {
         self.tokens += 1;
         Ok(())
@@ -133,7 +133,7 @@ impl<'de> Visitor<'de> for &mut JsonTextCounter {
     }
 }
 
-/// Fields of messages and their parts that no model reads as text.
+/// Returns true for fields of messages and their parts that no model reads as text.
 fn is_skipped_key(key: &str) -> bool {
     matches!(
         key,
@@ -154,7 +154,7 @@ fn is_skipped_key(key: &str) -> bool {
     )
 }
 
-/// Fields of contents that no model reads.
+/// Returns true for fields of Gemini contents that no model reads as text.
 fn is_skipped_contents_key(key: &str) -> bool {
     const METADATA_KEYS: [&str; 12] = [
         "role",
@@ -173,7 +173,7 @@ fn is_skipped_contents_key(key: &str) -> bool {
     is_skipped_key(key) || METADATA_KEYS.contains(&key)
 }
 
-/// Fields of answers that say how something was written, not what.
+/// Returns true for response fields that hold metadata instead of generated text.
 fn is_skipped_response_key(key: &str) -> bool {
     const METADATA_KEYS: [&str; 11] = [
         "role",

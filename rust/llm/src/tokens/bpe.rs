@@ -1,36 +1,37 @@
-//! Merges a few dozen bytes without a break at a time, with the tokens of a vocabulary in a table of its own.
+//! Byte-pair encoding (BPE) of short pieces of text, with a table of token ranks that is built from the vocabulary.
 
 use tiktoken::CoreBpe;
 
-/// What `merge` takes at most: a place in it has so many bits beside the rank.
+/// Maximum number of bytes that `merge` reads. A stored rank leaves `OFFSET_BITS` bits for the offset of its part.
 pub const MAX_PIECE_BYTES: usize = 1 << OFFSET_BITS;
 const OFFSET_BITS: u32 = 10;
-/// No such token.
+/// Rank of bytes that are not a token.
 const NO_RANK: u32 = u32::MAX;
-/// So many are compared at once, in so many rows beside each other.
+/// Number of ranks that are compared at once (`LANES`), in a number of independent rows (`ROWS`).
 const LANES: usize = 4;
 const ROWS: usize = 4;
-/// Ranks have fewer bits; as bits of a number it is one of those that every machine compares quickly.
+/// Bit above all bits of rank and offset. With it, the bits form a normal float, which every machine compares quickly.
 const NORMAL_FLOAT_BIT: u32 = 1 << 29;
 const FILTER_BITS: usize = 1 << 21;
 
-/// A vocabulary's tokens by their bytes.
+/// Ranks of a vocabulary's tokens, by their bytes.
 pub struct RankTable {
-    /// Of every two bytes.
+    /// Ranks of all pairs of two bytes.
     pair_ranks: Box<[u32]>,
-    /// A bit for the hash of each longer token: most of what is asked for is none, and this is small enough to be near.
+    /// One bit for the hash of each longer token. Most lookups find no token, and this filter is small enough to stay
+    /// in a CPU cache.
     filter: Box<[u64]>,
-    /// Of more than two bytes.
+    /// Hash table of the tokens with more than two bytes.
     slots: Box<[Slot]>,
-    /// Those of more than eight bytes.
+    /// Bytes of the tokens with more than eight bytes.
     long_tokens: Vec<u8>,
-    /// How many bytes each has.
+    /// Length of each token in bytes.
     token_lengths: Box<[u16]>,
 }
 
 #[derive(Clone, Copy)]
 struct Slot {
-    /// Up to eight bytes of the token, or where it begins among the long ones.
+    /// Bytes of a token of up to eight bytes, or the start of a longer one in `long_tokens`.
     key: u64,
     rank: u32,
     length: u32,
@@ -72,7 +73,7 @@ impl RankTable {
                 });
                 let mask = self.slots.len() - 1;
                 let mut at = hash as usize & mask;
-                // There are at least twice as many slots as tokens.
+                // The loop ends, because there are at least twice as many slots as tokens.
                 while self.slots[at].length != 0 {
                     at = (at + 1) & mask;
                 }
@@ -81,7 +82,7 @@ impl RankTable {
         }
     }
 
-    /// How many bytes a token has.
+    /// Returns the length of a token in bytes.
     pub fn token_length(&self, token: u32) -> usize {
         self.token_lengths.get(token as usize).copied().unwrap_or_default().into()
     }
@@ -114,7 +115,7 @@ impl RankTable {
         }
     }
 
-    /// How many tokens a piece of up to `LONGEST` bytes has.
+    /// Counts the tokens of a piece of up to `MAX_PIECE_BYTES` bytes.
     pub fn count_tokens(&self, piece: &[u8], parts: &mut MergeState) -> usize {
         if piece.len() < 2 || self.find_rank(piece) != NO_RANK {
             piece.len().min(1)
@@ -123,15 +124,15 @@ impl RankTable {
         }
     }
 
-    /// Where each token ends in a piece of up to `LONGEST` bytes.
+    /// Merges a piece of up to `MAX_PIECE_BYTES` bytes and returns the end of each token.
     pub fn merge(&self, piece: &[u8], parts: &mut MergeState) -> Vec<usize> {
         self.merge_pairs(piece, parts);
         let length = piece.len().min(MAX_PIECE_BYTES);
         std::iter::successors(Some(parts.part_end(0)), |end| (*end < length).then(|| parts.part_end(*end))).collect()
     }
 
-    /// Merges the pair that makes the token of the lowest rank first, of equal ones the first, until no pair makes one; says
-    /// how many parts are left.
+    /// Merges the pair of parts whose token has the lowest rank, the first one of equals, until no pair forms a token.
+    /// Returns the number of parts left.
     fn merge_pairs(&self, piece: &[u8], parts: &mut MergeState) -> usize {
         let length = piece.len().min(MAX_PIECE_BYTES);
         let mut left = length;
@@ -145,7 +146,8 @@ impl RankTable {
             left -= 1;
             let after = if end < length { self.find_rank(&piece[at..parts.part_end(end)]) } else { NO_RANK };
             let earlier = before.map(|before| (before, self.find_rank(&piece[before..end])));
-            // Before the new ranks are written: what was written just now cannot be read in bulk for a while.
+            // Reads the lowest rank before the new ranks are stored: loading a vector right after a store to a part of
+            // it is slow.
             let mut lowest = min_rank(parts.lowest_ranked(), parts.set_rank(at, after));
             if let Some((before, joined)) = earlier {
                 lowest = min_rank(lowest, parts.set_rank(before, joined));
@@ -156,18 +158,18 @@ impl RankTable {
     }
 }
 
-/// A piece that is being merged; each part is known by the place where it starts.
+/// Parts of a piece that is being merged. Each part is identified by its start offset.
 #[derive(Default)]
 pub struct MergeState {
-    /// The rank of what a part and the next one make with the part's place behind it, as bits: numbers of this kind are in
-    /// the same order as their bits, and the least of four is found in one step.
+    /// Rank of the token that a part and the next one form, followed by the offset of the part, as the bits of a float.
+    /// Such floats sort in the same order as their bits, and the least of four is found in one step.
     ranked_pairs: Vec<[[f32; LANES]; ROWS]>,
     part_ends: Vec<u16>,
     previous_parts: Vec<u16>,
 }
 
 impl MergeState {
-    /// Every byte is a part.
+    /// Starts a new piece, in which every byte is a part.
     fn reset(&mut self, length: usize) {
         let length = length as u16;
         self.ranked_pairs.clear();
@@ -182,7 +184,7 @@ impl MergeState {
         self.part_ends[at].into()
     }
 
-    /// Writes which token a part and the next one make, and gives it as it is written.
+    /// Stores the rank of the token that a part and the next one form. Returns the value as it is stored.
     fn set_rank(&mut self, at: usize, rank: u32) -> f32 {
         let bits = NORMAL_FLOAT_BIT | rank << OFFSET_BITS | at as u32;
         let ranked = if rank == NO_RANK { f32::INFINITY } else { f32::from_bits(bits) };
@@ -190,7 +192,7 @@ impl MergeState {
         ranked
     }
 
-    /// The lowest of what is written.
+    /// Returns the lowest stored value.
     fn lowest_ranked(&self) -> f32 {
         let mut lowest = [[f32::INFINITY; LANES]; ROWS];
         for some in &self.ranked_pairs {
@@ -198,14 +200,14 @@ impl MergeState {
                 *lowest = min_lanes(*lowest, *some);
             }
         }
-        // By halves: in a row each would wait for the one before.
+        // Reduces by halves: in a chain, each step would wait for the one before.
         let [one, two, three, four] = lowest;
         let [one, two, three, four] = min_lanes(min_lanes(one, two), min_lanes(three, four));
         min_rank(min_rank(one, two), min_rank(three, four))
     }
 
-    /// Joins a part with the next one, and says which one is before it and where it ends now; what it makes with these is
-    /// not known then.
+    /// Joins a part with the next one. Returns the part before it, and its new end. Clears the ranks of the joined part
+    /// and of its neighbours, which the caller of this function sets again.
     fn join_next(&mut self, at: usize) -> (Option<usize>, usize) {
         let next = self.part_end(at);
         let end = self.part_end(next);
@@ -227,17 +229,17 @@ fn min_rank(one: f32, other: f32) -> f32 {
     if one < other { one } else { other }
 }
 
-/// Likewise of each two at the same place: the compiler makes one instruction of it.
+/// Returns the minimum of each lane. The compiler turns this into a single instruction.
 fn min_lanes(one: [f32; LANES], other: [f32; LANES]) -> [f32; LANES] {
     std::array::from_fn(|lane| min_rank(one[lane], other[lane]))
 }
 
-/// The part that what is lowest begins with.
+/// Returns the offset of the part to which the lowest stored value belongs; `None` if no pair forms a token.
 fn part_offset(lowest: f32) -> Option<usize> {
     lowest.is_finite().then(|| lowest.to_bits() as usize & (MAX_PIECE_BYTES - 1))
 }
 
-/// Marks such as `<|endoftext|>` have numbers, but merging never makes one.
+/// Returns true for special tokens such as `<|endoftext|>`. They have ranks, but merging never forms one.
 fn is_special_token(vocabulary: &CoreBpe, token: &[u8]) -> bool {
     let text = std::str::from_utf8(token).unwrap_or_default();
     text.starts_with("<|") && text.ends_with("|>") && vocabulary.count(text) > 1
@@ -247,13 +249,13 @@ fn pair_index(first: u8, second: u8) -> usize {
     usize::from(first) << 8 | usize::from(second)
 }
 
-/// The word and its bit that stand for a hash.
+/// Returns the index of the filter word for a hash, and the bit in that word.
 fn filter_bit(hash: u64) -> (usize, u64) {
     let bit = (hash >> 32) as usize & (FILTER_BITS - 1);
     (bit / 64, 1 << (bit % 64))
 }
 
-/// Three to eight bytes as a number; together with the length it tells them from all others.
+/// Packs three to eight bytes into a number, which together with the length is unique.
 fn pack_short(bytes: &[u8]) -> Option<u64> {
     let number = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
     match (bytes, bytes.first_chunk(), bytes.last_chunk()) {
@@ -263,7 +265,8 @@ fn pack_short(bytes: &[u8]) -> Option<u64> {
     }
 }
 
-/// Of the ends of longer tokens alone: few share them.
+/// Hashes the length and the bytes of a token. Of longer tokens, only both ends are hashed, because few tokens share
+/// them.
 fn hash_token(bytes: &[u8]) -> u64 {
     let length = bytes.len() as u64;
     if let Some(number) = pack_short(bytes) {

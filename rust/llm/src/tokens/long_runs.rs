@@ -1,8 +1,9 @@
-//! Counts texts with words of hundreds of letters, spaces or symbols, which are slow to merge in one piece.
+//! Token counting of texts with words of hundreds of letters, spaces or symbols, which are slow to merge in one piece.
 //!
-//! Tokens are what merging makes of a piece exactly if every two neighbours are what merging makes of the two. So a long
-//! piece can be merged in windows that overlap: where the second window begins with the token that the first has at that
-//! place, the rows of tokens on either side are one row, the one that merging the whole piece gives.
+//! A sequence of tokens is the result of merging a piece exactly if every two neighbours are the result of merging
+//! those two. So a long piece can be merged in windows that overlap. Where the second window begins with the token that
+//! the first window has at that position, the tokens on both sides form one sequence. It is the one that merging the
+//! complete piece gives.
 
 use std::{ops::Range, sync::OnceLock};
 
@@ -14,25 +15,25 @@ use crate::tokens::{
     bpe::{MAX_PIECE_BYTES, MergeState, RankTable},
 };
 
-/// Runs from this length on are merged in windows.
+/// Runs of at least this length are merged in windows.
 const LONG_RUN_BYTES: usize = 256;
-/// A run that long cannot lie between two places that are this far apart.
+/// Distance between probes. A long run cannot lie between two positions that are this far apart.
 const PROBE_STRIDE_BYTES: usize = LONG_RUN_BYTES / 2;
-/// The smallest window, and how many bytes the next one begins before its end at least. The end of a window may be cut into
-/// more tokens than belong there: as many of them as two of an overlap of this length do not count either.
+/// Smallest window, and smallest overlap of two windows. The cut at the end of a window may split it into more tokens
+/// than belong there. So the last tokens of a window are ignored too: one for every `BYTES_PER_TOKEN` bytes of overlap.
 const MIN_WINDOW_BYTES: usize = 80;
 const MIN_OVERLAP_BYTES: usize = 12;
 const BYTES_PER_TOKEN: usize = 6;
-/// A window with more tokens than this is wide enough.
+/// After a window with more tokens than this, the next window may be smaller.
 const WIDE_WINDOW_TOKENS: usize = 20;
 
-/// How a vocabulary's pattern cuts text, of those where it was checked that what follows a place within a run is cut into
-/// pieces as in the whole text.
+/// How the pattern of a vocabulary splits text. Lists only vocabularies for which it was verified that the text after a
+/// cut within a run is split as in the complete text.
 struct SplitPattern {
     name: &'static str,
-    /// A capital begins a new piece.
+    /// True if a capital letter begins a new piece.
     splits_on_case: bool,
-    /// However many digits are one piece.
+    /// True if digits form one piece, however many there are.
     joins_digits: bool,
     rank_table: OnceLock<RankTable>,
 }
@@ -54,7 +55,7 @@ impl SplitPattern {
     }
 }
 
-/// How many tokens a text has.
+/// Counts the tokens of a text; merges long runs in windows.
 pub(crate) fn count_by_runs(encoding: Encoding, vocabulary: &CoreBpe, text: &str) -> usize {
     let Some(pattern) = PATTERNS.iter().find(|pattern| pattern.name == encoding.name()) else {
         return vocabulary.count(text);
@@ -71,7 +72,7 @@ pub(crate) fn count_by_runs(encoding: Encoding, vocabulary: &CoreBpe, text: &str
 }
 
 impl SplitPattern {
-    /// Of a text without words whose pieces are known.
+    /// Counts the tokens of a text that has no long ASCII words.
     fn count_text(&'static self, vocabulary: &CoreBpe, text: &str) -> usize {
         match find_next_run(self, text, 0) {
             Some(run) => WindowedCounter::new(self, vocabulary, text, run).count_tokens(),
@@ -91,11 +92,12 @@ impl SplitPattern {
     }
 }
 
-/// Characters of which a run is one piece, or the same part of one, from any place within it.
+/// Character class. A run of one class is one piece, or the same part of one, at whatever position within the run the
+/// text is cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CharClass {
     Letter,
-    /// Where case matters: small letters and those without case, and capitals.
+    /// Lowercase and caseless letters, and uppercase letters; used if the pattern splits on case.
     Lowercase,
     Uppercase,
     Digit,
@@ -108,7 +110,7 @@ enum CharClass {
 impl CharClass {
     fn of_char(pattern: &SplitPattern, character: char) -> Option<Self> {
         let class = match character {
-            // First: most of what is long is of these.
+            // Comes first, because most long runs consist of these.
             'a'..='z' | '一'..='龥' => Self::Lowercase,
             'A'..='Z' | 'À'..='Ö' | 'Ø'..='Þ' | 'Α'..='Ρ' | 'Σ'..='Ω' | 'Ѐ'..='Я' => Self::Uppercase,
             _ if is_lowercase(character) || is_caseless(character) => Self::Lowercase,
@@ -123,23 +125,25 @@ impl CharClass {
         Some(if is_letter && !pattern.splits_on_case { Self::Letter } else { class })
     }
 
-    /// Whether a run between these two is a piece, or the same part of one wherever the text is cut within it.
+    /// Returns true if a run between these two characters is a piece, or the same part of one wherever the text is cut
+    /// within the run.
     fn is_one_piece(self, run: &str, before: Option<char>, after: Option<char>) -> bool {
         let breaks_line = |character: char| matches!(character, '\r' | '\n');
         match self {
             Self::Letter | Self::Uppercase | Self::Digit | Self::Emoji => true,
-            // Letters without case between small ones and capitals belong to the former in the whole text, to the latter alone.
+            // Caseless letters between lowercase letters and capitals belong to the former in the complete text, but to
+            // the latter if cut off.
             Self::Lowercase => {
                 run.ends_with(is_lowercase)
                     || after.is_none_or(|after| {
                         after.is_ascii() && !after.is_ascii_alphabetic() || ('\u{3000}'..='\u{303f}').contains(&after)
                     })
             }
-            // Spaces between two line breaks are a piece together with these.
+            // Spaces between two line breaks form one piece with them.
             Self::Space => {
                 before.is_none_or(|before| !before.is_whitespace()) || after.is_none_or(|after| !after.is_whitespace())
             }
-            // Symbols take the line breaks and slashes that follow them.
+            // Symbols absorb the line breaks and slashes that follow them.
             Self::Newline => before.is_none_or(|before| before.is_ascii_alphanumeric() || before == ' '),
             Self::Symbol => !run.starts_with('/') || !before.is_some_and(breaks_line),
         }
@@ -150,12 +154,12 @@ fn is_lowercase(character: char) -> bool {
     matches!(character, 'a'..='z' | 'ß'..='ö' | 'ø'..='ÿ' | 'α'..='ω' | 'а'..='џ')
 }
 
-/// A letter without case.
+/// Returns true for a letter without case.
 fn is_caseless(character: char) -> bool {
     matches!(character, '一'..='龥' | 'ぁ'..='ゖ' | 'ァ'..='ヺ' | '가'..='힣' | 'א'..='ת' | 'ء'..='غ' | 'ف'..='ي')
 }
 
-/// The next long run of one class.
+/// Returns the next long run of one class.
 fn find_next_run(pattern: &SplitPattern, text: &str, from: usize) -> Option<Range<usize>> {
     let class_of = |character| CharClass::of_char(pattern, character);
     let mut probe = from + PROBE_STRIDE_BYTES;
@@ -177,20 +181,20 @@ fn find_next_run(pattern: &SplitPattern, text: &str, from: usize) -> Option<Rang
     None
 }
 
-/// Where each token of a part of the text ends.
+/// End of each token in one window of the text.
 struct WindowTokens(Vec<usize>);
 
-/// Where the next window may begin.
+/// Position where the next window may begin.
 #[derive(Clone, Copy)]
 struct CutPoint {
-    /// How many tokens come before it.
+    /// Number of tokens of the window before this position.
     token_count: usize,
-    /// How many bytes these are.
+    /// Number of bytes of the window before this position.
     byte_offset: usize,
 }
 
 impl WindowTokens {
-    /// How long the token with this number is.
+    /// Returns the length in bytes of the token with this index.
     fn token_length(&self, index: usize) -> Option<usize> {
         let start = index.checked_sub(1).map_or(0, |before| self.0[before]);
         self.0.get(index).map(|end| end - start)
@@ -201,13 +205,13 @@ struct WindowedCounter<'t> {
     pattern: &'static SplitPattern,
     vocabulary: &'t CoreBpe,
     text: &'t str,
-    /// The run in which windows are cut.
+    /// Run in which windows are cut.
     run: Range<usize>,
-    /// The part that is looked at.
+    /// Range of the current window.
     window_range: Range<usize>,
-    /// Tokens before it.
+    /// Number of tokens before the current window.
     tokens_before: usize,
-    /// How long the next part is, and how far before the end of this one it begins.
+    /// Length of the next window, and its overlap with the current one.
     window_bytes: usize,
     overlap_bytes: usize,
     scratch: MergeState,
@@ -242,11 +246,11 @@ impl<'t> WindowedCounter<'t> {
             let start = self.window_range.start + place.byte_offset;
             let run = self.run.clone();
             let part = start..self.next_window_end(start + self.window_bytes);
-            // Texts made to be slow repeat themselves.
+            // Texts that are made to be slow repeat themselves, so an identical window is not merged again.
             let is_again = self.text[part.clone()] == self.text[self.window_range.clone()];
             let next = if is_again { None } else { Some(self.merge_window(&part)) };
             if next.as_ref().unwrap_or(&window).token_length(0) != window.token_length(place.token_count) {
-                // They do not meet here: perhaps at an earlier place.
+                // The two windows do not meet here: tries an earlier position.
                 self.overlap_bytes *= 2;
                 self.run = run;
                 continue;
@@ -262,7 +266,8 @@ impl<'t> WindowedCounter<'t> {
         self.tokens_before + window.0.len()
     }
 
-    /// Where the part that would end here ends: within this run, within the next one, or with the text.
+    /// Returns the actual end of a window that would end here: within this run, within the next one, or at the end of
+    /// the text.
     fn next_window_end(&mut self, end: usize) -> usize {
         let end = end.max(self.window_range.end + 1);
         if end < self.run.end {
@@ -291,7 +296,7 @@ impl<'t> WindowedCounter<'t> {
         WindowTokens(ends.collect())
     }
 
-    /// The last place that is far enough from the end and within the run.
+    /// Returns the last cut point that is far enough from the end of the window and within the run.
     fn find_cut_point(&self, window: &WindowTokens) -> Option<CutPoint> {
         let from = self.run.start.max(self.window_range.start);
         let far = window.0.partition_point(|end| self.window_range.len() - end >= self.overlap_bytes);

@@ -1,6 +1,8 @@
-//! Counts tokens where a provider did not say; vocabularies come with the binary and are unpacked at first use.
+//! Token counting for responses whose provider reports no usage. Vocabularies are included in the binary and unpacked
+//! at first use.
 //!
-//! The first count in an encoding takes tens of milliseconds and long texts take their time: not for an event loop.
+//! The first count in an encoding takes tens of milliseconds, and long texts take longer. Do not count on an event
+//! loop.
 
 pub(crate) mod ascii_words;
 pub(crate) mod body_text;
@@ -14,7 +16,7 @@ use crate::{
     translation::{self, RequestError},
 };
 
-/// A vocabulary and its way of cutting text.
+/// Tokenizer encoding: a vocabulary and its pattern for splitting text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Encoding(&'static str);
 
@@ -24,7 +26,7 @@ impl Encoding {
     pub const P50K_BASE: Self = Self("p50k_base");
     pub const R50K_BASE: Self = Self("r50k_base");
 
-    /// The encoding of this name, such as `cl100k_base`, if its vocabulary is on board.
+    /// Returns the encoding with this name, such as `cl100k_base`, if its vocabulary is included.
     pub fn from_name(name: &str) -> Option<Self> {
         tiktoken::list_encodings().iter().find(|known| **known == name).map(|known| Self(known))
     }
@@ -34,13 +36,14 @@ impl Encoding {
     }
 }
 
-/// The encoding of a model; `o200k_base` where its own is not known or not public.
+/// Returns the encoding of a model; `o200k_base` if its own is unknown or not public.
 pub fn encoding_for_model(model: &str) -> Encoding {
     let name = model.rsplit('/').next().unwrap_or(model);
     tiktoken::model_to_encoding(name).and_then(Encoding::from_name).unwrap_or(Encoding::O200K_BASE)
 }
 
-/// How many tokens a request of this dialect has, for its caller to know. An error names the field that is missing or unreadable.
+/// Counts the tokens of a request in this API format, for a count-tokens response. The error names the field that is
+/// missing or unreadable.
 pub fn count_request(dialect: ApiFormat, encoding: Encoding, body: &[u8]) -> Result<usize, RequestError> {
     if dialect == ApiFormat::Bedrock {
         return Ok(count_request_body(encoding, &translation::extract_counted_body(body)?).unwrap_or_default());
@@ -49,7 +52,7 @@ pub fn count_request(dialect: ApiFormat, encoding: Encoding, body: &[u8]) -> Res
     Ok(count_request_body(encoding, body).unwrap_or_default())
 }
 
-/// How many tokens a text has; marks such as `<|endoftext|>` are text like any other.
+/// Counts the tokens of a text. Special tokens such as `<|endoftext|>` count as plain text.
 pub fn count_text(encoding: Encoding, text: &str) -> usize {
     match tiktoken::get_encoding(encoding.0) {
         Some(vocabulary) => long_runs::count_by_runs(encoding, vocabulary, text),

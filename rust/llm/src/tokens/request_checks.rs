@@ -1,4 +1,5 @@
-//! What a request must have for its tokens to be counted: what cannot be read is refused, not counted as nothing.
+//! Validation of requests before their tokens are counted. Unreadable content is rejected instead of being counted as
+//! zero tokens.
 
 use serde_json::Value;
 
@@ -6,7 +7,7 @@ use crate::{api_format::ApiFormat, json::scan, translation::RequestError};
 
 type CheckResult = Result<(), RequestError>;
 
-/// Fails with the first field that is missing, or that nobody could read.
+/// Returns an error for the first field that is missing or unreadable.
 pub fn check_request(dialect: ApiFormat, body: &[u8]) -> CheckResult {
     match dialect {
         ApiFormat::Gemini => check_gemini_request(body),
@@ -84,7 +85,7 @@ fn check_each_object(items: &[Value], path: &str, check: impl Fn(&Value, &str) -
     })
 }
 
-/// The field of the first of these names that is there; null counts as absent.
+/// Returns the value of the field with one of these names; null counts as absent.
 fn parse_field(body: &[u8], names: &[&'static str], prefix: &str) -> Result<Option<Value>, RequestError> {
     let mut found = None;
     let read = scan::for_each_field(body, |key, at| {

@@ -1,18 +1,19 @@
-//! What a provider could not be told: named to the caller instead of dropped in silence.
+//! Names of request parameters and response fields that a translation dropped. They are reported to the client, so that
+//! nothing is dropped silently.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::chat::request::{Fields, is_default_value};
 use crate::usage::Usage;
 
-/// So many names are told, and how many more there are.
+/// Maximum number of names in the header. Further names are only counted.
 const MAX_REPORTED_NAMES: usize = 16;
-/// So many are kept.
+/// Maximum number of names stored.
 const MAX_STORED_NAMES: usize = 256;
-/// A name that a caller made up may be of any length.
+/// Maximum length of a name. Clients may send names of any length.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Names of parameters and parts, each once, in the order in which they were lost.
+/// Names of dropped parameters and content parts, without duplicates, in the order in which they were dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DroppedParams(Vec<String>);
 
@@ -26,14 +27,14 @@ impl DroppedParams {
         }
     }
 
-    /// What nobody took of an object, but for what says nothing.
+    /// Adds the remaining fields of an object as `object.field`, except those with a default or empty value.
     pub fn add_remaining_fields(&mut self, of: &str, rest: &Fields) {
         for (key, _) in rest.iter().filter(|(_, value)| !is_default_value(value)) {
             self.add(&format!("{of}.{key}"));
         }
     }
 
-    /// What was lost elsewhere too.
+    /// Adds the names of another list.
     pub fn merge(&mut self, other: &Self) {
         other.0.iter().for_each(|name| self.add(name));
     }
@@ -46,7 +47,7 @@ impl DroppedParams {
         self.0.len()
     }
 
-    /// As the value of a header.
+    /// Returns the names as a header value.
     pub fn header_value(&self) -> String {
         let told = self.0[..self.0.len().min(MAX_REPORTED_NAMES)].join(", ");
         match self.0.len().saturating_sub(MAX_REPORTED_NAMES) {
@@ -57,7 +58,8 @@ impl DroppedParams {
     }
 }
 
-/// What of an answer a caller could not be told: found while it is told, read when that is over.
+/// Response fields that the client format does not have. They are collected while the response is written, and read
+/// after its end.
 #[derive(Debug, Clone, Default)]
 pub struct DroppedFields(Arc<Mutex<DroppedFieldsState>>);
 
@@ -72,7 +74,7 @@ impl DroppedFields {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is the first of this name.
+    /// Adds a name; returns true if it is new.
     pub fn add(&self, name: &str) -> bool {
         let mut held = self.lock_state();
         let before = held.dropped_names.len();
@@ -80,7 +82,7 @@ impl DroppedFields {
         held.dropped_names.len() > before
     }
 
-    /// Notes what it cost, as its provider said it: not every dialect has a word for each of the buckets.
+    /// Stores the usage as the provider reported it. Not every API format has a field for each kind of token.
     pub(crate) fn set_usage(&self, usage: Usage) {
         self.lock_state().usage = Some(usage);
     }
@@ -89,7 +91,8 @@ impl DroppedFields {
         self.lock_state().usage
     }
 
-    /// Everything that was lost of a request and its answer; `None` where that is nothing.
+    /// Returns the header value with everything that was dropped from the request and its response; `None` if nothing
+    /// was.
     pub fn header_value(&self, asked: &DroppedParams) -> Option<String> {
         let mut all = asked.clone();
         self.lock_state().dropped_names.0.iter().for_each(|name| all.add(name));

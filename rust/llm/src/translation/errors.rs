@@ -1,20 +1,20 @@
-//! A provider's error in the shape that its caller's dialect has for errors.
+//! Translation of a provider's error to the client's API format.
 
 use serde_json::Value;
 
 use crate::api_format::{ApiFormat, Failure, error_body, openai_chat};
 use crate::chat::providers::ErrorDetails;
 
-/// Who failed, and with what status. Neither is changed by how it is told.
+/// Origin of an error: provider and HTTP status. Translation changes neither.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ErrorOrigin<'a> {
     pub provider: &'a str,
     pub status: u16,
-    /// As the provider's own header says.
+    /// Request ID from the provider's response header.
     pub request_id: Option<&'a str>,
 }
 
-/// What an error said, told anew. Where nothing was found in it, its text stands for that.
+/// Translates an error to the client's API format. Uses the raw body as message if none was parsed from it.
 pub(crate) fn translate_error(
     dialect: ApiFormat,
     whose: ErrorOrigin<'_>,
@@ -33,7 +33,7 @@ pub(crate) fn translate_error(
         code: found.code.as_deref(),
         request_id,
     };
-    // The kinds of one dialect are not those of another: the status says it.
+    // Error types differ between API formats, so the type is derived from the status.
     let plain = Failure { error_type: None, code: None, ..failure };
     match dialect {
         ApiFormat::OpenAi => {
@@ -43,7 +43,8 @@ pub(crate) fn translate_error(
     }
 }
 
-/// The same with what two leave to the status, where an error of theirs is a text and nothing around it, and Oracle to its code.
+/// Fills in an error type or code that the provider omits. Bytez and Hugging Face use the status if the error is a
+/// plain string; Oracle uses its code as type.
 fn fill_missing_type_or_code(whose: ErrorOrigin<'_>, mut found: ErrorDetails, answer: &[u8]) -> ErrorDetails {
     let status = || {
         let said: Value = serde_json::from_slice(answer).unwrap_or_default();
@@ -58,7 +59,7 @@ fn fill_missing_type_or_code(whose: ErrorOrigin<'_>, mut found: ErrorDetails, an
     found
 }
 
-/// What is in a kind or a code of a failure, whoever's, without its signs; and the status that it stands for.
+/// Keywords in the error types and codes of all providers, without punctuation, and the HTTP status for each.
 const STATUS_KEYWORDS: [(&str, u16); 22] = [
     ("throttl", 429),
     ("ratelimit", 429),
@@ -84,7 +85,8 @@ const STATUS_KEYWORDS: [(&str, u16); 22] = [
     ("badrequest", 400),
 ];
 
-/// A failure on the way of a stream, of which nothing but its code and its kind say what status it would have had.
+/// Returns a failure in the middle of a stream. Its status is derived from code and type, because no other status is
+/// known then.
 pub(crate) fn stream_failure<'a>(
     dialect: ApiFormat,
     kind: Option<&'a str>,
@@ -105,8 +107,8 @@ fn infer_status(word: &str) -> Option<u16> {
     STATUS_KEYWORDS.iter().find(|(part, _)| plain.contains(part)).map(|(_, status)| *status)
 }
 
-/// An error that came in the caller's own dialect, with what its shape lacks; `None` where it is as it should be. What is
-/// no error of that dialect is `Err`.
+/// Completes an error that is already in the client's API format. Returns `None` if nothing is missing, and `Err` if
+/// the body is not an error of that format.
 pub(crate) fn complete_native_error(
     dialect: ApiFormat,
     whose: ErrorOrigin<'_>,
@@ -124,13 +126,14 @@ pub(crate) fn complete_native_error(
     if is_whole { Ok(None) } else { Err(()) }
 }
 
-/// Whether something was to be added to an error of `OpenAI`'s. All that it says besides stays.
+/// Adds missing fields to an OpenAI error and names the provider in its message. Returns true if anything changed. All
+/// other fields are kept.
 fn complete_openai_error(said: &mut Value, whose: ErrorOrigin<'_>) -> Result<bool, ()> {
     let before = said.clone();
     let error = said.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
     let Some(Value::String(message)) = error.get_mut("message") else { return Err(()) };
     *message = prefix_provider_name(whose.provider, message);
-    // Google's word for it, as whoever speaks through it has it too.
+    // Google reports the error type as `status`, also in its OpenAI-compatible APIs.
     let own = error.get("status").filter(|status| status.is_string()).cloned();
     error
         .entry("type")
@@ -146,13 +149,13 @@ fn complete_openai_error(said: &mut Value, whose: ErrorOrigin<'_>) -> Result<boo
     Ok(*said != before)
 }
 
-/// What a provider says of an error, with its name before it: once, where another gateway of ours has said it already.
+/// Prefixes an error message with the provider's name, unless another Penstock gateway has already done so.
 fn prefix_provider_name(provider: &str, text: &str) -> String {
     let name = format!("{provider} error: ");
     if text.starts_with(&name) { text.to_owned() } else { name + text }
 }
 
-/// A body of ours that also says who answered.
+/// Adds the `provider` field to a JSON body that the gateway wrote.
 pub(crate) fn add_provider_field(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
     if body.pop() == Some(b'}') {
         body.extend_from_slice(format!(",\"provider\":\"{provider}\"}}").as_bytes());
@@ -246,7 +249,7 @@ mod tests {
         for (dialect, said) in &own {
             for (other, _) in &own {
                 let found = complete_native_error(*other, ORIGIN, said.to_string().as_bytes());
-                // Google finds its own in Anthropic's, which say more.
+                // An Anthropic error also passes as one of Gemini's, because it has all of the required fields.
                 let reads = other == dialect || (*dialect, *other) == (ApiFormat::Anthropic, ApiFormat::Gemini);
                 assert_eq!(found.is_ok(), reads, "{dialect:?} read as {other:?}");
             }

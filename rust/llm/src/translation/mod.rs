@@ -1,7 +1,8 @@
-//! One request shape in, every provider out: requests between dialects, and answers back piece by piece.
+//! Translation of requests and responses between API formats, so that any client format works with any provider.
 //!
-//! A caller's request becomes [`asked::Asked`], a provider's answer becomes [`piece::Piece`]s: `callers` and `wires` know one
-//! side each. What is not translated does not come here.
+//! A client's request becomes a `ChatRequest`, and a provider's response becomes a sequence of `ResponseEvent`s.
+//! Modules for client formats and modules for provider formats each know one side only. Requests that need no
+//! translation do not come here.
 
 pub(crate) mod dropped;
 pub(crate) mod errors;
@@ -42,41 +43,41 @@ use crate::{
     translation::errors::ErrorOrigin,
 };
 
-/// A request to be said to a provider in the provider's own way.
+/// Request that is to be translated to the provider's API format, with its context.
 pub struct TranslationInput<'a> {
     pub operation: Operation,
     pub provider: &'a dyn Provider,
     pub body: &'a [u8],
-    /// As the body names it, or what stands for that.
+    /// Model name from the body, or from the path if the body has none.
     pub model: &'a str,
     pub hints: RequestHints<'a>,
-    /// Nothing in the answer but what the caller's dialect has.
+    /// True if the response may contain only fields of the client's API format.
     pub strict: bool,
-    /// In milliseconds since 1970.
+    /// Current time in milliseconds since 1970.
     pub now_ms: u64,
-    /// Tells it from others of the same moment.
+    /// Distinguishes generated IDs of the same millisecond.
     pub nonce: u32,
 }
 
-/// What is said of a request outside its body.
+/// Information about a request that is not in its body.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RequestHints<'a> {
-    /// What of Anthropic's betas is asked for, and which version of its API.
+    /// Requested beta features of Anthropic's API. `anthropic_version` is the requested version of that API.
     pub anthropic_betas: Option<&'a str>,
     pub anthropic_version: Option<&'a str>,
-    /// The caller is a client of Anthropic's, which reads lists as Anthropic tells them.
+    /// True if the client uses Anthropic's API and therefore expects model lists in Anthropic's format.
     pub is_anthropic_client: bool,
-    /// Without its question mark.
+    /// Query string without the question mark.
     pub query: &'a str,
-    /// What the provider is told besides a credential.
+    /// Provider options other than the credential.
     pub options: Option<&'a Options>,
-    /// The model whose maker decides how it is asked, where that is not the one that the body names.
+    /// Model that determines the format of the request, if it is not the one in the body.
     pub effective_model: Option<&'a str>,
-    /// Of calls that were signed for the same caller before.
+    /// Signatures of earlier tool calls for the same caller.
     pub signatures: Option<&'a ScopedSignatures>,
 }
 
-/// How the caller writes and reads.
+/// Format in which the client sends its request and expects the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientFormat {
     Chat,
@@ -85,20 +86,18 @@ enum ClientFormat {
     Responses,
     Gemini,
     Converse,
-    /// In the words that Claude's models have on Bedrock.
+    /// Body of Claude models in Bedrock's InvokeModel.
     Invoke,
     Embeddings(EmbeddingFormat),
     Images,
     Rerank,
     CountTokens(CountFormat),
     ModelList,
-    /// Jobs of fine-tuning.
     FineTuning,
-    /// Batches.
     Batches,
 }
 
-/// What is said of a count.
+/// Client format of a token count request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CountFormat {
     Messages,
@@ -106,36 +105,39 @@ enum CountFormat {
     Converse,
 }
 
-/// A translated request: what is sent, and how what comes back is told.
+/// Translated request, with what is needed to translate its response.
 pub struct Translation {
     client_format: ClientFormat,
     provider_format: &'static dyn ProviderFormat,
     operation: Operation,
-    /// Request and answer are the caller's own, but for what their host has otherwise.
+    /// True if request and response keep the client's format and only change where the host of the model requires it.
     pub is_passthrough: bool,
-    /// The caller is a client of Anthropic's.
+    /// True if the client uses Anthropic's API.
     is_anthropic_client: bool,
-    /// The stream's usage was asked for by nobody but the gateway: to be taken out where it was read.
+    /// True if only the gateway requested the usage of the stream. It is removed from the stream after it has been
+    /// read.
     pub should_hide_usage: bool,
     page: PageQuery,
-    /// What of Anthropic's betas is asked for in a header, besides what the caller's own header says.
+    /// Beta features of Anthropic's API to request in a header, in addition to those in the client's header.
     pub anthropic_betas: Option<String>,
-    /// Which version of Anthropic's API the body asks for, where nothing else does.
+    /// Version of Anthropic's API that the body requests, if no header does.
     pub anthropic_version: Option<String>,
-    /// Where the page of a list of models begins that is asked for, if it is not the first.
+    /// Token of the model list page to request; `None` for the first page.
     pub next_page_token: Option<String>,
     pub response_context: ResponseContext,
     pub dropped_params: DroppedParams,
 }
 
 impl Translation {
-    /// The body to send. An error says what of the caller's cannot be said to this provider.
+    /// Translates a request; also returns the body to send. The error states which part of the request this provider
+    /// does not support.
     pub fn translate_request(
         question: &TranslationInput<'_>,
         wire: &'static dyn ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let operation = question.operation;
-        let unknown = || RequestError::new("$", format!("{} cannot be said in another way", operation.id()));
+        let unknown =
+            || RequestError::new("$", format!("{} cannot be translated to this provider's API", operation.id()));
         let caller = client_format_of(operation).ok_or_else(unknown)?;
         if let Some(body) = wire.pass_through_request(question) {
             return Ok((
@@ -256,14 +258,14 @@ impl Translation {
         if !texts.multimodal_inputs.is_empty() && !wire.can_embed_images(&texts.model) {
             return Err(RequestError::new(
                 texts.input_path,
-                "this model embeds texts: it must be a string, or an array of strings",
+                "this model embeds only text; it must be a string, or an array of strings",
             ));
         }
         let film = texts.multimodal_inputs.iter().position(|item| item.video.is_some());
         if let Some(at) = film.filter(|_| !wire.can_embed_video(&texts.model)) {
             return Err(RequestError::new(
                 format!("{}[{at}].video", texts.input_path),
-                "cannot be embedded here: `text` and `image` can",
+                "this model does not embed videos; use `text` or `image`",
             ));
         }
         let mut body = wire.write_embedding_request(&mut texts)?;
@@ -325,7 +327,7 @@ impl Translation {
         ))
     }
 
-    /// What is asked of a job that is there says nothing in its body.
+    /// Translates a request for a batch or a fine-tuning job. Only requests that create one have a body.
     fn translate_job_request(
         question: &TranslationInput<'_>,
         (caller, wire): (ClientFormat, &'static dyn ProviderFormat),
@@ -355,7 +357,7 @@ impl Translation {
         Ok((Self { response_context: answering, dropped_params: tune.into_dropped_params(), ..plain }, body))
     }
 
-    /// As it is for what does not talk.
+    /// Creates a translation with the values that apply to all operations; chat sets more.
     fn new(
         question: &TranslationInput<'_>,
         (client_format, provider_format): (ClientFormat, &'static dyn ProviderFormat),
@@ -396,12 +398,12 @@ impl Translation {
         }
     }
 
-    /// A whole answer in the caller's dialect.
+    /// Translates a complete response to the client's format.
     pub fn translate_response(&self, answer: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         if self.is_passthrough {
             return self.provider_format.pass_through_response(self.operation, answer);
         }
-        let lacks = |what: &str| MalformedResponse(format!("it has no {what}"));
+        let lacks = |what: &str| MalformedResponse(format!("the response has no {what}"));
         let read = || serde_json::from_slice::<serde_json::Value>(answer);
         let teller: Box<dyn ResponseWriter> = match self.client_format {
             ClientFormat::Embeddings(shape) => {
@@ -468,28 +470,28 @@ impl Translation {
         Ok(teller.take_output())
     }
 
-    /// Whether what it ends is deleted.
+    /// Returns true if the request cancels a batch and the provider deletes cancelled batches.
     pub fn deletes_batch(&self) -> bool {
         self.operation == Operation::CancelBatch && self.provider_format.cancels_by_delete()
     }
 
-    /// Whether images are what was asked for.
+    /// Returns true if the request generates images.
     pub fn generates_images(&self) -> bool {
         self.client_format == ClientFormat::Images
     }
 
-    /// An answer that is an image, and nothing around it.
+    /// Returns the response for an image that the provider sent as raw bytes.
     pub fn wrap_raw_image(&self, bytes: &[u8]) -> Vec<u8> {
         let images = vec![serde_json::json!({"b64_json": STANDARD.encode(bytes)})];
         ImageResponse { images, usage: None }.into_client_json(&self.response_context)
     }
 
-    /// A list of models that comes in pages, as one.
+    /// Merges the pages of a model list and returns it in the client's format.
     pub fn merge_model_pages(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, MalformedResponse> {
         let mut models = Vec::new();
         for page in pages {
             let listed = self.provider_format.read_model_list(&serde_json::from_slice(page.as_ref())?);
-            models.extend(listed.ok_or_else(|| MalformedResponse("it has no models".into()))?);
+            models.extend(listed.ok_or_else(|| MalformedResponse("the response has no models".into()))?);
         }
         Ok(self.encode_model_list(models))
     }
@@ -502,13 +504,13 @@ impl Translation {
         }
     }
 
-    /// Whether there is another page of a list of models behind this one: then it is what is asked for next.
+    /// Stores the token of the next page of a model list; returns true if there is another page.
     pub fn advance_page(&mut self, page: &[u8]) -> bool {
         self.next_page_token = crate::model_list::next_page_token(page);
         self.next_page_token.is_some()
     }
 
-    /// What turns the provider's stream into the caller's.
+    /// Returns the transcoder from the provider's stream to the client's.
     pub fn transcoder(&self) -> Transcoder {
         if self.is_passthrough {
             return Transcoder::passthrough(self.provider_format.event_framing());
@@ -547,7 +549,8 @@ impl Translation {
         Transcoder::new(self.provider_format.event_framing(), self.provider_format.stream_decoder(), teller)
     }
 
-    /// A provider's error in the caller's dialect; the status stays the provider's, whose name for the request may be known.
+    /// Translates a provider's error to the client's format. The status does not change. `request_id` is the ID that
+    /// the provider assigned, if known.
     pub fn translate_error(&self, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
         if self.is_passthrough && is_anthropic_error(answer) {
             return answer.to_vec();
@@ -557,7 +560,7 @@ impl Translation {
         errors::translate_error(dialect, whose, self.provider_format.parse_error(answer), answer)
     }
 
-    /// Of the streams that the caller reads.
+    /// Returns the content type of streams that are sent to the client.
     pub fn client_stream_type(&self) -> &'static str {
         match self.client_format {
             ClientFormat::Converse | ClientFormat::Invoke => EventFraming::AwsEventStream.content_type(),
@@ -565,18 +568,18 @@ impl Translation {
         }
     }
 
-    /// Of the streams that the provider sends.
+    /// Returns the content type of streams that the provider sends.
     pub fn provider_stream_type(&self) -> &'static str {
         self.provider_format.event_framing().content_type()
     }
 
-    /// The type of the body that is sent.
+    /// Returns the content type of the request body; `None` for the usual one.
     pub fn request_content_type(&self) -> Option<String> {
         self.generates_images().then(|| self.provider_format.image_request_content_type())
     }
 }
 
-/// Whether an operation talks, and can be said in another way than it came.
+/// Returns true if the operation generates text and can be translated to another API format.
 pub fn is_chat_operation(operation: Operation) -> bool {
     !matches!(
         client_format_of(operation),
@@ -616,7 +619,7 @@ fn client_format_of(operation: Operation) -> Option<ClientFormat> {
     }
 }
 
-/// How many tokens a request has, as its caller reads it.
+/// Returns the response to a token count request, in the client's format.
 pub fn encode_token_count(operation: Operation, tokens: u64) -> Vec<u8> {
     let key = match operation {
         Operation::CountTokens => "totalTokens",
@@ -626,13 +629,13 @@ pub fn encode_token_count(operation: Operation, tokens: u64) -> Vec<u8> {
     format!("{{\"{key}\":{tokens}}}").into_bytes()
 }
 
-/// What is to be counted of what Amazon's clients send for that, where it is a request that could be sent.
+/// Validates a token count request of Bedrock and returns the body of the request that is to be counted.
 pub(crate) fn extract_counted_body(body: &[u8]) -> Result<Vec<u8>, RequestError> {
     crate::chat::clients::bedrock_converse::count_tokens::parse_request(body, "")?;
     Ok(crate::chat::clients::bedrock_converse::count_tokens::extract_inner_request(body)?.0)
 }
 
-/// Whether an error is one of Anthropic's already.
+/// Returns true if an error already has Anthropic's format.
 fn is_anthropic_error(answer: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|answer| answer["type"] == "error")
 }

@@ -1,5 +1,5 @@
-//! Answers in the caller's own dialect pass as they are. Here is the little that is mended of some: errors in whichever shape a
-//! provider has, words for the end of an answer that are its own, and who answered, for callers who are not strict.
+//! Normalisation of responses that are already in the client's API format. Converts provider-specific errors, finish
+//! reasons and model lists, and adds the provider's name for clients that are not strict.
 
 use std::sync::LazyLock;
 
@@ -19,25 +19,25 @@ use crate::{
 static FINISH_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 static PROVIDER_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provider\""));
 
-/// A line of a stream that is longer passes as it comes: nobody waits for its end, and none of it is kept.
+/// Longest line of a stream that is buffered. A longer line is forwarded unchanged as it arrives.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
-/// What is mended of the answers to one request.
+/// Normalisation of the responses to one request.
 #[derive(Debug, Clone, Copy)]
 pub struct Normaliser {
     provider: &'static str,
     api_format: ApiFormat,
-    /// Words for the end are told in `OpenAI`'s.
+    /// True if finish reasons are mapped to OpenAI's.
     should_map_finish_reasons: bool,
-    /// Answers say whose they are.
+    /// True if the provider's name is added to responses.
     should_add_provider: bool,
-    /// It is a list of models, which everybody's are alike.
+    /// True if the response is a model list, which is converted to the same format for all providers.
     is_model_list: bool,
     operation: Operation,
 }
 
 impl Normaliser {
-    /// `dialect` is the caller's.
+    /// Creates the normaliser for an operation. `dialect` is the API format of the client.
     pub fn new(provider: &dyn Provider, operation: Operation, api_format: ApiFormat, strict: bool) -> Self {
         let completes = matches!(operation, Operation::ChatComplete | Operation::Complete);
         let says_whose =
@@ -57,22 +57,23 @@ impl Normaliser {
         self.provider
     }
 
-    /// Whether good answers are mended; else nobody looks at them.
+    /// Returns true if successful responses are changed. Otherwise they are forwarded without being parsed.
     pub fn changes_responses(self) -> bool {
         self.should_map_finish_reasons || self.should_add_provider || self.is_model_list
     }
 
-    /// Whether a page for a browser is an answer too, as whatever is in a file.
+    /// Returns true if an HTML page can be a valid response, because files may have any content.
     pub fn may_return_html(self) -> bool {
         self.operation == Operation::RetrieveFileContent
     }
 
-    /// Whether it is lists of models that are.
+    /// Returns true if the response is a model list that is normalised.
     pub fn is_for_model_list(self) -> bool {
         self.is_model_list
     }
 
-    /// An error in the caller's dialect; `None` where it is in that already. `request_id` is the provider's.
+    /// Returns the error in the client's API format; `None` if it already has that format. `request_id` is the ID that
+    /// the provider assigned.
     pub fn normalise_error(self, status: u16, answer: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
         let whose = ErrorOrigin { provider: self.provider, status, request_id };
         errors::complete_native_error(self.api_format, whose, answer).unwrap_or_else(|()| {
@@ -80,15 +81,16 @@ impl Normaliser {
         })
     }
 
-    /// A whole answer.
+    /// Normalises a complete response body.
     pub fn normalise_body(self, answer: Bytes) -> Bytes {
         self.normalise_json(&answer).map_or(answer, Bytes::from)
     }
 
-    /// Takes the pieces of a stream of events, `None` for its end, and gives what is to be sent of them.
+    /// Returns a function that normalises an event stream. It takes the next chunk, or `None` at the end, and returns
+    /// the bytes to send.
     pub fn stream_normaliser(self) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
         let mut begun = Vec::new();
-        // Within a line of which the beginning has gone already.
+        // True within a long line whose beginning was already forwarded.
         let mut passes = false;
         move |piece| {
             let Some(mut piece) = piece else { return self.normalise_lines(&std::mem::take(&mut begun)) };
@@ -112,7 +114,7 @@ impl Normaliser {
         }
     }
 
-    /// Whole lines, and what of them is JSON mended.
+    /// Normalises the JSON data of complete lines and copies all other lines.
     fn normalise_lines(self, lines: &[u8]) -> Bytes {
         let mut out = Vec::with_capacity(lines.len() + 32);
         for line in lines.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
@@ -135,7 +137,7 @@ impl Normaliser {
         if self.should_add_provider { self.add_provider_field(json) } else { map_finish_reasons(json) }
     }
 
-    /// What also says who answered; `None` where it does so already.
+    /// Adds the `provider` field to a JSON object; `None` if it already has one.
     fn add_provider_field(self, json: &[u8]) -> Option<Vec<u8>> {
         let mut says = false;
         if PROVIDER_KEY.find(json).is_some() {
@@ -153,8 +155,8 @@ impl Normaliser {
     }
 }
 
-/// The same with `OpenAI`'s words for the end; `None` where there are no others. Quotes within strings are escaped, so no text
-/// is taken for one.
+/// Maps finish reasons in JSON to OpenAI's; `None` if there are no others. Quotes within strings are escaped, so the
+/// search never matches inside a text.
 fn map_finish_reasons(json: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let mut copied = 0;
@@ -269,7 +271,7 @@ mod tests {
     #[test]
     fn forwards_a_long_line_unchanged_and_normalises_those_around_it() {
         let end = "data: {\"choices\":[{\"finish_reason\":\"eos\"}]}\n\n";
-        // It looks like a line of its own where it is cut.
+        // Where it is split, the rest looks like a line of its own.
         let long = format!("data: {{\"a\":\"{}", "data:{\"finish_reason\":\"eos\"}".repeat(80_000));
         let said = format!("{end}{long}\"}}\n\n{end}");
         let expected = format!("{0}{long}\"}}\n\n{0}", end.replace("eos", "stop"));

@@ -1,4 +1,4 @@
-//! What an answer cost in tokens, as its provider says it; `Meter` reads the same from a stream.
+//! Token usage of a response, as the provider reports it. `Meter` reads the same from a stream.
 
 mod counts;
 pub(crate) mod tool_uses;
@@ -23,7 +23,7 @@ pub(crate) use crate::usage::tool_uses::SearchCallScanner;
 pub use crate::usage::tool_uses::{ToolUses, always_searches};
 use crate::{api_format::ApiFormat, json::scan::for_each_field};
 
-/// In which way it was served: faster or when there is time costs otherwise.
+/// Service tier of a response. Faster tiers and those that wait for capacity have their own prices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ServiceTier {
     #[default]
@@ -31,12 +31,12 @@ pub enum ServiceTier {
     Flex,
     Priority,
     Fast,
-    /// Out of what was paid for before, by the hour.
+    /// Provisioned throughput, which is paid for by the hour in advance.
     Provisioned,
 }
 
 impl ServiceTier {
-    /// By one of the words that providers have for it.
+    /// Parses a provider's name of a tier; `None` if it is unknown or means standard.
     pub fn parse(word: &[u8]) -> Option<Self> {
         let is = |names: [&str; 2]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
         if is(["flex", "on_demand_flex"]) {
@@ -51,12 +51,12 @@ impl ServiceTier {
     }
 }
 
-/// Tokens in disjoint buckets: their sum is the provider's total, no token is in two.
+/// Tokens in disjoint buckets: their sum is the provider's total, and no token is in two of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Text of the request that was neither read from a cache nor written to one.
+    /// Text tokens of the request that were neither read from a cache nor written to one.
     pub input: u64,
-    /// Text of the answer without reasoning.
+    /// Text tokens of the response without reasoning.
     pub output: u64,
     pub cache_read: u64,
     pub cache_write_5m: u64,
@@ -64,14 +64,14 @@ pub struct Usage {
     pub reasoning: u64,
     pub audio_in: u64,
     pub audio_out: u64,
-    /// Sound and pictures that were read from a cache.
+    /// Audio and image tokens that were read from a cache.
     pub cache_read_audio: u64,
     pub cache_read_image: u64,
     pub image_in: u64,
     pub image_out: u64,
-    /// No tokens: what its provider did besides, where that is paid for.
+    /// Billed uses of the provider's own tools, such as web searches. They are not tokens.
     pub tool_uses: ToolUses,
-    /// Counted here because the provider did not say.
+    /// True if the gateway counted the tokens because the provider did not report them.
     pub is_estimated: bool,
     pub service_tier: ServiceTier,
 }
@@ -81,24 +81,24 @@ impl Usage {
         self.total_input().saturating_add(self.total_output())
     }
 
-    /// Everything that belongs to the request.
+    /// Returns all tokens of the request.
     pub fn total_input(&self) -> u64 {
         [self.input, self.total_cache_read(), self.cache_write_5m, self.cache_write_1h, self.audio_in, self.image_in]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
 
-    /// Everything that was read from a cache.
+    /// Returns all tokens that were read from a cache.
     pub fn total_cache_read(&self) -> u64 {
         self.cache_read.saturating_add(self.cache_read_audio).saturating_add(self.cache_read_image)
     }
 
-    /// Everything that belongs to the answer.
+    /// Returns all tokens of the response.
     pub fn total_output(&self) -> u64 {
         [self.output, self.reasoning, self.audio_out, self.image_out].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -124,9 +124,9 @@ impl Usage {
         }
     }
 
-    /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
+    /// Reads the usage of a complete response. Searches its end first, because most providers report usage there.
     pub fn from_response(dialect: ApiFormat, answer: &[u8]) -> Option<Self> {
-        // What Google looked up stands before.
+        // Gemini reports its searches before the usage, so its responses are read from the start.
         let tail = if dialect == ApiFormat::Gemini { None } else { counts_from_tail(answer) };
         let may_search = |counts: &UsageCounts| {
             dialect == ApiFormat::OpenAi && counts.has_responses_fields && may_have_search_calls(answer)
@@ -142,7 +142,7 @@ impl Usage {
             .or_else(|| if dialect == ApiFormat::Bedrock { read_invoke_usage(answer) } else { None })
     }
 
-    /// From the header fields of an answer of Bedrock's: what went into the model and what came out of it, as numbers.
+    /// Reads usage from the headers of a Bedrock response: the numbers of input and output tokens.
     pub fn from_headers(asked: Option<&str>, answered: Option<&str>) -> Option<Self> {
         let count = |said: Option<&str>| said.and_then(|said| said.trim().parse().ok());
         let (input, output): (Option<u64>, Option<u64>) = (count(asked), count(answered));
@@ -154,7 +154,8 @@ impl Usage {
     }
 }
 
-/// As models that Bedrock runs say it in words of their own: Llama beside the answer, Titan beside it and in each result.
+/// Reads usage that Bedrock models report in their vendor's format. Llama reports it at the top level, Titan there and
+/// in each result.
 fn read_invoke_usage(answer: &[u8]) -> Option<Usage> {
     let mut counts = UsageCounts::default();
     let mut said = 0_u64;
@@ -175,37 +176,38 @@ fn read_invoke_usage(answer: &[u8]) -> Option<Usage> {
     read.ok().and_then(|()| counts.to_usage(ApiFormat::Bedrock))
 }
 
-/// The tokens of all results of a list.
+/// Returns the sum of the tokens of all results in a list.
 fn sum_result_tokens(list: &[u8]) -> u64 {
     let results: Vec<serde_json::Value> = serde_json::from_slice(list).unwrap_or_default();
     results.iter().filter_map(|one| one["tokenCount"].as_u64()).fold(0, u64::saturating_add)
 }
 
-/// From bytes with which a large answer ends, of which no more is left.
+/// Reads usage from the last bytes of a large response, the rest of which was not buffered.
 pub(crate) fn from_response_tail(dialect: ApiFormat, tail: &[u8]) -> Option<Usage> {
     let mut counts = UsageCounts::default();
     counts.read_service_tier_before_usage(tail);
     if dialect != ApiFormat::Gemini {
         return counts.read_tail(tail)?.to_usage(dialect);
     }
-    // The last of an array of answers says what all of them cost.
+    // In an array of responses, the last one reports the total of all.
     let tail = tail.trim_ascii_end();
     let tail = tail.strip_suffix(b"]").unwrap_or(tail).trim_ascii_end();
     counts.grounding.read_tail(tail);
     counts.read_tail(tail)?.to_usage(dialect)
 }
 
-/// From bytes with which an answer ends: the last usage, where nothing but the answer itself is open around it.
+/// Reads the last usage object, if only the response object itself is open around it.
 fn counts_from_tail(tail: &[u8]) -> Option<UsageCounts> {
     UsageCounts::default().read_tail(tail)
 }
 
 const USAGE_KEY: &[u8] = b"\"usage\"";
 const SERVICE_TIER_KEY: &[u8] = b"\"service_tier\"";
-/// Usage is looked for in so many bytes of the end first: a search for the last one is slow, and one for all of them is not.
+/// Number of bytes at the end that are searched for usage first. Within them, a forward search for every occurrence is
+/// faster than a reverse search for the last one.
 const TAIL_SEARCH_BYTES: usize = 1024;
 
-/// Where the name of the last usage ends.
+/// Returns the offset behind the key of the last usage object.
 fn find_last_usage_key(json: &[u8]) -> Option<usize> {
     static USAGE_FINDER: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(USAGE_KEY));
     let near = json.len().saturating_sub(TAIL_SEARCH_BYTES);
@@ -214,8 +216,8 @@ fn find_last_usage_key(json: &[u8]) -> Option<usize> {
     near_end.or_else(|| last(USAGE_KEY)).or_else(|| last(b"\"usageMetadata\""))
 }
 
-/// Whether it may have been served otherwise than usual, as it says somewhere beside what it cost. Quotes within strings are
-/// escaped, so no text is taken for that.
+/// Returns true if a `service_tier` field names another tier than the standard one. Quotes within strings are escaped,
+/// so text of the response cannot match.
 fn has_other_service_tier(answer: &[u8]) -> bool {
     static TIER_FINDER: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(SERVICE_TIER_KEY));
     let is_other =
@@ -225,15 +227,15 @@ fn has_other_service_tier(answer: &[u8]) -> bool {
     })
 }
 
-/// From bytes with which an answer begins: of its own fields, those that are whole.
+/// Reads usage from the first bytes of a response. Uses the top-level fields that are complete.
 pub(crate) fn from_response_head(dialect: ApiFormat, head: &[u8]) -> Option<Usage> {
     let mut counts = UsageCounts::default();
-    // It breaks off somewhere, always.
+    // The bytes always break off somewhere, so an error is expected.
     let _ = counts.read_response_fields(head);
     counts.to_usage(dialect)
 }
 
-/// Offset and first byte of the value that follows a key; `None` where there is no colon.
+/// Returns the offset and the first byte of the value that follows a key; `None` if there is no colon.
 pub(crate) fn value_start(json: &[u8], key_end: usize) -> Option<(usize, u8)> {
     let mut colon = false;
     for (offset, &byte) in json.get(key_end..)?.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What images cost that are paid for by the piece: by their quality and size.
+//! Prices per generated image, by quality and size.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use penstock_llm::api_format::ImageParams;
 
 type NameMap<T> = BTreeMap<Box<str>, T>;
 
-/// Pico-dollars for one.
+/// Pico-dollars per image, by quality and then by size.
 #[derive(Debug, Clone)]
 pub struct ImagePrices(NameMap<NameMap<u64>>);
 
-/// What is said of all for which nothing else is.
+/// Key of the price that applies to every quality or size without its own.
 const DEFAULT_KEY: &str = "default";
 
 impl ImagePrices {
-    /// None, where nothing is said.
+    /// Returns `None` if there are no prices.
     pub fn from_published(said: NameMap<NameMap<u64>>) -> Option<Box<Self>> {
         (!said.is_empty()).then(|| Box::new(Self(said)))
     }
 
-    /// The same with other prices.
+    /// Returns a copy with each price mapped by `other`.
     pub fn map_prices(&self, other: impl Fn(u64) -> u64) -> Self {
         let sizes = |sizes: &NameMap<u64>| sizes.iter().map(|(size, price)| (size.clone(), other(*price))).collect();
         Self(self.0.iter().map(|(quality, of)| (quality.clone(), sizes(of))).collect())
     }
 
-    /// Of all that were asked for; `None` where no price is known of such.
+    /// Returns the cost of all requested images in pico-dollars; `None` if no price matches.
     pub fn cost(&self, drawing: &ImageParams) -> Option<u128> {
         let sizes = pick_or_default(&self.0, &drawing.quality, "standard")?;
         let price = pick_or_default(sizes, &drawing.size, "1024x1024")?;
@@ -33,7 +33,8 @@ impl ImagePrices {
     }
 }
 
-/// Who leaves it to the provider gets what is usual there.
+/// Returns the entry for `asked`, or the default entry. An empty or `auto` value falls back to `usual`, then to the
+/// only entry.
 fn pick_or_default<'t, T>(named: &'t NameMap<T>, asked: &str, usual: &str) -> Option<&'t T> {
     let found = named.get(asked).or_else(|| named.get(DEFAULT_KEY));
     if found.is_some() || !matches!(asked, "" | "auto") {

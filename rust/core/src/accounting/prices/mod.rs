@@ -1,4 +1,4 @@
-//! What requests cost: prices as they were published, found by provider and model, summed up in whole nano-dollars.
+//! Request costs in whole nano-dollars. Compiles published prices and finds them by provider and model.
 
 pub(crate) mod image_prices;
 pub(crate) mod model_clauses;
@@ -23,30 +23,30 @@ use self::rates::{
 use crate::accounting::prices::{image_prices::ImagePrices, model_clauses::NameClause};
 use crate::{error::Problem, resolve::models::SavedModels};
 
-/// Models of one provider whose prices are remembered; callers may name as many as they like.
+/// Maximum number of models per provider whose price lookup is cached. Bounded because clients may send any model name.
 const MAX_CACHED_MODELS: usize = 1000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// What a request cost, by which price; no cost where nobody knows one.
+/// Cost of a request, and the price version that it was computed with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cost {
     pub nanodollars: u64,
-    /// None where nothing had to be paid.
+    /// `None` if nothing had to be paid.
     pub price_version: Option<Box<str>>,
 }
 
-/// What was saved with a provider of its prices.
+/// Pricing that is saved with a provider.
 #[derive(Debug, Clone, Default)]
 pub struct ProviderPricing {
-    /// Of the model that is asked for.
+    /// Prices of the requested model.
     pub model_prices: Option<ModelPrices>,
-    /// By what all of them differ.
+    /// Factors for all prices of the provider.
     pub adjustment: Option<Arc<Adjustment>>,
-    /// What is answered out of throughput that was paid for before costs nothing more.
+    /// True if requests served by provisioned throughput cost nothing more.
     pub is_prepaid: bool,
 }
 
-/// Factors of prices, in millionths: a contract has others than the list.
+/// Factors of prices in millionths, for a contract that differs from the list prices.
 #[derive(Debug)]
 pub struct Adjustment {
     version: Box<str>,
@@ -72,26 +72,26 @@ impl Adjustment {
     }
 }
 
-/// So many millionths of a number.
+/// Multiplies a number by a factor in millionths; rounds half up.
 fn scale_by_millionths(number: u64, factor: u64) -> u64 {
     let product = u128::from(number) * u128::from(factor);
     u64::try_from((product + u128::from(MILLION / 2)) / u128::from(MILLION)).unwrap_or(u64::MAX)
 }
 
-/// Where the price of a request is looked up when it is known what it used.
+/// Price sources of one request, used once its usage is known.
 #[derive(Debug, Clone, Default)]
 pub struct RequestPricing {
     pub prices: Arc<Prices>,
-    /// What is said where its provider was saved.
+    /// Pricing saved with the provider.
     pub provider_pricing: ProviderPricing,
-    /// What is said there of models that nobody asked for by name.
+    /// Saved models of the provider, for models that the request did not name.
     pub saved_models: Option<Arc<SavedModels>>,
-    /// It is asked in a batch that its provider runs, which costs less.
+    /// True if the request runs in a provider's batch, which costs less.
     pub is_batch: bool,
 }
 
 impl Cost {
-    /// Where nothing had to be paid.
+    /// Cost of a request for which nothing has to be paid.
     const ZERO: Self = Self { nanodollars: 0, price_version: None };
 
     #[must_use]
@@ -105,7 +105,7 @@ impl Cost {
 }
 
 impl RequestPricing {
-    /// As it is for a model that nobody asked for by name.
+    /// Returns the pricing for a model other than the one that the request named.
     #[must_use]
     pub fn for_other_model(&self, model: &str) -> Self {
         let priced = self.saved_models.as_ref().and_then(|models| models.model_prices(model));
@@ -115,7 +115,7 @@ impl RequestPricing {
         }
     }
 
-    /// What was used of a model, at a moment in Unix seconds.
+    /// Returns the cost of this usage of a model; `at` is in Unix seconds. `None` if no price is known.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
         if self.is_prepaid_usage(usage) {
             return Some(Cost::ZERO);
@@ -123,7 +123,8 @@ impl RequestPricing {
         self.apply_price(provider, model, at, |price| self.usage_cost(price, usage))
     }
 
-    /// Likewise of images that were made, which may be paid for by the piece, whether it is known what they used or not.
+    /// Returns the cost of generated images, which may be priced per image. Works without usage if a price per image is
+    /// known.
     pub fn image_cost(
         &self,
         (provider, model): (&str, &str),
@@ -170,26 +171,27 @@ impl RequestPricing {
 #[derive(Debug)]
 pub struct Price {
     pub version: Box<str>,
-    /// Unix seconds.
+    /// Start of its validity in Unix seconds.
     valid_from: Option<u64>,
-    /// Seconds of the day in UTC, if it is for a part of it: from the first up to the second, past midnight too.
+    /// Daily validity window in seconds of the day (UTC): start inclusive, end exclusive. The window may cross
+    /// midnight.
     daily_window: Option<(u64, u64)>,
-    /// Pico-dollars for each request.
+    /// Pico-dollars per request.
     request_picodollars: u64,
     image_prices: Option<Box<ImagePrices>>,
     rate_tiers: RateTiers,
-    /// What it costs where it is served faster, or when there is time.
+    /// Rates by service level, such as faster or deferred processing.
     service_tiers: Vec<(ServiceTier, RateTiers)>,
-    /// What is said of batches, and of which buckets it is; half of the price where nothing is.
+    /// Batch rates, and flags for the buckets that have one. Other buckets cost half of their usual rate.
     batch_rates: Option<Box<(Rates, [bool; BUCKET_COUNT])>>,
 }
 
-/// The prices of one model, of which the last that is valid counts.
+/// Prices of one model. The last valid one applies.
 pub type ModelPrices = Arc<[Price]>;
 
 type PriceList = Arc<[(NameClause, ModelPrices)]>;
 
-/// Whose prices a provider has, and what was found in them.
+/// Price lists of one provider, the operator's overrides, and a cache of lookups.
 #[derive(Debug, Default)]
 struct ProviderPrices {
     lists: Vec<PriceList>,
@@ -197,7 +199,7 @@ struct ProviderPrices {
     lookup_cache: Mutex<HashMap<Box<str>, Option<ModelPrices>>>,
 }
 
-/// Everything that is known of prices.
+/// Prices of all providers.
 #[derive(Debug, Default)]
 pub struct Prices(HashMap<Box<str>, ProviderPrices>);
 
@@ -221,7 +223,7 @@ impl Prices {
         Self(sellers)
     }
 
-    /// What a model costs at a moment, in Unix seconds.
+    /// Applies `take` to the price of a model that is valid at `at` (Unix seconds). `None` if no price is known.
     pub fn find<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
         let seller = self.0.get(provider)?;
         let said = seller.overrides.get(model).and_then(|priced| find_valid_price(priced, at));
@@ -252,7 +254,7 @@ impl ProviderPrices {
     }
 }
 
-/// The last price that is valid at a moment, in Unix seconds.
+/// Returns the last price that is valid at `at` (Unix seconds).
 pub fn find_valid_price(priced: &[Price], at: u64) -> Option<&Price> {
     priced.iter().rev().find(|price| price.is_valid_at(at))
 }
@@ -312,7 +314,7 @@ impl Price {
         is_hour && self.valid_from.is_none_or(|from| from <= at)
     }
 
-    /// The same price as somebody pays it whose contract says so; its version names both.
+    /// Returns the price with a contract's factors applied; its version names both.
     fn adjusted(&self, by: &Adjustment) -> Self {
         Self {
             version: format!("{}*{}", self.version, by.version).into(),
@@ -333,14 +335,15 @@ impl Price {
         }
     }
 
-    /// Whole nano-dollars, half of one rounded up.
+    /// Returns the cost in whole nano-dollars; rounds half up.
     pub fn cost(&self, usage: &Usage) -> u64 {
         to_nanodollars(
             u128::from(self.request_picodollars).saturating_add(usage_picodollars(usage, self.select_rates(usage))),
         )
     }
 
-    /// The same in a batch that the provider runs: each bucket by its own rate there, or at half of the price.
+    /// Returns the cost in a provider's batch, in whole nano-dollars. Each bucket is charged at its batch rate, or at
+    /// half of its usual rate.
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
         let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
             let own = self.batch_rates.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
@@ -480,7 +483,7 @@ mod tests {
             (ServiceTier::Standard, 2 + 10 + 7, 9 + 10 + 7),
             (ServiceTier::Flex, 1 + 5 + 7, 4 + 5 + 7 + 1),
             (ServiceTier::Priority, 2 + 18 + 7, 9 + 18 + 7),
-            // Nothing is said of it.
+            // No rates are defined for it.
             (ServiceTier::Fast, 2 + 10 + 7, 9 + 10 + 7),
         ] {
             assert_eq!((cost(service, 2), cost(service, 3)), (short, long), "{service:?}");
@@ -507,7 +510,7 @@ mod tests {
         let told = |tariff: &RequestPricing, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();
         let cost = Cost { nanodollars: 5_000 + 12_500 + 2_500, price_version: Some("new*f".into()) };
         assert_eq!(told(&tariff, "gpt-4o"), cost);
-        // Long requests and those that are paid by the request.
+        // Covers long requests and prices per request.
         let long = Usage { input: 201, output: 1000, ..Usage::default() };
         assert_eq!(tariff.cost("openai", "long", 0, &long).unwrap().nanodollars, 30);
         assert_eq!(told(&tariff, "x-night").nanodollars, 5);

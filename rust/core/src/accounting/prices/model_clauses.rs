@@ -1,11 +1,11 @@
-//! Which models a published price is of: clauses about their names.
+//! Model name patterns: decide which models a published price applies to.
 
 use std::sync::OnceLock;
 
 use regex::Regex;
 use serde::Deserialize;
 
-/// Which names a model goes by; all of them in small letters.
+/// Condition on a model name in lower case.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NameClause {
@@ -19,7 +19,7 @@ pub(crate) enum NameClause {
     All(Vec<Self>),
 }
 
-/// Compiled when it is first needed: few are, and a compiled one is large.
+/// Regular expression compiled on first use. Few are ever used, and a compiled one is large.
 #[derive(Debug, Deserialize)]
 #[serde(from = "String")]
 pub(crate) struct LazyRegex {

@@ -1,4 +1,4 @@
-//! Prices as they are published: what is read, before anything is compiled.
+//! Prices in their published form, as deserialised before compilation.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::accounting::prices::model_clauses::NameClause;
 #[serde(deny_unknown_fields)]
 pub struct PublishedAdjustment {
     pub(crate) version: Box<str>,
-    /// Of what is paid for each request.
+    /// Factor of the price per request.
     pub(crate) request: u64,
-    /// Of what is paid for each image, where that differs by another.
+    /// Factor of the price per image; `request` applies if absent.
     #[serde(default)]
     pub(crate) image: Option<u64>,
-    /// By bucket; what is left out is as it was.
+    /// Factors by bucket; a missing bucket keeps its rate.
     pub(crate) factors: BTreeMap<String, u64>,
 }
 
@@ -30,16 +30,16 @@ pub struct PublishedPrice {
     pub(crate) daily: Option<(u64, u64)>,
     #[serde(default)]
     pub(crate) request: u64,
-    /// Pico-dollars for an image, by quality and size.
+    /// Pico-dollars per image, by quality and size.
     #[serde(default)]
     pub(crate) images: BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>,
-    /// By bucket: pico-dollars for a token, where more than so many are asked.
+    /// Pico-dollars per token by bucket, each with the input length above which it applies.
     #[serde(default)]
     pub(crate) rates: PublishedRates,
-    /// Likewise, in batches that the provider runs.
+    /// Rates in batches that the provider runs.
     #[serde(default)]
     pub(crate) batch: Option<PublishedRates>,
-    /// Likewise, by what its provider calls the way in which it was served.
+    /// Rates by the provider's name of the service level.
     #[serde(default)]
     pub(crate) services: BTreeMap<String, PublishedRates>,
 }
@@ -47,12 +47,12 @@ pub struct PublishedPrice {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedPrices {
-    /// The list of each provider, and those in which others' models are looked up.
+    /// Lists of each provider, in lookup order: its own first, then those of the providers whose models it resells.
     #[serde(default)]
     pub(crate) sellers: BTreeMap<String, Vec<String>>,
     #[serde(default)]
     pub(crate) lists: BTreeMap<String, Vec<PublishedModel>>,
-    /// What the operator says instead.
+    /// Prices that the operator sets instead.
     #[serde(default)]
     pub(crate) said: Vec<PublishedOverride>,
 }

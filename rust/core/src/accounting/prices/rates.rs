@@ -1,4 +1,4 @@
-//! What tokens of each kind cost, and each use of a tool.
+//! Rates per kind of token and per tool use.
 
 use std::{borrow::Cow, fmt};
 
@@ -8,15 +8,15 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 
-/// So many kinds of tokens, and of all that has a price.
+/// Number of token buckets; `BUCKET_COUNT` also includes the tools.
 pub const TOKEN_BUCKET_COUNT: usize = 12;
 pub const BUCKET_COUNT: usize = 19;
 
-/// Pico-dollars for one token of each bucket, in the order of `buckets`, and for one use of each tool, which costs as much in a
-/// batch.
+/// Pico-dollars per token of each bucket and per use of each tool, in the order of `usage_buckets`. Tool uses cost the
+/// same in a batch.
 pub type Rates = [u64; BUCKET_COUNT];
 
-/// Name of each bucket's price, and of the price that stands for it where it has none.
+/// Price name of each bucket, and the bucket whose price it inherits if it has none.
 pub const BUCKET_NAMES: [(&str, Option<&str>); BUCKET_COUNT] = [
     ("input", None),
     ("output", None),
@@ -65,15 +65,16 @@ pub fn usage_buckets(usage: &Usage) -> Rates {
     ]
 }
 
-/// What tokens cost.
+/// Rates of one price, with tiers by input length.
 #[derive(Debug, Default)]
 pub struct RateTiers {
     base_rates: Rates,
-    /// Rates of all tokens where more than so many are asked, the longest first.
+    /// Rates of all tokens if the input exceeds this many tokens; longest tier first.
     tiers: Vec<(u64, Rates)>,
 }
 
-/// Which bucket costs what, where more than so many tokens are asked. There are thousands: they are kept in little room.
+/// Rates as published: bucket, input length above which the rate applies, pico-dollars. Stored compactly, because there
+/// are thousands.
 #[derive(Debug, Clone, Default)]
 pub struct PublishedRates {
     pub rates: Vec<(usize, u64, u64)>,
@@ -118,13 +119,13 @@ impl RateTiers {
         Self { base_rates: resolve_rates(said, 0), tiers }
     }
 
-    /// The same with other rates.
+    /// Returns a copy with each set of rates mapped by `other`.
     pub fn map_rates(&self, other: impl Fn(&Rates) -> Rates) -> Self {
         let tiers = self.tiers.iter().map(|(start, rates)| (*start, other(rates))).collect();
         Self { base_rates: other(&self.base_rates), tiers }
     }
 
-    /// Of a request of this length.
+    /// Returns the rates of a request with this many input tokens.
     pub fn for_length(&self, length: u64) -> &Rates {
         let tier = self.tiers.iter().find(|(start, _)| length > *start);
         tier.map_or(&self.base_rates, |(_, rates)| rates)
@@ -132,7 +133,7 @@ impl RateTiers {
 }
 
 impl PublishedRates {
-    /// The same, and of other buckets what is said elsewhere.
+    /// Adds the rates of `other` for buckets that have none.
     pub fn with_defaults(self, other: &Self) -> Self {
         let is_said = |at: usize| self.rates.iter().any(|(of, ..)| *of == at);
         let more: Vec<_> = other.rates.iter().filter(|(of, ..)| !is_said(*of)).copied().collect();
@@ -140,14 +141,14 @@ impl PublishedRates {
     }
 }
 
-/// Pico-dollars.
+/// Returns the cost of the usage in pico-dollars.
 pub fn usage_picodollars(usage: &Usage, rates: &Rates) -> u128 {
     let products =
         usage_buckets(usage).into_iter().zip(rates).map(|(count, rate)| u128::from(count) * u128::from(*rate));
     products.fold(0, u128::saturating_add)
 }
 
-/// All rates of a request of this length; what has no price of its own takes that of what it is a kind of.
+/// Returns all rates of a request of this length. A bucket without a rate inherits that of its parent bucket.
 pub fn resolve_rates(rates: &PublishedRates, length: u64) -> Rates {
     let own = |bucket: usize| {
         let tiers = rates.rates.iter().filter(|(of, start, _)| *of == bucket && *start <= length);
@@ -156,7 +157,7 @@ pub fn resolve_rates(rates: &PublishedRates, length: u64) -> Rates {
     std::array::from_fn(|bucket| find_or_inherit(bucket, own).unwrap_or_default())
 }
 
-/// What is said of a bucket, or of what it is a kind of.
+/// Returns the value of a bucket, or that of the closest parent bucket that has one.
 pub fn find_or_inherit<T>(mut bucket: usize, own: impl Fn(usize) -> Option<T>) -> Option<T> {
     loop {
         if let found @ Some(_) = own(bucket) {

@@ -1,4 +1,4 @@
-//! Records of requests that were answered elsewhere: the lines of a batch that its provider ran, and what they cost.
+//! Records of requests that ran outside the gateway: the lines of a batch that the provider executed, with their cost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,32 +19,32 @@ use crate::{
     process::settings::Settings,
 };
 
-/// What is known of a line.
+/// Input for the record of one batch line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchLine {
     id: Uuid,
-    /// Milliseconds since 1970.
+    /// Milliseconds since the Unix epoch.
     created_at: u64,
     trace_id: String,
-    /// With `/v1`.
+    /// Path with its `/v1` prefix.
     path: String,
-    /// By its own name.
+    /// Slug of the provider.
     provider: String,
     model: String,
     status: u16,
     api_key_id: Option<String>,
-    /// As a request's header says it.
+    /// Value of the metadata header: a JSON object.
     metadata: Option<String>,
-    /// What is said of the model where its provider was saved.
+    /// Prices of the model that the saved provider overrides.
     #[serde(default)]
     prices: Vec<PublishedPrice>,
-    /// By what all prices of that provider differ.
+    /// Adjustment of all prices of the saved provider.
     #[serde(default)]
     adjustment: Option<PublishedAdjustment>,
 }
 
-/// Writes records, by prices as they were published.
+/// Writes records of batch lines, priced by a published price list.
 pub struct BatchRecorder {
     prices: Arc<Prices>,
     sink: Arc<RecordSink>,
@@ -61,13 +61,13 @@ impl BatchRecorder {
         if problems.is_empty() { Ok(Self { prices, sink: Arc::new(sink) }) } else { Err(problems) }
     }
 
-    /// The record of a line that was answered like this, in `OpenAI`'s shape: a line of JSON with its end. The same each
-    /// time that it is written.
+    /// Returns the record of a batch line as one line of JSON with its line end. `answer` is the response in OpenAI
+    /// format. The output is deterministic.
     pub fn write_record(&self, entry: &[u8], answer: &[u8]) -> Result<Vec<u8>, Problem> {
         let invalid = |error: serde_json::Error| Problem::new("$", error.to_string());
         let entry: BatchLine = serde_json::from_slice(entry).map_err(invalid)?;
         let provider = catalog::find_provider(&entry.provider);
-        let provider = provider.ok_or_else(|| Problem::new("$.provider", "is not known"))?;
+        let provider = provider.ok_or_else(|| Problem::new("$.provider", "is not a known provider"))?;
         let mut problems = Vec::new();
         let own = ProviderPricing {
             model_prices: Some(prices::compile_prices(entry.prices, "$.prices", &mut problems)),
@@ -99,7 +99,7 @@ impl BatchRecorder {
         Ok(self.drain_outbox())
     }
 
-    /// What was spent on all of them, in nano-dollars.
+    /// Returns the total cost of all recorded lines, in nano-dollars.
     pub fn total_nanodollars(&self) -> u64 {
         self.sink.metrics.cost_nanodollars.get()
     }

@@ -1,4 +1,4 @@
-//! What a request used and what that costs: tokens, tools and images, in a session those of several models.
+//! Usage and cost of a request: tokens, tools and images. A session may have usage of several models.
 
 use penstock_llm::{
     api_format::ImageParams,
@@ -8,10 +8,10 @@ use penstock_llm::{
 use super::DeferredBilling;
 use crate::accounting::prices::{Cost, RequestPricing};
 
-/// What was used in a session of several models.
+/// Usage of a session by model.
 #[derive(Debug)]
 pub struct SessionUsage {
-    /// Of the model that the record names.
+    /// Usage of the model that the record names.
     pub main: Option<Usage>,
     pub others: Vec<ModelUsage>,
 }
@@ -19,36 +19,36 @@ pub struct SessionUsage {
 #[derive(Debug, Default)]
 pub struct Billing {
     pub usage: Option<Usage>,
-    /// Which models used how much of that, where there were several.
+    /// Usage by model, if a session used several.
     pub session_usage: Option<Box<SessionUsage>>,
-    /// What streams cost that broke off before the one that goes on: counted here.
+    /// Estimated usage of streams that broke off before the one that continued the response.
     pub interrupted_usage: Option<Usage>,
-    /// What their models looked up of themselves for a chat.
+    /// Implicit web searches by the models of the interrupted streams.
     pub interrupted_searches: u64,
-    /// Which images it asks for, and how many came.
+    /// Images that the request asks for, and the number of images in the response.
     pub image_params: Option<Box<ImageParams>>,
     pub image_count: Option<u64>,
-    /// The model behind a name that does not say whose it is: it costs what that one does.
+    /// Model behind an alias such as an inference profile. Its price applies.
     pub backing_model: Option<String>,
-    /// Where it is paid for at another time than it is answered.
+    /// Set if the charge may be deferred to a later request.
     pub deferred_billing: Option<DeferredBilling>,
-    /// What it may cost.
+    /// Prices that apply to the request.
     pub tariff: RequestPricing,
 }
 
 impl Billing {
-    /// Of the same request to another target, as it begins.
+    /// Returns the initial billing state of the same request for another target.
     pub(crate) fn fork(&self) -> Self {
         Self { backing_model: self.backing_model.clone(), tariff: self.tariff.clone(), ..Self::default() }
     }
 
-    /// Takes over what is true of the target that answered.
+    /// Takes over the fields that describe the target that responded.
     pub(crate) fn adopt_target(&mut self, other: Self) {
         self.image_params = other.image_params.or_else(|| self.image_params.take());
         (self.backing_model, self.tariff) = (other.backing_model, other.tariff);
     }
 
-    /// Nothing more will become known: as many images are paid for as came, and all that was used.
+    /// Finalises the usage: includes interrupted streams and uses the number of images in the response.
     pub(crate) fn finalize(&mut self) {
         self.usage = self.usage.or(self.interrupted_usage);
         if let (Some(drawing), Some(drawn)) = (&mut self.image_params, self.image_count) {
@@ -56,7 +56,8 @@ impl Billing {
         }
     }
 
-    /// What it cost at a provider, whose model has this name there.
+    /// Returns the cost at a provider. `told` is the provider's name of the model, `at` the time in seconds since the
+    /// epoch.
     pub(crate) fn cost(&self, (provider, told): (&str, &str), at: u64, is_good: bool) -> Option<Cost> {
         let model = self.backing_model.as_deref().unwrap_or(told);
         let cost = |usage| self.tariff.cost(provider, model, at, usage);
@@ -67,11 +68,11 @@ impl Billing {
             };
         };
         let others = others.iter().map(|ModelUsage { model, usage, is_transcription: is_writing }| {
-            // Who writes costs as much as who talks where nobody says what it costs.
+            // A transcription model without a known price costs as much as the main model.
             let own = || is_writing.then(|| cost(usage)).flatten();
             self.tariff.for_other_model(model).cost(provider, model, at, usage).or_else(own)
         });
-        // Where nobody talked there may be no model whose price is known.
+        // Without usage of the main model, its price may be unknown.
         let all = rest.iter().map(cost).chain(others);
         all.reduce(|sum, next| Some(sum?.plus(next?))).flatten()
     }

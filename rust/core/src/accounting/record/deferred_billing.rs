@@ -1,4 +1,5 @@
-//! When a response is paid for that goes on in the background: not when it begins, but once, when somebody is told what it used.
+//! Deferred billing of background responses. A background response is charged once, when a client first reads its
+//! usage, not when it starts.
 
 use std::sync::Arc;
 
@@ -10,17 +11,17 @@ use crate::{
     state::shared::pending_charges::{PendingCharge, PendingCharges},
 };
 
-/// What is to be done about what an answer cost.
+/// How a request about a response object is charged.
 #[derive(Debug)]
 pub enum DeferredBilling {
-    /// A response may begin that is not over when it is answered.
+    /// The request may start a background response, whose charge is deferred.
     MayStart(Arc<PendingCharges>),
-    /// It is about one that began earlier, which is paid for or not.
+    /// The request reads an earlier response. `None` if that one was already charged.
     Existing(Option<PendingCharge>),
 }
 
 impl DeferredBilling {
-    /// Of requests that are about responses.
+    /// Returns the billing mode of a request that creates, reads or cancels a response; `None` for other operations.
     pub async fn for_call(dues: &Arc<PendingCharges>, call: &Call<'_>, provider: &str) -> Option<Self> {
         match call.requested_operation() {
             Operation::CreateModelResponse => Some(Self::MayStart(Arc::clone(dues))),
@@ -32,33 +33,35 @@ impl DeferredBilling {
         }
     }
 
-    /// Whether what is told was paid for.
+    /// Returns true if the response was already charged.
     pub fn is_already_charged(&self) -> bool {
         matches!(self, Self::Existing(None))
     }
 }
 
 impl RequestLog {
-    /// Whether an answer says of a response that it has only begun: it costs nothing yet.
+    /// Defers the charge if the response body says that the response is still in progress. Returns true if it was
+    /// deferred.
     pub fn defer_charge_if_in_progress(&self, answer: &[u8]) -> bool {
         matches!(self.billing.deferred_billing, Some(DeferredBilling::MayStart(_)))
             && unfinished_response_id(answer).is_some_and(|id| self.defer_charge(&id))
     }
 
-    /// Likewise of one that goes on though its stream has ended.
+    /// Defers the charge of the response with this id, which continues after its stream has ended. Returns true if it
+    /// was deferred.
     pub fn defer_charge(&self, id: &str) -> bool {
         let Some(DeferredBilling::MayStart(dues)) = &self.billing.deferred_billing else { return false };
         dues.add(self.provider, id, (&self.model, self.provider_model.as_deref()));
         true
     }
 
-    /// Whether somebody else may be told the same at this moment, at another worker.
+    /// Returns true if another worker may charge the same response at this moment.
     pub(crate) fn needs_charge_claim(&self) -> bool {
         let Some(DeferredBilling::Existing(Some(debt))) = &self.billing.deferred_billing else { return false };
         self.billing.usage.is_some() && debt.is_shared()
     }
 
-    /// Only the first of them all pays.
+    /// Claims the charge. Drops it if another worker claimed it first.
     pub(crate) async fn claim_charge(&mut self) {
         if let Some(DeferredBilling::Existing(debt)) = &mut self.billing.deferred_billing
             && let Some(owed) = debt.as_ref()
@@ -68,7 +71,8 @@ impl RequestLog {
         }
     }
 
-    /// What was used earlier counts for who pays for it, at the price of the model that was asked for then.
+    /// Charges the usage to this request at the price of the model of the original request. Clears the usage if it was
+    /// already charged.
     pub(crate) fn apply_deferred_charge(&mut self) {
         let Some(DeferredBilling::Existing(debt)) = self.billing.deferred_billing.take() else { return };
         let Some((model, own)) = debt.filter(|_| self.billing.usage.is_some()).and_then(PendingCharge::settle) else {

@@ -1,32 +1,29 @@
-//! Compact JSON, written member by member straight into bytes: for what every request writes, of which a general serialiser
-//! would be most of the cost.
+//! Compact JSON writer that appends members directly to a byte buffer. Every request writes a record, and a general
+//! serialiser would dominate that cost.
 
 use std::time::Duration;
 
 use penstock_llm::timestamp;
 use serde::Serialize;
 
-/// An object that is being written.
+/// Writer of the members of one JSON object.
 pub struct ObjectWriter<'o>(&'o mut Vec<u8>);
 
-/// Writes one object.
+/// Writes one JSON object, whose members the closure writes.
 pub fn write_object(out: &mut Vec<u8>, members: impl FnOnce(&mut ObjectWriter<'_>)) {
     out.push(b'{');
     members(&mut ObjectWriter(out));
     out.push(b'}');
 }
 
-#[allow(
-    clippy::inline_always,
-    reason = "where a key is known when this is compiled, its letters are copied by no call"
-)]
+#[allow(clippy::inline_always, reason = "inlining turns keys that are known at compile time into constant copies")]
 impl ObjectWriter<'_> {
     #[inline(always)]
     pub fn text(&mut self, key: &str, value: &str) {
         write_string(self.write_key(key), value.as_bytes());
     }
 
-    /// Both as bytes, with a mark in the place of what is not UTF-8.
+    /// Writes a key and a string value from bytes. Invalid UTF-8 is replaced by U+FFFD.
     pub fn bytes(&mut self, key: &[u8], value: &[u8]) {
         self.write_separator();
         write_string(self.0, key);
@@ -49,12 +46,12 @@ impl ObjectWriter<'_> {
         self.write_key(key).extend_from_slice(b"null");
     }
 
-    /// As RFC 3339 has it, in milliseconds since the epoch.
+    /// Writes an RFC 3339 timestamp with milliseconds.
     pub fn timestamp(&mut self, key: &str, since_epoch: Duration) {
         write_unescaped_string(self.write_key(key), &timestamp::format_rfc3339_millis(since_epoch));
     }
 
-    /// As a number with up to three digits behind its point.
+    /// Writes a duration in milliseconds with one to three decimal places.
     pub fn milliseconds(&mut self, key: &str, duration: Duration) {
         let micros = duration.as_micros() as u64;
         self.number(key, micros / 1000);
@@ -74,7 +71,7 @@ impl ObjectWriter<'_> {
         write_object(self.write_key(key), members);
     }
 
-    /// A list of what `write` makes of each.
+    /// Writes an array. `write` writes each item.
     pub fn list<T>(&mut self, key: &str, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
         let out = self.write_key(key);
         out.push(b'[');
@@ -87,12 +84,12 @@ impl ObjectWriter<'_> {
         out.push(b']');
     }
 
-    /// Whatever is rare.
+    /// Writes a value with the general serialiser. Slower; for rare members only.
     pub fn serialize_value(&mut self, key: &str, value: &impl Serialize) {
         drop(serde_json::to_writer(self.write_key(key), value));
     }
 
-    /// `key` is a name of ours.
+    /// Writes a key. `key` must not need escaping.
     #[inline(always)]
     fn write_key(&mut self, key: &str) -> &mut Vec<u8> {
         self.write_separator();
@@ -103,7 +100,7 @@ impl ObjectWriter<'_> {
     }
 
     fn write_separator(&mut self) {
-        // No value ends like this.
+        // No complete value ends with `{`, so this is the first member.
         if self.0.last() != Some(&b'{') {
             self.0.push(b',');
         }
@@ -124,7 +121,7 @@ fn write_unescaped_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// Whether text is ASCII of which nothing is to be escaped.
+/// Returns true if the text is ASCII and needs no escaping.
 fn is_plain_ascii(text: &[u8]) -> bool {
     let (words, rest) = text.as_chunks::<8>();
     match text.last_chunk::<8>() {
@@ -133,7 +130,7 @@ fn is_plain_ascii(text: &[u8]) -> bool {
     }
 }
 
-/// Not zero where one of eight bytes is a quote, a backslash, a control character or not ASCII.
+/// Returns a non-zero value if any of the eight bytes is a quote, a backslash, a control character or not ASCII.
 fn special_byte_mask(word: u64) -> u64 {
     const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
     const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);

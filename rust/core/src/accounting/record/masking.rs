@@ -1,4 +1,4 @@
-//! What is left out of records: everything that may be a credential, by the name of the field that holds it.
+//! Masking of credentials in records. Decides by the name of the header or query parameter.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,14 @@ use crate::{
 };
 
 const MASK: &str = "***";
-/// Keys may be among them.
+/// Header whose subprotocols may include API keys.
 const WEBSOCKET_PROTOCOL_HEADER: &[u8] = b"sec-websocket-protocol";
 
-/// Writes header fields with everything masked that may be a secret, or is listed by its lower-case name.
+/// Writes headers. Masks those that may hold a secret and those in `listed`, which has lower-case names.
 pub fn write_masked_headers(fields: &mut ObjectWriter<'_>, headers: &Headers, listed: &[&[String]]) {
     for (name, value) in headers.iter() {
         let is_listed = || listed.iter().any(|list| list.iter().any(|listed| listed.as_bytes() == name));
-        // An inline config may hold a key, whatever the prefix of its header; so may one that is broken.
+        // An inline config may hold a key, whatever the prefix of its header. So may a malformed one.
         let is_inline = || name.ends_with(b"-config") && !is_slug(value);
         if may_be_secret(name) || is_inline() || is_listed() {
             fields.bytes(name, MASK.as_bytes());
@@ -27,15 +27,15 @@ pub fn write_masked_headers(fields: &mut ObjectWriter<'_>, headers: &Headers, li
     }
 }
 
-/// Whether a text can be the id of something saved. Whatever else stands in its place may hold anything.
+/// Returns true if the text can be the slug of a saved object. Any other text may contain a secret.
 pub fn is_slug(text: &[u8]) -> bool {
     text.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
 
-/// Names that hold credentials somewhere: rather one masked too many.
+/// Returns true if fields with this name may hold credentials. Prefers false positives.
 pub fn may_be_secret(name: impl AsRef<[u8]>) -> bool {
     let name = name.as_ref();
-    // By their first letter: each request's names are looked through.
+    // Dispatches on the first letter, because this runs for every header of every request.
     name == WEBSOCKET_PROTOCOL_HEADER
         || name.iter().enumerate().any(|(at, first)| {
             let parts: &[&[u8]] = match first {
@@ -51,14 +51,14 @@ pub fn may_be_secret(name: impl AsRef<[u8]>) -> bool {
         })
 }
 
-/// A URL without what may be a secret in it: its user and its query.
+/// Returns the URL without its user info, query and fragment, which may hold secrets.
 fn strip_url_secrets(url: &str) -> &str {
-    // The user first: what it holds need not be escaped as it should be.
+    // Removes the user info first: it may contain unescaped `?` or `#`.
     let rest = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
     rest.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// Path and query; the values of parameters that may be secrets are masked.
+/// Returns path and query. Masks the values of parameters that may be secrets.
 pub fn mask_url(head: &RequestHead) -> Cow<'_, str> {
     if head.query.is_empty() {
         return Cow::Borrowed(&head.path);
@@ -80,12 +80,12 @@ pub fn mask_url(head: &RequestHead) -> Cow<'_, str> {
     Cow::Owned(url)
 }
 
-/// Whether a parameter's value may open something: a secret, or the signature of an address that needs no other.
+/// Returns true if the parameter may grant access: a secret, or the signature of a presigned URL.
 fn is_secret_param(name: &str) -> bool {
     name == "sig" || may_be_secret(name)
 }
 
-/// A parameter's name as its reader will see it: escapes undone, in lower case.
+/// Returns the parameter name percent-decoded and in lower case, as the server will see it.
 fn decode_param_name(name: &str) -> String {
     url::form_urlencoded::parse(name.as_bytes()).next().map_or_else(String::new, |(name, _)| name.to_ascii_lowercase())
 }

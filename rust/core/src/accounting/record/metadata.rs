@@ -1,4 +1,4 @@
-//! What is noted of a request for those who look at records later: short texts by name, from wherever the caller says them.
+//! Metadata of requests: short strings by name, collected from headers, baggage and body for later analysis of records.
 
 use std::borrow::Cow;
 
@@ -11,22 +11,22 @@ use crate::{
     ingress::headers::Headers,
 };
 
-/// Most characters of a value.
+/// Maximum length of a value, in characters.
 const MAX_VALUE_CHARS: usize = 128;
-/// The name of the person behind a request.
+/// Key for the end user of a request.
 const USER_KEY: &str = "_user";
-/// The name of what several requests belong to.
+/// Key for the session that groups several requests.
 pub const SESSION_KEY: &str = "session_id";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     pairs: Vec<(String, String)>,
-    /// Why what the caller sent cannot be kept.
+    /// Why the client's metadata is invalid. `None` if it is valid.
     problem: Option<String>,
 }
 
 impl Metadata {
-    /// Reads `x-gateway-metadata`: a JSON map of texts.
+    /// Parses `x-gateway-metadata`: a JSON object whose values are strings. Errors are reported by `validate`.
     pub fn parse(json: &str) -> Self {
         let Ok(map) = serde_json::from_str::<Map<String, Value>>(json) else {
             return Self { pairs: Vec::new(), problem: Some("must be a JSON object".into()) };
@@ -38,7 +38,7 @@ impl Metadata {
                 _ => {
                     let key: String = key.chars().take(MAX_VALUE_CHARS).collect();
                     metadata.problem.get_or_insert_with(|| {
-                        format!("`{key}` must be a text of at most {MAX_VALUE_CHARS} characters")
+                        format!("`{key}` must be a string of at most {MAX_VALUE_CHARS} characters")
                     });
                 }
             }
@@ -46,14 +46,15 @@ impl Metadata {
         metadata
     }
 
-    /// What the caller said wins over what is found elsewhere; of that, only what fits is kept.
+    /// Adds a pair unless the key is already set, is empty, or the value is too long. Values that the client set
+    /// explicitly win.
     pub fn add_if_absent(&mut self, key: &str, value: &str) {
         if is_short(value) && !key.is_empty() && !self.pairs.iter().any(|(known, _)| known == key) {
             self.pairs.push((key.to_owned(), value.to_owned()));
         }
     }
 
-    /// What a key or its workspace says wins over what the caller said.
+    /// Sets pairs that override those of the client, for example metadata of an API key or workspace.
     pub fn override_with(&mut self, pairs: &[(String, String)]) {
         for (key, value) in pairs {
             self.pairs.retain(|(known, _)| known != key);
@@ -61,12 +62,12 @@ impl Metadata {
         }
     }
 
-    /// The `user` of the body stands for who asks where nothing else does.
+    /// Uses the `user` field of the body as the end user, unless one is already set.
     pub fn add_user(&mut self, user: &str) {
         self.add_if_absent(USER_KEY, user);
     }
 
-    /// Takes W3C baggage: `key=value;property,…`, percent-encoded.
+    /// Adds W3C baggage: `key=value;property,…`, percent-encoded. Skips keys that may hold secrets.
     pub fn add_baggage(&mut self, headers: &Headers) {
         let fields = headers.iter().filter(|(name, _)| *name == b"baggage");
         let members =
@@ -81,7 +82,7 @@ impl Metadata {
         }
     }
 
-    /// Takes the values of header fields that an operator listed, by their lower-case names.
+    /// Adds the values of headers that the operator listed by their lower-case names.
     pub fn add_headers<'n>(&mut self, headers: &Headers, listed: impl Iterator<Item = &'n String>) {
         for name in listed {
             if let Some(value) = headers.get_str(name) {
@@ -90,7 +91,7 @@ impl Metadata {
         }
     }
 
-    /// Refuses what cannot be kept as it was sent.
+    /// Returns an error if the client's metadata was invalid.
     pub fn validate(&self) -> Result<()> {
         match &self.problem {
             None => Ok(()),
@@ -111,7 +112,7 @@ fn is_short(text: &str) -> bool {
     text.len() <= MAX_VALUE_CHARS || text.chars().count() <= MAX_VALUE_CHARS
 }
 
-/// Percent escapes undone; a plus sign stays one.
+/// Percent-decodes a text. A plus sign is not decoded to a space.
 fn percent_decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
@@ -122,7 +123,7 @@ fn percent_decode(text: &str) -> Cow<'_, str> {
         .map_or(Cow::Borrowed(""), |(whole, _)| Cow::Owned(whole.into_owned()))
 }
 
-/// Two parallel lists.
+/// Serialises as two parallel arrays, `key` and `value`.
 impl Serialize for Metadata {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let list = |pick: fn(&(String, String)) -> &str| self.pairs.iter().map(pick).collect::<Vec<_>>();

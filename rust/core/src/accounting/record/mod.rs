@@ -1,4 +1,4 @@
-//! The record of a request: opened when it arrives, closed exactly once, whatever becomes of it.
+//! Request record. Opened when a request arrives and closed exactly once, whatever the outcome.
 
 pub mod batch_records;
 pub(crate) mod charges;
@@ -40,13 +40,13 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Complete,
-    /// The gateway answered with an error of its own.
+    /// The gateway responded with an error of its own.
     Refused,
-    /// The caller left before the end.
+    /// The client disconnected before the end.
     Aborted,
-    /// The provider's answer broke off after it had begun.
+    /// The provider's response broke off after it had started.
     Truncated,
-    /// A fault of ours.
+    /// The gateway panicked.
     Panicked,
 }
 
@@ -62,16 +62,16 @@ impl Outcome {
     }
 }
 
-/// Where records go, shared by all requests of a worker.
+/// Destination of records, shared by all requests of a worker.
 pub struct RecordSink {
     pub outbox: Outbox,
     pub metrics: Metrics,
     pub token_counter: TokenCounter,
     pub worker: u32,
     pub should_record: bool,
-    /// Lower-case names of header fields that are masked besides the obvious ones.
+    /// Lower-case names of headers that are masked in addition to the built-in ones.
     pub sensitive_headers: Vec<String>,
-    /// Lower-case names of header fields whose values become metadata.
+    /// Lower-case names of headers whose values become metadata.
     pub metadata_headers: Vec<String>,
 }
 
@@ -100,12 +100,12 @@ pub struct Record {
     pub(crate) sink: Arc<RecordSink>,
     pub(crate) created_at: Duration,
     started_at: Instant,
-    /// How and when it ended, where it closes later.
+    /// Outcome and duration of a request that has ended while its record is still open.
     end: Option<(Outcome, Duration)>,
     is_closed: bool,
 }
 
-/// The status that stands for a caller who left, as nginx has it.
+/// Status recorded if the client disconnects before a response, as in nginx.
 const STATUS_CLIENT_CLOSED_REQUEST: u16 = 499;
 
 impl Record {
@@ -125,7 +125,8 @@ impl Record {
         }
     }
 
-    /// The record of what was asked and answered elsewhere: how long that took nobody knows.
+    /// Opens the record of a request that was executed outside the gateway. Its duration is unknown and recorded as
+    /// zero.
     pub fn for_external_request(id: Uuid, created_at: Duration, head: Arc<RequestHead>, sink: Arc<RecordSink>) -> Self {
         let end = Some((Outcome::Complete, Duration::ZERO));
         Self { id, log: Box::default(), head, sink, created_at, started_at: Instant::now(), end, is_closed: false }
@@ -135,34 +136,34 @@ impl Record {
         self.started_at.elapsed()
     }
 
-    /// A portion of a stream went to the caller.
+    /// Records a stream chunk that was sent to the client.
     pub fn record_chunk(&mut self, piece: &[u8]) {
         self.log.bytes_out += piece.len() as u64;
         self.log.append_to_cache_entry(piece);
         self.sink.metrics.stream_chunks.add(1);
     }
 
-    /// A message of a session went to the caller.
+    /// Records a WebSocket message that was sent to the client.
     pub fn record_message(&mut self, bytes: u64) {
         self.log.bytes_out += bytes;
         self.sink.metrics.stream_chunks.add(1);
     }
 
-    /// Something is to be told of a session.
+    /// Adds a session event to the record, if there is one.
     pub fn add_event(&mut self, mark: Option<SessionEvent>) {
         let Some(mark) = mark else { return };
         let after = self.started_at.elapsed();
         self.log.events.get_or_insert_default().add(after, mark);
     }
 
-    /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
+    /// Finishes a request that got a response. If the usage is unknown, the record closes after the tokens are counted.
     pub fn finish(mut self, usage: Option<Usage>, answered: Option<CountableResponse>, outcome: Outcome) {
         if self.log.is_from_cache() {
-            // It was paid for when it was made.
+            // A cache hit costs nothing: the original request was charged.
             return self.close(outcome);
         }
         let usage = self.log.provider_usage().or(usage);
-        // What the provider of the rest says is told in the sum already.
+        // The provider that continued the stream already includes the interrupted part in its total.
         self.log.billing.usage = usage.map(|usage| Usage {
             is_estimated: usage.is_estimated || self.log.billing.interrupted_usage.is_some(),
             ..usage
@@ -193,18 +194,18 @@ impl Record {
         &self.sink.metrics
     }
 
-    /// For an answer that comes compressed.
+    /// Returns a buffer for a compressed response, which is decompressed later to read its usage.
     pub fn compressed_buffer(&self, dialect: ApiFormat, is_events: bool) -> CompressedResponse {
         self.sink.token_counter.buffer_compressed(dialect, is_events)
     }
 
-    /// The last thing that happens to a request.
+    /// Closes the record. Always the last step of a request.
     pub fn close(mut self, outcome: Outcome) {
         if self.log.needs_charge_claim()
             && let Ok(runtime) = Handle::try_current()
         {
             self.mark_ended(outcome);
-            // Its caller has the answer meanwhile.
+            // The client already has its response, so the claim is made in the background.
             runtime.spawn(async move {
                 self.log.claim_charge().await;
                 self.emit(outcome);
@@ -214,7 +215,7 @@ impl Record {
         self.emit(outcome);
     }
 
-    /// From now on it is not in flight.
+    /// Marks the request as no longer in flight, updates the metrics and returns the duration.
     fn mark_ended(&mut self, outcome: Outcome) -> Duration {
         if let Some((_, took)) = self.end {
             return took;
@@ -280,12 +281,12 @@ impl Drop for Record {
     }
 }
 
-/// The time since 1970.
+/// Returns the time since the Unix epoch.
 pub fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A version 7 UUID: its first half tells the time, so that ids sort as requests came.
+/// Returns a version 7 UUID. It starts with the timestamp, so ids sort by arrival time.
 pub fn new_id(created: Duration) -> Uuid {
     let mut random = [0; 10];
     random[..8].copy_from_slice(&fastrand::u64(..).to_ne_bytes());

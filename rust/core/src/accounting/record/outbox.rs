@@ -1,4 +1,4 @@
-//! Records on their way out: JSON lines that wait in bounded memory until the control process has taken them.
+//! Outbox of record lines. Holds JSON lines in bounded memory until the control process has acknowledged them.
 
 use std::{
     mem,
@@ -11,17 +11,17 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// A batch leaves when it has grown to this size, or when [`LINGER`] is over.
+/// Size in bytes at which a batch is sent. A smaller batch is sent after [`BATCH_LINGER`].
 const BATCH_BYTES: usize = 1024 * 1024;
 const BATCH_LINGER: Duration = Duration::from_millis(100);
-/// Room larger than this is given back.
+/// A buffer with a larger capacity is freed instead of reused.
 const MAX_SPARE_BYTES: usize = 2 * BATCH_BYTES;
 
 pub struct Outbox {
     pending: Mutex<Vec<u8>>,
-    /// The room of a batch that has left, for the next.
+    /// Buffer of an acknowledged batch, reused for the next one.
     spare_buffer: Mutex<Vec<u8>>,
-    /// Bytes here and in batches that are not acknowledged.
+    /// Bytes of pending lines and of batches that are not yet acknowledged.
     unacknowledged: AtomicUsize,
     limit_bytes: usize,
     full_batch: Notify,
@@ -30,7 +30,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Holds at most `limit` bytes.
+    /// Creates an outbox that holds at most `limit` bytes.
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             pending: Mutex::default(),
@@ -43,7 +43,7 @@ impl Outbox {
         }
     }
 
-    /// Lets `write` add one line. Where the outbox is full the line is dropped and counted.
+    /// Appends one line that `write` produces. If the outbox is full, drops and counts the line.
     pub fn push_line(&self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.unacknowledged.load(Ordering::Relaxed) >= self.limit_bytes {
             self.dropped_count.fetch_add(1, Ordering::Relaxed);
@@ -62,21 +62,21 @@ impl Outbox {
         }
     }
 
-    /// The next lines, after they fill a batch or have lingered; `None` where nothing waits.
+    /// Waits until a batch is full or the linger time is over, then returns its lines. `None` if there are none.
     pub async fn next_batch(&self) -> Option<Vec<u8>> {
         drop(tokio::time::timeout(BATCH_LINGER, self.full_batch.notified()).await);
         self.take_pending()
     }
 
-    /// Every line that waits now.
+    /// Returns all pending lines; `None` if there are none.
     pub fn take_pending(&self) -> Option<Vec<u8>> {
         let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // Room that was used before needs neither be grown by steps nor be made by the kernel; while nothing waits there is none.
+        // A reused buffer has its full capacity already and its pages mapped. An idle outbox holds no buffer.
         let room = mem::take(&mut *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner));
         (!waiting.is_empty()).then(|| mem::replace(&mut *waiting, room))
     }
 
-    /// Lines were taken over; their bytes no longer count.
+    /// Releases lines that the control process has accepted. Their bytes no longer count towards the limit.
     pub fn acknowledge(&self, mut lines: Vec<u8>) {
         self.unacknowledged.fetch_sub(lines.len(), Ordering::Relaxed);
         if lines.capacity() <= MAX_SPARE_BYTES {
@@ -85,7 +85,7 @@ impl Outbox {
         }
     }
 
-    /// Records that are held and not acknowledged, in bytes.
+    /// Returns the size of all records that are not yet acknowledged, in bytes.
     pub fn unacknowledged_bytes(&self) -> usize {
         self.unacknowledged.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What became known of a request on its way, for its record and for those who decide about it.
+//! Fields of the request log. Collected while a request is processed, for its record and for later decisions about it.
 
 use std::{
     fmt::Write,
@@ -26,25 +26,25 @@ use crate::{
     state::{shared::response_cache::PendingCacheEntry, snapshot::Snapshot},
 };
 
-/// So many steps of a decision fit into a header of an answer.
+/// Maximum number of decision steps in the explanation header of a response.
 const MAX_EXPLAINED_STEPS: usize = 24;
 
-/// How much of a request is kept.
+/// How much of a request is recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Detail {
     #[default]
     Full,
-    /// What it took and came to, and nothing that was said.
+    /// Only figures such as status, duration, usage and cost. No headers.
     MetricsOnly,
 }
 
-/// So many events of a session are told.
+/// Maximum number of events recorded per session.
 const MAX_EVENTS: usize = 200;
 
-/// By what a session is told afterwards.
+/// Events of a WebSocket session for its record.
 #[derive(Debug, Default)]
 pub struct SessionEvents {
-    /// Each with how long after the request it came.
+    /// Recorded events, each with the time since the request arrived.
     pub entries: Vec<(Duration, SessionEvent)>,
     pub dropped_count: u64,
 }
@@ -59,19 +59,19 @@ impl SessionEvents {
     }
 }
 
-/// What became known of a request on its way.
+/// Fields of the request log, filled while the request is processed.
 #[derive(Debug, Default)]
 pub struct RequestLog {
     pub operation: Option<Operation>,
     pub is_proxy: bool,
     pub provider: &'static str,
     pub model: String,
-    /// What the provider calls the model that it is asked for, where requests call it otherwise.
+    /// The provider's own name of the model, if it differs from the name in the request.
     pub provider_model: Option<String>,
-    /// As the body names it.
+    /// Value of `user` in the request body.
     pub user: Option<String>,
     pub is_streaming: bool,
-    /// Names model and stream too, once it has passed so far.
+    /// Form body that is parsed while it is uploaded. Also yields `model` and `stream` once they have arrived.
     pub form: Option<Arc<Mutex<FormScanner>>>,
     pub api_key_id: Option<String>,
     pub config_slug: Option<String>,
@@ -82,37 +82,38 @@ pub struct RequestLog {
     pub metadata: Metadata,
     pub masked_headers: Vec<String>,
     pub detail: Detail,
-    /// How long the recording lasts that it brings.
+    /// Length of the audio recording in the request, as declared by the client.
     pub audio_duration: Option<Duration>,
     pub status: u16,
     pub error_code: Option<&'static str>,
-    /// What the provider could not be told of the request, as names.
+    /// Request parameters that could not be translated to the provider's API.
     pub dropped_params: DroppedParams,
-    /// What the caller could not be told of the answer; more may come while it is told.
+    /// Response fields that could not be translated to the client's API. More may be added while a stream is delivered.
     pub dropped_fields: Option<DroppedFields>,
-    /// What a stream says of its usage was asked for in the caller's name, and is not passed on.
+    /// True if the gateway asked for stream usage that the client did not request. The usage is removed from the
+    /// stream.
     pub hides_usage: bool,
-    /// While it may have to be counted.
+    /// Request body for token counting. Kept only while its tokens may have to be counted.
     pub count_input: Option<CountInput>,
-    /// What it used, and what that costs.
+    /// Usage and what its cost depends on.
     pub billing: Billing,
-    /// Of a session.
+    /// Events of a WebSocket session.
     pub events: Option<Box<SessionEvents>>,
     pub bytes_out: u64,
-    /// From arrival to the head of the provider's answer.
+    /// Time from the arrival of the request to the head of the provider's response.
     pub time_to_first_byte: Option<Duration>,
-    /// What said which provider is meant, where nothing was decided on the way.
+    /// Where the provider was named, for example a header. Set only if no routing decision was needed.
     pub provider_source: Option<&'static str>,
-    /// Where it was routed through a config that asks for more than one attempt at one target.
+    /// Routing decision. Set only if the config allows more than a single attempt at a single target.
     pub decision: Option<Box<RoutingDecision>>,
-    /// An answer that will be kept.
+    /// Response that is being collected for the cache.
     pub pending_cache_entry: Option<Box<PendingCacheEntry>>,
-    /// From the request's leaving to the head of the provider's answer.
+    /// Time from sending the upstream request to the head of its response.
     pub upstream_latency: Option<Duration>,
 }
 
 impl RequestLog {
-    /// What the request's own words tell.
+    /// Fills the fields that the request itself determines: operation, masking, trace and metadata.
     pub fn read_request(&mut self, call: &Call<'_>, sink: &RecordSink) {
         let Call { route, control, head } = call;
         self.operation = Some(route.operation);
@@ -130,19 +131,19 @@ impl RequestLog {
         self.set_metadata(control, head, sink);
     }
 
-    /// Who was admitted, and what is always said of their requests.
+    /// Records the authenticated caller and applies the metadata and recording policy of its key and workspace.
     pub fn set_caller(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
         if let Some(key) = caller.key {
             self.api_key_id = Some(key.id.to_string());
             snapshot.default_metadata(key).into_iter().for_each(|said| self.metadata.override_with(said));
         }
-        // A request may ask for less than its workspace, not for more.
+        // A request may lower the level of detail that its workspace sets, but not raise it.
         if snapshot.is_metrics_only(caller.workspace()) {
             self.detail = Detail::MetricsOnly;
         }
     }
 
-    /// What the same request to another target knows as it begins.
+    /// Returns the initial log of the same request for another target, for example a hedged attempt.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self {
@@ -161,7 +162,7 @@ impl RequestLog {
         }
     }
 
-    /// Takes over what is true of the target that answered, and not of the request.
+    /// Takes over the fields of `other` that describe the target that responded. Fields of the request stay unchanged.
     pub fn adopt_target(&mut self, other: Self) {
         self.billing.adopt_target(other.billing);
         let Self {
@@ -180,7 +181,7 @@ impl RequestLog {
         (self.dropped_params, self.dropped_fields, self.hides_usage) = (lost, unsaid, hides_usage);
     }
 
-    /// Which model is asked at a target, by its own name, and where its price is looked up.
+    /// Records the provider's name of the model and where to look up its price.
     pub fn set_target(&mut self, target: &Target<'_>, operation: Operation) {
         self.provider_model = target.provider.model_from_options(&target.options).map(ToOwned::to_owned);
         if self.provider_model.is_some() && self.billing.backing_model.is_none() {
@@ -189,12 +190,12 @@ impl RequestLog {
         }
         self.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
         if operation.returns_background_response() {
-            // It may be paid for later, when no model is named.
+            // The charge may be deferred to a later request that names no model.
             self.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
         }
     }
 
-    /// What was found out at a target whose answer is not the one.
+    /// Clears what was recorded for a target whose response is not used.
     pub fn clear_target(&mut self) {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.dropped_fields) =
             (None, None, None, None);
@@ -202,12 +203,12 @@ impl RequestLog {
         self.dropped_params = DroppedParams::default();
     }
 
-    /// The model that answers, by its own name.
+    /// Returns the provider's name of the model, or the requested name if they are the same.
     pub fn resolved_model(&self) -> &str {
         self.provider_model.as_deref().unwrap_or(&self.model)
     }
 
-    /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.
+    /// Sets the trace fields. The gateway's own headers take precedence over W3C `traceparent`.
     fn set_trace(&mut self, control: &ControlHeaders<'_>, head: &RequestHead) {
         let own = |text: Option<&str>| text.map(ToOwned::to_owned);
         self.trace_id = own(control.trace_id);
@@ -236,36 +237,37 @@ impl RequestLog {
         }
     }
 
-    /// A part of the answer, or all of it.
+    /// Appends response bytes to the pending cache entry, if there is one.
     pub fn append_to_cache_entry(&mut self, bytes: &[u8]) {
         if let Some(filling) = &mut self.pending_cache_entry {
             filling.append(bytes);
         }
     }
 
-    /// Whether an answer that was kept served.
+    /// Returns true if the response was a cache hit.
     pub fn is_from_cache(&self) -> bool {
         self.decision.as_ref().is_some_and(|decision| decision.cache_status == CacheStatus::Hit)
     }
 
-    /// Names of what got lost between two dialects, either way.
+    /// Returns the names of request parameters and response fields that were dropped in translation.
     pub fn dropped_names(&self) -> Option<String> {
         self.dropped_fields.as_ref().and_then(|unsaid| unsaid.header_value(&self.dropped_params))
     }
 
-    /// What a provider said in its own dialect that the caller was told in another, which may have fewer words for it. Where
-    /// somebody else began, only the caller's dialect has the sum.
+    /// Returns the usage in the provider's format, which may have more detail than the translated one. `None` if
+    /// another target started the stream: then only the client's format has the total.
     pub(crate) fn provider_usage(&self) -> Option<Usage> {
         self.dropped_fields.as_ref().filter(|_| self.billing.interrupted_usage.is_none())?.usage()
     }
 
-    /// How often the model looks something up of itself for this chat, whoever's dialect it was asked in: no answer says so.
+    /// Returns the number of web searches that the model always makes for a chat, whatever the client's format.
+    /// Responses do not report them.
     pub fn implicit_searches(&self) -> u64 {
         let is_chat = self.operation.is_some_and(|one| is_chat_operation(one) && one != Operation::CreateModelResponse);
         u64::from(is_chat && self.provider == "openai" && always_searches(self.resolved_model()))
     }
 
-    /// Counts that, and what was looked up for what others began to answer.
+    /// Adds implicit web searches, and those of interrupted streams, to the usage.
     pub(crate) fn add_web_searches(&mut self) {
         let is_answered = (200..300).contains(&self.status);
         let (own, before) = (if is_answered { self.implicit_searches() } else { 0 }, self.billing.interrupted_searches);
@@ -274,7 +276,7 @@ impl RequestLog {
         }
     }
 
-    /// Why it went where it went, in a line that a header can hold.
+    /// Returns a one-line JSON explanation of the routing decision that fits in a header.
     pub fn explain_decision(&self) -> String {
         let decision = self.decision.as_ref();
         let steps = decision.map(|decision| decision.last_steps(MAX_EXPLAINED_STEPS)).unwrap_or_default();
@@ -286,30 +288,31 @@ impl RequestLog {
         )
     }
 
-    /// Whether it failed after all that the config allows on its way was tried: a client that sends it again only repeats that.
+    /// Returns true if the request failed after every attempt that the config allows. A retry by the client would only
+    /// repeat them.
     pub fn has_exhausted_attempts(&self) -> bool {
         let is_ours = self.decision.as_ref().is_some_and(|decision| decision.has_retry_policy);
         is_ours && self.status >= 400 && self.error_code != Some("draining")
     }
 
-    /// How many images an answer has, where it is about them.
+    /// Counts the images of a response, if the operation creates images.
     pub fn count_images(&mut self, answer: &[u8]) {
         if self.operation.is_some_and(Operation::generates_images) {
             self.billing.image_count = ImageCounter::count_images(answer);
         }
     }
 
-    /// What it cost. Of what failed nothing was drawn.
+    /// Returns the cost of the request. A failed request is not charged for images.
     pub(crate) fn cost(&self, at: u64) -> Option<Cost> {
         if self.is_from_cache() {
-            // It was paid for when it was made.
+            // A cache hit costs nothing: the original request was charged.
             return Some(Cost { nanodollars: 0, price_version: None });
         }
         let is_good = (200..300).contains(&self.status);
         self.billing.cost((self.provider, self.resolved_model()), at, is_good)
     }
 
-    /// What the form has said so far.
+    /// Copies the fields that the form parser has read so far.
     pub fn apply_form_fields(&mut self) {
         let Some(form) = &self.form else { return };
         let form = form.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,7 +326,7 @@ impl RequestLog {
     }
 }
 
-/// The same JSON, with all else than ASCII escaped.
+/// Escapes all non-ASCII characters of a JSON text.
 fn escape_non_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -331,7 +334,7 @@ fn escape_non_ascii(json: &str) -> String {
             text.push(letter);
         } else {
             for unit in letter.encode_utf16(&mut [0; 2]) {
-                // A String takes every write.
+                // Writing to a `String` cannot fail.
                 let _ = write!(text, "\\u{unit:04x}");
             }
         }
@@ -339,7 +342,7 @@ fn escape_non_ascii(json: &str) -> String {
     text
 }
 
-/// A length of time in whole or broken milliseconds.
+/// Parses a duration in milliseconds, which may have a fraction.
 fn parse_duration_ms(milliseconds: &str) -> Option<Duration> {
     let seconds = milliseconds.parse::<f64>().ok()? / 1000.0;
     Duration::try_from_secs_f64(seconds).ok()

@@ -1,4 +1,4 @@
-//! The line of JSON that a record becomes.
+//! JSON line serialiser of records.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
     routing::decision::RoutingStep,
 };
 
-/// Writes it. All times are milliseconds.
+/// Appends the record as one JSON object. All durations are in milliseconds.
 pub fn write_record(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome: Outcome, took: Duration) {
     write_object(lines, |line| {
         write_ids(line, record);
@@ -98,7 +98,7 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
         line.number("req_units", request);
         line.number("res_units", response);
         line.number("total_units", request.saturating_add(response));
-        // Where there are two parts at most the units tell them.
+        // Input and output alone are already given by the units.
         if usage.input.saturating_add(usage.output) != usage.total() || usage.tool_uses != ToolUses::default() {
             line.object("usage", |parts| write_usage_parts(parts, usage));
         }
@@ -107,7 +107,7 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
         }
     }
     let Some(cost) = cost else {
-        // Tokens were used, and no price of them is known.
+        // Tokens were used, but no price for them is known.
         if usage.is_some() {
             line.null("cost_nanodollars");
         }
@@ -118,7 +118,7 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
     write_optional_text(line, "price_version", cost.price_version.as_deref());
 }
 
-/// The parts of which the units are the sums, and what was used besides.
+/// Writes the parts of which the units are sums, and the tool uses.
 fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
     let counts = [
         ("input", usage.input),
@@ -165,7 +165,7 @@ fn write_decision(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
     }
 }
 
-/// How a session stood, what its responses used and what went wrong in it, in the order in which it came.
+/// Writes the session events in order: session states, usage of its responses, and errors.
 fn write_events(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
     let Some(events) = &facts.events else { return };
     line.list("events", &events.entries, |out, (after, mark)| {

@@ -1,4 +1,5 @@
-//! Tokens of an organisation's own identity provider in the place of gateway keys: checked against its published keys.
+//! JWT authentication: accepts tokens of an organisation's identity provider instead of gateway keys. Verifies them
+//! with the provider's published keys.
 
 mod verifier;
 
@@ -18,42 +19,43 @@ use crate::{
     state::snapshot::{GatewayKey, Workspace, parse_defaults},
 };
 
-/// The scope without which a token may do nothing here.
+/// Scope that a token needs to send requests.
 const REQUIRED_SCOPE: &str = "completions.write";
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
-/// Tokens that were found good are remembered with this snapshot.
+/// Maximum number of verified tokens cached per snapshot.
 const MAX_CACHED_TOKENS: usize = 10_000;
 
-/// What was published of how tokens are checked.
+/// JWT settings as published in a snapshot.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PublishedSettings {
     keys: Vec<PublishedKey>,
     issuers: Vec<Issuer>,
     algorithms: Vec<String>,
-    /// The organisations whose tokens are taken; none named means all.
+    /// Organisations whose tokens are accepted; empty means all.
     organisations: Vec<String>,
     default_scopes: Vec<String>,
     leeway_seconds: u64,
 }
 
-/// An identity provider, and for whom it may speak.
+/// Identity provider, and the organisations that it may issue tokens for.
 #[derive(Debug, Deserialize)]
 struct Issuer {
-    /// Where its keys are published.
+    /// URL where its keys are published.
     #[serde(default)]
     url: String,
-    /// What its tokens say in `iss`, where that matters.
+    /// Required value of the `iss` claim; empty accepts any.
     #[serde(default, rename = "issuer")]
     name: String,
-    /// What its tokens must say in `aud`, where that matters.
+    /// Required value of the `aud` claim; empty accepts any.
     #[serde(default)]
     audience: String,
     #[serde(default)]
     organisations: Vec<String>,
 }
 
-/// Who was taken out of an organisation, or of one workspace alone: by all that a token may call them, emails in small letters.
+/// Users removed from an organisation, or from one workspace only. Lists every identifier that a token may use for
+/// them; emails are lower-case.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RemovedMembers {
@@ -62,25 +64,25 @@ pub(crate) struct RemovedMembers {
     names: HashSet<Box<str>>,
 }
 
-/// A caller who showed a token: as a key that is good until the token ends.
+/// Verified identity of a token, represented as a key that is valid until the token expires.
 #[derive(Debug)]
 pub struct TokenIdentity {
     pub key: GatewayKey,
-    /// Unix seconds.
+    /// `nbf` claim in Unix seconds; 0 if absent.
     not_before: u64,
 }
 
-/// How tokens are checked, and those that were found good.
+/// Verifies tokens, and caches those that it verified.
 #[derive(Debug)]
 pub struct TokenAuthenticator {
-    /// By their ids, which two issuers may have in common.
+    /// Verifiers by key id, with the index of their issuer. Two issuers may use the same key id.
     keys: HashMap<String, Vec<(usize, Verifier)>>,
     issuers: Vec<Issuer>,
     algorithms: Vec<String>,
     organisations: Vec<String>,
     default_scopes: Vec<String>,
     leeway_seconds: u64,
-    /// By the id of the organisation or workspace.
+    /// Identifiers of removed users by organisation id or workspace id.
     removed_members: HashMap<Box<str>, HashSet<Box<str>>>,
     verified_tokens: Mutex<HashMap<[u8; 32], Arc<TokenIdentity>>>,
 }
@@ -103,7 +105,8 @@ impl TokenAuthenticator {
         for (index, key) in published.keys.into_iter().enumerate() {
             match Verifier::from_published(&key).filter(|_| key.issuer < published.issuers.len()) {
                 Some(verifier) => keys.entry(key.kid).or_default().push((key.issuer, verifier)),
-                None => problems.push(Problem::new(format!("$.jwt.keys[{index}]"), "is no public key for signatures")),
+                None => problems
+                    .push(Problem::new(format!("$.jwt.keys[{index}]"), "is not a supported public key for signatures")),
             }
         }
         let PublishedSettings { issuers, algorithms, organisations, default_scopes, leeway_seconds, .. } = published;
@@ -121,7 +124,7 @@ impl TokenAuthenticator {
         }
     }
 
-    /// Who showed this text, where it is a token at all.
+    /// Authenticates a token; `None` if the text is not a token.
     pub fn authenticate(&self, text: &str, workspaces: &[Workspace]) -> Option<Result<Arc<TokenIdentity>>> {
         let mut parts = text.split('.');
         let (Some(head), Some(claims), Some(signature), None) =
@@ -147,7 +150,7 @@ impl TokenAuthenticator {
         })
     }
 
-    /// Whether a text is a token of one of the issuers, whatever else is said of it.
+    /// Returns true if one of the issuers signed this token. Ignores all other checks.
     pub fn has_valid_signature(&self, text: &str) -> bool {
         let mut parts = text.split('.');
         let (Some(head), Some(claims), Some(signature), None) =
@@ -182,7 +185,8 @@ impl TokenAuthenticator {
         Ok(())
     }
 
-    /// Checks the signature: its algorithm is one that was allowed, and fits the kind of the key. Gives whose it is.
+    /// Verifies the signature and returns its issuer and the claims. The algorithm must be allowed and must fit the
+    /// kind of key.
     fn verify_signature(&self, head: &str, claims: &str, signature: &str) -> Option<(&Issuer, Value)> {
         let read: TokenHeader = serde_json::from_slice(&decode_base64url(head)?).ok()?;
         let algorithm = self.algorithms.iter().find(|name| **name == read.alg)?;
@@ -200,7 +204,8 @@ impl TokenAuthenticator {
         Some((issuer, claims))
     }
 
-    /// Why a token is not taken: of an issuer whose keys could not be read yet nobody knows whether it is one.
+    /// Returns why a token is rejected. If the keys of its issuer have not been fetched yet, the token can be neither
+    /// confirmed nor refused.
     fn rejection_error(&self, claims: &str) -> Error {
         let claims: Value =
             decode_base64url(claims).and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
@@ -255,14 +260,14 @@ impl TokenAuthenticator {
         Ok(TokenIdentity { key, not_before: seconds("nbf").unwrap_or(0) })
     }
 
-    /// Whether this was somebody there, and is no more.
+    /// Returns true if this user was removed from the organisation or workspace with this id.
     fn is_removed_member(&self, place: &str, user: &str) -> bool {
         let named = |names: &HashSet<Box<str>>| names.contains(user) || names.contains(user.to_lowercase().as_str());
         self.removed_members.get(place).is_some_and(named)
     }
 
     fn has_required_scope(&self, claims: &Value) -> bool {
-        // A brand may stand before a scope.
+        // A scope may have a brand prefix, such as `portkey.`.
         let is_it = |scope: &str| {
             scope == REQUIRED_SCOPE || scope.split_once('.').is_some_and(|(_, rest)| rest == REQUIRED_SCOPE)
         };
@@ -276,7 +281,7 @@ impl TokenAuthenticator {
 }
 
 impl Issuer {
-    /// Whether a token says that it is from here, and meant for us.
+    /// Returns true if the claims name this issuer and the expected audience.
     fn matches_claims(&self, claims: &Value) -> bool {
         let says = |name: &str, wanted: &str| match claims.get(name) {
             Some(Value::String(said)) => said == wanted,
@@ -287,7 +292,7 @@ impl Issuer {
     }
 }
 
-/// Nothing counts what a token's requests use: who was promised limits must not go on without them.
+/// Rejects tokens that claim limits. The gateway does not count usage per token, so it could not enforce them.
 fn reject_limit_claims(claims: &Value) -> Result<()> {
     for (name, what) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
         let said = claims.get(name).unwrap_or(&Value::Null);
@@ -298,7 +303,7 @@ fn reject_limit_claims(claims: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Seconds since 1970, which may have a fraction.
+/// Parses Unix seconds, which may have a fraction.
 fn parse_unix_seconds(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
 }
@@ -337,7 +342,7 @@ mod tests {
         }
 
         fn build_authenticator(&self, algorithms: &[&str]) -> TokenAuthenticator {
-            // SEQUENCE { INTEGER n of 257 bytes, INTEGER e of 3 bytes }.
+            // DER layout: SEQUENCE { INTEGER n of 257 bytes, INTEGER e of 3 bytes }.
             let der = self.rsa.public_key().as_ref();
             let (n, e) = (&der[9..265], &der[267..270]);
             let point = self.ecdsa_p256.public_key().as_ref();
@@ -350,7 +355,7 @@ mod tests {
             compile_settings(published)
         }
 
-        /// The last of its keys, as one of somebody's.
+        /// Returns the published Ed25519 key as a key of this issuer.
         fn published_ed25519_key(&self, issuer: usize) -> Value {
             json!({"issuer": issuer, "kid": "e", "kty": "OKP", "crv": "Ed25519",
                 "x": encode_base64url(self.ed25519.public_key().as_ref())})
@@ -416,7 +421,7 @@ mod tests {
         let all = issuer.build_authenticator(&["RS256", "ES256", "EdDSA"]);
         for algorithm in ["RS256", "ES256", "EdDSA"] {
             let text = issuer.sign_token(algorithm, &valid_claims());
-            // The second time it is known.
+            // The second call uses the cached token.
             assert_eq!(
                 [authentication_outcome(&all, &text), authentication_outcome(&all, &text)],
                 ["somebody", "somebody"],
@@ -470,7 +475,7 @@ mod tests {
     #[test]
     fn issuer_is_limited_to_its_claims_and_organisations() {
         let (one, other) = (TestSigner::new(), TestSigner::new());
-        // Both call their key by the same id.
+        // Both issuers use the same key id.
         let tokens = compile_settings(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
         "leeway_seconds": 60, "keys": [one.published_ed25519_key(0), other.published_ed25519_key(1)], "issuers": [
             {"url": "https://one.test", "issuer": "one", "organisations": ["o"]},

@@ -1,4 +1,4 @@
-//! Public keys of identity providers, and whether one of them signed something.
+//! Public keys of identity providers, and signature verification with them.
 
 use aws_lc_rs::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
@@ -10,7 +10,7 @@ const MIN_RSA_MODULUS_BYTES: usize = 256;
 #[serde(deny_unknown_fields)]
 pub(super) struct PublishedKey {
     pub(super) kid: String,
-    /// Whose key it is.
+    /// Index of the issuer that owns the key.
     pub(super) issuer: usize,
     kty: String,
     #[serde(default)]
@@ -25,7 +25,7 @@ pub(super) struct PublishedKey {
     y: String,
 }
 
-/// A public key, as the kind of signature wants it.
+/// Public key in the form that its signature algorithm needs.
 #[derive(Debug)]
 pub(super) enum Verifier {
     Rsa { n: Vec<u8>, e: Vec<u8> },

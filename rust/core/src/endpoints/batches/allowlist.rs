@@ -1,5 +1,5 @@
-//! Batches that providers run, where only some models may be used: what their lines name is looked at when a file goes there, and
-//! once more in the file itself when a batch is made of it, whoever brought it there.
+//! Model allow-list for batches that providers run. Checks the models of all lines when a file is uploaded. Checks them
+//! again in the stored file when a batch is created, because the file may have been uploaded by other means.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -22,13 +22,14 @@ use crate::{
     upstream::IncomingResponse,
 };
 
-/// Where Anthropic has batches.
+/// Path of Anthropic's message batches.
 const MESSAGE_BATCHES_PATH: &str = "/messages/batches";
 
-/// What makes a batch, as far as it is known where its lines are: in one file.
+/// Body that creates a batch whose lines are all in one file. Unknown fields are rejected, because they could name
+/// further lines.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "they are known by their names, and nothing is read of them")]
+#[allow(dead_code, reason = "`deny_unknown_fields` needs the field names; their values are not read")]
 struct CreateBatchBody<'b> {
     #[serde(borrow)]
     input_file_id: Cow<'b, str>,
@@ -40,10 +41,11 @@ struct CreateBatchBody<'b> {
 }
 
 impl Target<'_> {
-    /// Whose lines are to be looked at, where this request brings or names some and only some models may be used.
+    /// Returns the allowed models if this request uploads or names batch lines and the models are restricted; otherwise
+    /// `None`.
     pub fn batch_line_allowlist(&self, call: &Call<'_>) -> Option<&Arc<SavedModels>> {
         let is_one = match call.route.operation {
-            // Elsewhere files become no batches, or a job names the model of all lines.
+            // At other providers files do not become batches, or the job names one model for all lines.
             Operation::UploadFile | Operation::CreateBatch => self.provider.supports_natively(Operation::CreateBatch),
             Operation::Proxy => call.route.path == MESSAGE_BATCHES_PATH && self.is_anthropic_post(call),
             _ => false,
@@ -54,7 +56,7 @@ impl Target<'_> {
         self.saved_provider?.models.as_ref().filter(|models| models.is_restricted())
     }
 
-    /// Whether a request asks for the end of a batch of messages, for which no model is asked.
+    /// Returns true if the request cancels a message batch, which needs no model.
     pub fn is_message_batch_cancel(&self, call: &Call<'_>) -> bool {
         let below = call.route.path.strip_prefix(MESSAGE_BATCHES_PATH).and_then(|rest| rest.strip_prefix('/'));
         let id = below.and_then(|rest| rest.strip_suffix("/cancel"));
@@ -66,7 +68,7 @@ impl Target<'_> {
     }
 }
 
-/// The body as it may go on. An error says why it may not.
+/// Returns the body if all its batch lines name allowed models; otherwise an error with the reason.
 pub async fn check_batch_models(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -86,31 +88,36 @@ pub async fn check_batch_models(
     Ok(body)
 }
 
-/// A batch of messages, all of which come in one body.
+/// Checks a message batch, which carries all its lines in one body.
 async fn check_message_batch(models: Arc<SavedModels>, body: Body) -> Result<Body> {
     let bytes = body.collect().await?;
     let (looked, whole) = (bytes.clone(), bytes);
     let look = move || batch_lines::check_message_batch(&looked, &|model| models.is_allowed(model));
-    // Looking neither panics nor is cancelled, unless the process ends; here others would wait.
+    // Runs on a blocking thread, because other requests would wait here. The check neither panics nor is cancelled,
+    // unless the process is shutting down.
     tokio::task::spawn_blocking(look).await.map_err(|_| Error::Draining)?.map_err(fault_to_error)?;
     Ok(Body::Complete(whole))
 }
 
-/// A form whose lines are looked at on their way.
+/// Checks the lines of an uploaded form as they pass through.
 fn check_upload(call: &Call<'_>, models: Arc<SavedModels>, longest: usize, body: Body) -> Result<Body> {
     let kind = call.head.headers.get_str("content-type").unwrap_or_default();
     let unread = |message: &str| Error::BatchUnreadable { message: message.into() };
     let mut form = BatchUploadChecker::from_content_type(kind, longest)
-        .ok_or_else(|| unread("a file comes in a form (multipart/form-data)"))?;
+        .ok_or_else(|| unread("a file must be uploaded as a form (multipart/form-data)"))?;
     let mut left = body.length();
     body.with_guard(Box::new(move |piece| {
         if let Some(piece) = piece {
             form.feed(piece, &|model| models.is_allowed(model)).map_err(fault_to_error)?;
             left = left.map(|left| left.saturating_sub(piece.len() as u64));
         }
-        // With the last byte the provider would have all that it gets.
+        // Checks before the last byte is sent, because after it the provider has the complete file.
         let is_last = piece.is_none() || left == Some(0);
-        if is_last && !form.is_finished() { Err(unread("the form does not end")) } else { Ok(()) }
+        if is_last && !form.is_finished() {
+            Err(unread("the form is incomplete; its closing boundary is missing"))
+        } else {
+            Ok(())
+        }
     }))
 }
 
@@ -121,7 +128,7 @@ fn fault_to_error(fault: BatchLineError) -> Error {
     }
 }
 
-/// The head of the question what is in the file that a batch is made of.
+/// Builds the head of the request for the file from which a batch is created.
 fn file_request_head(call: &Call<'_>, target: &Target<'_>, made: &[u8]) -> Result<RequestHead> {
     let invalid = |message: String| Error::BatchUnreadable { message };
     let made: CreateBatchBody<'_> = serde_json::from_slice(made).map_err(|error| invalid(error.to_string()))?;
@@ -129,7 +136,7 @@ fn file_request_head(call: &Call<'_>, target: &Target<'_>, made: &[u8]) -> Resul
     if matches!(id, "" | "." | "..") {
         return Err(invalid("input_file_id must name a file".into()));
     }
-    // Nothing that could ask for less than all of it.
+    // Keeps nothing that could request less than the complete file.
     let version = call.head.query.split('&').filter(|pair| pair.starts_with("api-version="));
     let mut headers = call.head.headers.clone();
     let is_partial = |name: &[u8]| name == b"range" || name.starts_with(b"if-") || name == b"accept-encoding";
@@ -143,7 +150,7 @@ fn file_request_head(call: &Call<'_>, target: &Target<'_>, made: &[u8]) -> Resul
     })
 }
 
-/// The file as the provider has it.
+/// Requests the file from the provider.
 async fn fetch_file(
     gateway: &Gateway,
     (call, head): (&Call<'_>, &RequestHead),
@@ -161,11 +168,11 @@ async fn fetch_file(
     if incoming.head.status == 200 && is_plain {
         return Ok((incoming, deadline));
     }
-    let message = format!("its provider does not show the file of this batch (status {})", incoming.head.status);
+    let message = format!("the provider did not return the file of this batch (status {})", incoming.head.status);
     Err(Error::BatchUnreadable { message })
 }
 
-/// Looks at all lines of a file.
+/// Checks all lines of a file.
 async fn check_lines(mut incoming: IncomingResponse, models: &SavedModels, most: usize) -> Result<()> {
     let (mut lines, mut length) = (LineSplitter::new(most), 0);
     let each = |number: usize, line: &[u8]| batch_lines::check_line(number, line, &|model| models.is_allowed(model));
@@ -176,7 +183,7 @@ async fn check_lines(mut incoming: IncomingResponse, models: &SavedModels, most:
             return Err(Error::BatchUnreadable { message });
         }
         lines.feed(&piece, each).map_err(fault_to_error)?;
-        // What is there at once may be much: others are let in between.
+        // Much data may be ready at once; yielding lets other tasks run in between.
         tokio::task::yield_now().await;
     }
     lines.finish(each).map_err(fault_to_error)

@@ -1,4 +1,5 @@
-//! The output of a batch that its provider left in a customer's own storage at Azure: read where it says, with a token for storage.
+//! Batch output that a provider wrote to the customer's own Azure storage. It is read from the URL that the batch
+//! reports, with a storage token.
 
 use std::{pin::pin, time::Instant};
 
@@ -17,14 +18,14 @@ use crate::{
     upstream::{self, BaseUrl, BodyFraming, IncomingResponse, Origin, OutgoingRequest, ResponseBody},
 };
 
-/// The first versions of Azure's storage know no tokens.
+/// The earliest versions of the Azure storage API do not accept tokens.
 const STORAGE_VERSION_HEADER: &str = "x-ms-version: 2021-12-02\r\n";
-/// A refusal that is larger says no more than its status.
+/// Longer error bodies are not read; only their status is reported.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
-/// Where a blob is, and what its address says of who may read it.
+/// URL of a blob, with the query that may contain an access signature.
 pub struct BlobUrl<'u> {
-    /// With the whole path.
+    /// Includes the complete path.
     pub base: BaseUrl,
     query: &'u str,
 }
@@ -33,24 +34,26 @@ impl<'u> BlobUrl<'u> {
     pub fn parse(url: &'u str) -> std::result::Result<Self, String> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         if !query.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
-            return Err("its query is none".into());
+            return Err("its query contains invalid characters".into());
         }
         Ok(Self { base: BaseUrl::parse(address)?, query })
     }
 
-    /// Whether what is at this address is Azure's storage, or an operator says so: nobody else is shown a token for it.
+    /// Returns true if the host is Azure storage over TLS, or is trusted by the operator. Tokens are sent to no other
+    /// host.
     fn is_trusted_storage(&self, upstream: &upstream::Upstream) -> bool {
         let Origin::Network { is_secure: secure, host, .. } = &self.base.origin else { return false };
         *secure && catalog::is_azure_blob_host(host) || upstream.is_trusted(host)
     }
 
-    /// Whether nobody on the way reads what its address is signed with.
+    /// Returns true if nobody can read the URL's signature in transit: the connection uses TLS, or the operator trusts
+    /// the host.
     pub fn has_trusted_transport(&self, upstream: &upstream::Upstream) -> bool {
         let Origin::Network { is_secure: secure, host, .. } = &self.base.origin else { return false };
         *secure || upstream.is_trusted(host)
     }
 
-    /// The question for it, with these header fields.
+    /// Builds the GET request for the blob with these header fields.
     pub fn build_request(&self, fields: &str) -> OutgoingRequest {
         let mark = if self.query.is_empty() { "" } else { "?" };
         let (path, query, host) = (&self.base.prefix, self.query, self.base.origin.authority());
@@ -63,13 +66,13 @@ impl<'u> BlobUrl<'u> {
         }
     }
 
-    /// Whether its address is a signature, beside which nobody shows a token.
+    /// Returns true if the URL contains a signature; no token may be sent with it.
     fn is_signed(&self) -> bool {
         self.query.split('&').any(|pair| pair.starts_with("sig="))
     }
 }
 
-/// Once per target whose batch left its output there.
+/// Fetches the output that a batch of this target left in the customer's storage. Called once per target.
 pub async fn fetch_output_blob(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -81,11 +84,10 @@ pub async fn fetch_output_blob(
         return Err(Error::NoBatchOutput { status: String::new() });
     }
     let blob = BlobUrl::parse(url)
-        .map_err(|message| lacks(format!("the output of this batch is at no address: {message}")))?;
+        .map_err(|message| lacks(format!("the output of this batch has no valid address: {message}")))?;
     if !blob.is_trusted_storage(&gateway.upstream) {
         let host = blob.base.origin.authority();
-        let message =
-            "the output of this batch is at `{host}`, which is no storage of Azure's: list it in TRUSTED_CUSTOM_HOSTS";
+        let message = "the output of this batch is at `{host}`, which is not an Azure storage host; list it in TRUSTED_CUSTOM_HOSTS";
         return Err(lacks(message.replace("{host}", &host)));
     }
     let token = if blob.is_signed() { None } else { Some(storage_token(gateway, target).await?) };
@@ -100,33 +102,33 @@ pub async fn fetch_output_blob(
     Ok(UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline.response_started()))
 }
 
-/// A token that storage takes: of whoever is asked for the target's own, or one that came with the request.
+/// Returns a storage token: fetched from the issuer of the target's own credential, or sent with the request.
 async fn storage_token(gateway: &Gateway, target: &Target<'_>) -> Result<String> {
     let given = || target.provider.bearer_token(&target.options).map(ToOwned::to_owned);
     let Some(grant) = target.grant.as_deref().and_then(catalog::Grant::for_azure_storage) else {
         return given().ok_or_else(|| {
-            let message = "the output of this batch lies in a blob, which no API key opens: let tokens be fetched \
-                (azure_auth_mode), or send one for storage (x-gateway-azure-ad-token)";
+            let message = "the output of this batch is in a blob, which an API key cannot read; configure token fetching \
+                (azure_auth_mode) or send a storage token (x-gateway-azure-ad-token)";
             Error::ProviderOptionInvalid { provider: target.provider.slug(), message: message.into() }
         });
     };
     match &*Box::pin(credentials::fetch_credential(gateway, target, &grant)).await? {
         IssuedCredential::Token(token) => Ok(token.clone()),
         IssuedCredential::AccessKeys { .. } | IssuedCredential::PrivateKey(_) | IssuedCredential::ModelName(_) => {
-            let message = "what was given is no token".into();
+            let message = "the issued credential is not a token".into();
             Err(Error::CredentialUnavailable { provider: target.provider.slug(), message })
         }
     }
 }
 
-/// Nothing of the caller's goes along but which part of it is asked for.
+/// Builds the header fields. Only the range is forwarded from the client's request.
 fn build_header_fields(token: Option<&str>, range: Option<&str>) -> String {
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let range = range.map(|range| format!("range: {range}\r\n")).unwrap_or_default();
     format!("{STORAGE_VERSION_HEADER}{token}{range}")
 }
 
-/// What storage says instead, in `OpenAI`'s shape.
+/// Translates an error of the storage service to `OpenAI`'s error shape.
 async fn translate_error(
     target: &Target<'_>,
     mut incoming: IncomingResponse,

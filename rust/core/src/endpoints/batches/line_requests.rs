@@ -1,4 +1,5 @@
-//! Requests and answers apart from any connection: the lines of a batch that a provider runs in its own dialect.
+//! Translation of batch lines and their responses, without a connection, for batches that a provider runs in its own
+//! API format.
 
 use penstock_llm::{
     api_format, catalog,
@@ -8,28 +9,28 @@ use penstock_llm::{
 
 use crate::{error::Problem, request::translate};
 
-/// A line of a batch, as its caller wrote it.
+/// Line of a batch, as the client wrote it.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLine<'l> {
-    /// Who answers it: a provider's own name.
+    /// Slug of the provider that runs the line.
     pub provider: &'l str,
-    /// With `/v1`.
+    /// Includes `/v1`.
     pub path: &'l str,
     pub body: &'l [u8],
 }
 
-/// A line as its provider is asked.
+/// Batch line in the provider's format.
 #[derive(Debug)]
 pub struct TranslatedLine {
     pub body: Vec<u8>,
-    /// What the provider cannot be told, with commas; may be empty.
+    /// Dropped parameters, separated by commas; may be empty.
     pub dropped_params: String,
 }
 
-/// What the provider is sent for a line.
+/// Translates a line to the provider's format.
 pub fn translate_line(line: BatchLine<'_>) -> Result<TranslatedLine, Problem> {
     let (mut translation, body) = build_translation(line)?;
-    // They are said in a header field, and a line has none.
+    // These are sent as header fields, which a batch line does not have.
     if translation.anthropic_betas.is_some_and(|betas| !betas.is_empty()) {
         translation.dropped_params.add("anthropic_beta");
     }
@@ -39,7 +40,7 @@ pub fn translate_line(line: BatchLine<'_>) -> Result<TranslatedLine, Problem> {
     Ok(TranslatedLine { body, dropped_params: translation.dropped_params.header_value() })
 }
 
-/// The answer to a line with its status, an error too, as its caller reads it.
+/// Translates the response to a line, or its error, to the client's format.
 pub fn translate_line_response(line: BatchLine<'_>, status: u16, answer: &[u8]) -> Result<Vec<u8>, Problem> {
     let (translation, _) = build_translation(line)?;
     if status >= 300 {
@@ -47,12 +48,12 @@ pub fn translate_line_response(line: BatchLine<'_>, status: u16, answer: &[u8]) 
     }
     translation
         .translate_response(answer)
-        .map_err(|broken| Problem::new("$", format!("it cannot be read: {}", broken.0)))
+        .map_err(|broken| Problem::new("$", format!("the response cannot be read: {}", broken.0)))
 }
 
 fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Problem> {
     let BatchLine { provider: slug, path, body } = line;
-    let unknown = || Problem::new("provider", format!("`{slug}` is not known"));
+    let unknown = || Problem::new("provider", format!("unknown provider `{slug}`"));
     let provider = catalog::find_provider(slug).ok_or_else(unknown)?;
     let operation = Operation::from_method_and_path("POST", path.strip_prefix("/v1").unwrap_or(path));
     let peek = api_format::peek(body).map_err(|found| Problem::new("body", found.message))?;

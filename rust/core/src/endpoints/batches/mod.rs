@@ -1,4 +1,5 @@
-//! Files and batches: which of them the gateway itself keeps, and the output of a batch that its provider keeps.
+//! Routing of files and batches: decides which requests the gateway's own store serves, and fetches the output of
+//! batches that a provider runs.
 
 pub(crate) mod allowlist;
 pub(crate) mod azure_blob_output;
@@ -33,25 +34,26 @@ use crate::{
     },
 };
 
-/// The name under which a request asks for what the gateway keeps.
+/// Provider name that selects the gateway's own store.
 const GATEWAY_PROVIDER: &str = "gateway";
 const FILE_ID_PREFIX: &str = "gw_file_";
 const BATCH_ID_PREFIX: &str = "gw_batch_";
 const BATCHES_PATH: &str = "/v1/batches";
 const FILES_PATH: &str = "/v1/files";
 const OUTPUT_SUFFIX: &str = "/output";
-/// What a batch is said to be is far smaller.
+/// Maximum size of a batch object; real ones are far smaller.
 const MAX_BATCH_OBJECT_BYTES: usize = 1024 * 1024;
-/// What may stand in a segment of a path as it is.
+/// Characters that are percent-encoded in a path segment.
 pub(crate) const PATH_SEGMENT_ENCODE_SET: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Whether a path is that of files, which are as large as they are.
+/// Returns true if the path belongs to the files API, whose bodies can have any size.
 pub fn is_files_path(path: &str) -> bool {
     path.strip_prefix(FILES_PATH).is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
-/// Whether a request is about files and batches that the gateway keeps: by their ids, or because nobody else is named.
+/// Returns true if the request concerns files or batches in the gateway's own store: it names one of their IDs, or no
+/// provider at all.
 pub fn is_for_gateway_store(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> bool {
     let Some(below) = head.path.strip_prefix(FILES_PATH).or_else(|| head.path.strip_prefix(BATCHES_PATH)) else {
         return false;
@@ -71,7 +73,8 @@ pub fn is_for_gateway_store(snapshot: &Snapshot, head: &RequestHead, aliases: &[
     }
 }
 
-/// Whether a provider is called as the gateway is: by its own name, or by that of the other whose header fields it takes for its own.
+/// Returns true if the provider name means the gateway itself: its own name, or that of the other gateway whose header
+/// prefix is accepted as an alias.
 fn is_gateway_name(name: &str, aliases: &[String]) -> bool {
     let other = |alias: &String| alias.strip_prefix("x-").and_then(|alias| alias.strip_suffix('-')) == Some(name);
     name == GATEWAY_PROVIDER || aliases.iter().any(other)
@@ -81,14 +84,15 @@ fn is_gateway_id(id: &str) -> bool {
     id.starts_with(FILE_ID_PREFIX) || id.starts_with(BATCH_ID_PREFIX)
 }
 
-/// Whether the key of a request has a config that says where all its requests go.
+/// Returns true if the API key of the request has a default config, which routes all its requests.
 fn has_default_config(snapshot: &Snapshot, head: &RequestHead, control: &ControlHeaders<'_>) -> bool {
     let passport = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
     let admitted = caller::admit(passport.as_ref(), snapshot, true, &head.headers, control);
     admitted.is_ok_and(|Caller { key, .. }| key.and_then(GatewayKey::default_config).is_some())
 }
 
-/// Whether a request takes a walk of its own: only its body says whose batch it makes, or the answer takes two questions.
+/// Returns true if the request needs the batch handler. Batch creation is routed by its body, and batch output takes
+/// two upstream requests.
 pub fn needs_batch_handler(snapshot: &Snapshot, head: &RequestHead) -> bool {
     head.path.starts_with(BATCHES_PATH) && (creates_batch(snapshot, head) || output_batch_path(head).is_some())
 }
@@ -97,14 +101,14 @@ fn creates_batch(snapshot: &Snapshot, head: &RequestHead) -> bool {
     snapshot.has_model_catalogue && head.method == "POST" && head.path == BATCHES_PATH
 }
 
-/// The path of the batch whose output is asked for.
+/// Returns the path of the batch whose output is requested.
 fn output_batch_path(head: &RequestHead) -> Option<&str> {
     let path = head.path.strip_suffix(OUTPUT_SUFFIX).filter(|_| head.method == "GET")?;
     let id = path.strip_prefix(BATCHES_PATH)?.strip_prefix('/')?;
     (!id.is_empty() && !id.contains('/')).then_some(path)
 }
 
-/// The walk of a request that is apart.
+/// Handles a request for which `needs_batch_handler` returns true.
 pub async fn handle_request(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, request: Request) -> ClientResponse {
     let Request { head, body } = request;
     if let Some(path) = output_batch_path(&head) {
@@ -112,7 +116,7 @@ pub async fn handle_request(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, req
         return fetch_output(gateway, snapshot, head, path).await;
     }
     if gateway.is_overloaded() || is_unauthenticated(gateway, &snapshot, &head) {
-        // Nothing is read for who is refused there.
+        // The body of a request that will be rejected is not read.
         return gateway.handle_provider_request(snapshot, Request { head, body }, None).await;
     }
     match collect_body(gateway, body).await {
@@ -120,7 +124,7 @@ pub async fn handle_request(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, req
             management_proxy::forward_management_request(gateway, head, Body::Complete(bytes)).await
         }
         Ok((bytes, share)) => {
-            // What goes on to a provider takes its room there: nobody else comes between.
+            // The path to the provider charges the memory budget itself. No other task runs in between.
             drop(share);
             gateway.handle_provider_request(snapshot, Request { head, body: Body::Complete(bytes) }, None).await
         }
@@ -130,7 +134,8 @@ pub async fn handle_request(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, req
     }
 }
 
-/// Whether nobody here knows who sends a request. Who is known and may not call models may still make batches of ours.
+/// Returns true if the request has no known caller. A known caller without the right to call models may still create
+/// batches in the gateway's store.
 fn is_unauthenticated(gateway: &Gateway, snapshot: &Snapshot, head: &RequestHead) -> bool {
     let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
     let passport = caller::authenticate_token(snapshot, &head.headers, &control);
@@ -140,7 +145,7 @@ fn is_unauthenticated(gateway: &Gateway, snapshot: &Snapshot, head: &RequestHead
     !matches!(admitted, Ok(()) | Err(Error::KeyForbidden { .. } | Error::TokenForbidden { .. }))
 }
 
-/// All of a body, and what it took of the room on its way. One that came whole takes nothing yet.
+/// Collects the body and returns it with its memory permit. A body that arrived complete is not charged yet.
 async fn collect_body(gateway: &Gateway, body: Body) -> crate::error::Result<(Bytes, Option<MemoryPermit>)> {
     match body.with_limits(gateway.body_limits)? {
         body @ Body::Complete(_) => body.collect_with_permit().await,
@@ -148,7 +153,7 @@ async fn collect_body(gateway: &Gateway, body: Body) -> crate::error::Result<(By
     }
 }
 
-/// Whether a batch is to be made of a file that the gateway keeps.
+/// Returns true if the batch is created from a file in the gateway's own store.
 fn uses_gateway_file(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct CreateBatchBody<'b> {
@@ -158,7 +163,7 @@ fn uses_gateway_file(body: &[u8]) -> bool {
     serde_json::from_slice::<CreateBatchBody<'_>>(body).is_ok_and(|made| made.input_file_id.starts_with(FILE_ID_PREFIX))
 }
 
-/// Asks the provider which file holds the output, then for what is in it.
+/// Asks the provider for the batch to find its output file, then requests the content of that file.
 async fn fetch_output(
     gateway: &Arc<Gateway>,
     snapshot: Arc<Snapshot>,
@@ -166,7 +171,7 @@ async fn fetch_output(
     path: String,
 ) -> ClientResponse {
     let mut first = RequestHead { path, headers: head.headers.clone(), ..clone_without_headers(&head) };
-    // It is read here.
+    // The batch is parsed here, so it must not be compressed.
     first.headers.retain(|name| name != b"accept-encoding");
     let batch = gateway
         .handle_provider_request(Arc::clone(&snapshot), Request { head: first, body: Body::empty() }, None)
@@ -199,7 +204,7 @@ fn clone_without_headers(head: &RequestHead) -> RequestHead {
     }
 }
 
-/// Ends a batch at a provider that deletes it: what it was is looked at before, for nobody knows it after.
+/// Cancels a batch at a provider that deletes it. Reads the batch first, because its state cannot be read afterwards.
 pub(crate) async fn delete_batch(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -220,16 +225,16 @@ pub(crate) async fn delete_batch(
     Ok(UpstreamResponse::new(told, call.client_api_format(), deadline))
 }
 
-/// What is known of a batch's output before it is asked for.
+/// Location of a batch's output, as the batch object reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchOutput {
-    /// It is in a storage of its customer's, at this address.
+    /// The output is in the customer's own storage at this URL.
     Blob(String),
-    /// Its lines are in a file of its provider's, and for this endpoint and model.
+    /// The output is a file at the provider, with response lines for this endpoint and model.
     ProviderFile { endpoint: String, model: String },
 }
 
-/// What a batch's output is called, and what is known of it; or the state of a batch that has none.
+/// Returns the name and location of a batch's output, or the status of a batch that has no output.
 fn parse_output(batch: Option<Bytes>) -> Result<(String, BatchOutput), String> {
     #[derive(Default, Deserialize)]
     struct Batch {
@@ -247,11 +252,11 @@ fn parse_output(batch: Option<Bytes>) -> Result<(String, BatchOutput), String> {
         return Ok((id, BatchOutput::ProviderFile { endpoint, model }));
     }
     let url = said(batch.output_blob).ok_or(batch.status)?;
-    // What its address is signed with is nobody's to read in a record.
+    // Removes the signature in the query, which must not appear in a record.
     Ok((url.split('?').next().unwrap_or_default().to_owned(), BatchOutput::Blob(url)))
 }
 
-/// All of an answer; `None` where it is too large, or broke off.
+/// Returns the complete body; `None` if it is too large or truncated.
 async fn collect_response(contents: ClientResponseBody) -> Option<Bytes> {
     let mut stream = match contents {
         ClientResponseBody::Complete(bytes) => return Some(bytes),

@@ -1,4 +1,4 @@
-//! The answers of a batch on their way to the caller: each told in the words of its endpoint.
+//! Translation of a batch's output file: each line becomes an `OpenAI` batch result of its endpoint.
 
 use std::borrow::Cow;
 
@@ -18,24 +18,25 @@ use crate::{
     upstream::IncomingResponse,
 };
 
-/// A line that is longer is none.
+/// Maximum length of a line; a longer one is an error.
 const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
-/// Of what is told line by line.
+/// Content type of translated output files.
 const FILE_CONTENT_TYPE: &[u8] = b"application/octet-stream";
 
-/// What of a batch's answers has come.
+/// Streaming translator of a batch's output file.
 pub struct BatchOutputTranslator {
     provider: &'static str,
     line_format: BatchLineFormat,
     endpoint: String,
-    /// A request of which all that its answers need is known: that it is one, and which model was asked.
+    /// Placeholder request for response translation. The original requests are unknown; only the endpoint and the model
+    /// matter.
     placeholder_request: Vec<u8>,
     lines: LineSplitter,
     is_broken: bool,
 }
 
 impl BatchOutputTranslator {
-    /// `None` where no lines of a batch are asked for.
+    /// Returns `None` if the request is not for the output lines of a batch.
     pub fn from_call(call: &Call<'_>, provider: &'static str, words: BatchLineFormat) -> Option<Self> {
         let Some(BatchOutput::ProviderFile { endpoint, model }) = call.head.batch_output.as_deref() else {
             return None;
@@ -53,7 +54,7 @@ impl BatchOutputTranslator {
         Self { provider, line_format, endpoint: endpoint.to_owned(), placeholder_request, lines, is_broken: false }
     }
 
-    /// What is told of these bytes; of the end, where there are none.
+    /// Translates the next chunk of the file; `None` marks its end.
     pub fn translate_chunk(&mut self, piece: Option<&[u8]>) -> Vec<u8> {
         let mut out = Vec::new();
         if self.is_broken {
@@ -73,7 +74,7 @@ impl BatchOutputTranslator {
         };
         self.lines = lines;
         if let Err(fault) = read {
-            // What follows cannot be told from the line that has no end.
+            // A line exceeded the limit: what follows cannot be separated from it, so translation stops.
             self.is_broken = true;
             out.extend(encode_output_line(fault.line_number, "", Err(&fault.to_string())));
         }
@@ -94,7 +95,7 @@ impl BatchOutputTranslator {
             let told = line_requests::translate_line_response(asked, status, answered.body.as_bytes());
             match told.map(String::from_utf8) {
                 Ok(Ok(told)) => told.into(),
-                Ok(Err(_)) => return unread(id, "it is no text"),
+                Ok(Err(_)) => return unread(id, "it is not UTF-8 text"),
                 Err(problem) => return unread(id, &problem.message),
             }
         };
@@ -105,7 +106,7 @@ impl BatchOutputTranslator {
     }
 }
 
-/// One of `OpenAI`'s lines: what was answered, or why that cannot be told.
+/// Encodes one line of `OpenAI`'s batch output: the response, or why it could not be read.
 fn encode_output_line(number: usize, custom_id: &str, answered: Result<(u16, &RawValue), &str>) -> Vec<u8> {
     let (response, error) = match answered {
         Ok((status, body)) => {
@@ -118,7 +119,7 @@ fn encode_output_line(number: usize, custom_id: &str, answered: Result<(u16, &Ra
     format!("{{\"id\":{id},\"custom_id\":{custom_id},\"response\":{response},\"error\":{error}}}\n").into_bytes()
 }
 
-/// What an answer is called.
+/// Returns the `id` of a response body.
 fn response_id(body: &RawValue) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct ResponseId {
@@ -127,7 +128,7 @@ fn response_id(body: &RawValue) -> Option<String> {
     serde_json::from_str::<ResponseId>(body.get()).ok()?.id
 }
 
-/// An answer whose lines are told.
+/// Wraps a response so that its lines are translated as they arrive.
 pub fn translate_output(mut results: BatchOutputTranslator, incoming: IncomingResponse) -> IncomingResponse {
     let IncomingResponse { head, body } = incoming;
     set_file_content_type(IncomingResponse {
@@ -136,7 +137,7 @@ pub fn translate_output(mut results: BatchOutputTranslator, incoming: IncomingRe
     })
 }
 
-/// An answer of other bytes than came.
+/// Sets the content type of a response whose body is replaced by lines.
 pub fn set_file_content_type(incoming: IncomingResponse) -> IncomingResponse {
     let IncomingResponse { mut head, body } = incoming;
     head.headers = with_content_type(head.headers, FILE_CONTENT_TYPE);

@@ -1,4 +1,4 @@
-//! The lines of a file for a batch, on their way to who keeps it: each is said in the words of its model.
+//! Translation of a batch's input file: each `OpenAI` line becomes a line in the format of the provider and its model.
 
 use std::borrow::Cow;
 
@@ -11,27 +11,27 @@ use penstock_llm::{
 
 use crate::endpoints::batches::line_requests::{self, BatchLine};
 
-/// A line that is longer is none.
+/// Maximum length of a line; a longer one is an error.
 const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 
-/// What has come of a file for a batch, and what became of it.
+/// Streaming translator of a batch's input file.
 pub struct BatchInputTranslator {
     provider: &'static str,
     line_format: BatchLineFormat,
     overrides: LineOverrides,
     lines: LineSplitter,
     has_lines: bool,
-    /// The model and the endpoint of its first line, which are those of all: a job has one.
+    /// Model and endpoint of the first line. All lines must use the same, because a batch job has one of each.
     pub model_and_endpoint: Option<(String, String)>,
     pub dropped_params: DroppedParams,
     output: Vec<u8>,
 }
 
-/// What is said of all lines of a file beside it, whatever they say themselves.
+/// Values that apply to all lines of a file, whatever the lines contain.
 #[derive(Debug, Default, Clone)]
 pub struct LineOverrides {
     pub model: Option<String>,
-    /// With `/v1`.
+    /// Path of the endpoint, with `/v1`.
     pub endpoint: Option<String>,
 }
 
@@ -50,12 +50,12 @@ impl BatchInputTranslator {
         }
     }
 
-    /// Takes what comes next of the file.
+    /// Translates the next chunk of the file.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestError> {
         self.with_lines(|rows, lines| lines.feed(bytes, |number, line| rows.process_line(number, line)))
     }
 
-    /// Its last line may have no end. A file without lines is none for a batch.
+    /// Translates the last line, which may lack a line break. Rejects a file without lines.
     pub fn finish(&mut self) -> Result<(), RequestError> {
         self.with_lines(|rows, lines| lines.finish(|number, line| rows.process_line(number, line)))?;
         if self.has_lines { Ok(()) } else { Err(RequestError::new("file", "it has no lines")) }
@@ -68,7 +68,7 @@ impl BatchInputTranslator {
         done
     }
 
-    /// What is to be written, since the last time.
+    /// Returns the output since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -104,7 +104,7 @@ impl BatchInputTranslator {
         self.check_same_job(&model.ok_or_else(|| missing("body.model", "a string"))?, url)?;
         if let Some(only) = self.line_format.passthrough_endpoint() {
             if url != only {
-                return Err(RequestError::new("url", format!("it is `{url}`: batches are of {only} here")));
+                return Err(RequestError::new("url", format!("it is `{url}`; batches here support only {only}")));
             }
             self.line_format.unsupported_fields(body).iter().for_each(|name| self.dropped_params.add(name));
             return self.line_format.encode_line(custom_id, body).map_err(|message| RequestError::new("body", message));
@@ -116,7 +116,7 @@ impl BatchInputTranslator {
         self.line_format.encode_line(custom_id, &said.body).map_err(|message| RequestError::new("", message))
     }
 
-    /// A line that is a request in the provider's own words may name a model too.
+    /// Checks a line that is already in the provider's format. It may contain a model name too.
     fn check_native_row(&mut self, row: &BatchInputLine<'_>) -> Result<(), RequestError> {
         let (Some(only), Some(body)) = (self.line_format.passthrough_endpoint(), row.body) else { return Ok(()) };
         let peek = api_format::peek(body.get().as_bytes()).map_err(|found| RequestError::new("body", found.message))?;
@@ -126,7 +126,10 @@ impl BatchInputTranslator {
     fn check_same_job(&mut self, model: &str, url: &str) -> Result<(), RequestError> {
         let (first, endpoint) = self.model_and_endpoint.get_or_insert_with(|| (model.to_owned(), url.to_owned()));
         let wrong = |path: &str, is: &str, wanted: &str| {
-            RequestError::new(path, format!("it is `{is}`: all lines of a file are for one job, here of `{wanted}`"))
+            RequestError::new(
+                path,
+                format!("it is `{is}`; all lines of a file must be for one job, here with `{wanted}`"),
+            )
         };
         if first != model {
             return Err(wrong("body.model", model, first));
@@ -136,7 +139,7 @@ impl BatchInputTranslator {
 }
 
 impl LineOverrides {
-    /// The same body for the model that is meant.
+    /// Sets the overriding model in a request body, if there is one.
     fn apply_model<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, RequestError> {
         let Some(model) = &self.model else { return Ok(body.into()) };
         let named = edit::set_fields(body, &[], &[edit::json_field("model", &model.as_str().into())]);

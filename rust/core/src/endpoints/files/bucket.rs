@@ -1,4 +1,4 @@
-//! Files that are objects of a bucket: looked at, read, listed and deleted.
+//! Files as objects of a bucket: retrieve metadata and content, list and delete.
 
 use penstock_llm::{
     api_format::ApiFormat,
@@ -21,10 +21,10 @@ use crate::{
     response::delivery::UpstreamResponse,
 };
 
-/// As many files as a bucket tells at once.
+/// Maximum number of objects that a bucket lists in one response.
 const MAX_LISTED_FILES: usize = 1000;
 
-/// What is asked, and of which bucket.
+/// The client's call and the bucket format that serves it.
 type BucketCall<'a> = (&'a Call<'a>, &'static ObjectStore);
 
 pub async fn handle_request(
@@ -44,8 +44,8 @@ pub async fn handle_request(
     }
 }
 
-/// The object that a request names. Those behind a stored credential are of the bucket that goes with it, in the folder
-/// of what the gateway keeps there: what else its owner has there is out of reach.
+/// Resolves the object that a request names. With a stored credential, it must be in the credential's own bucket, in
+/// the folder of gateway files. Other objects of the bucket's owner are not accessible.
 fn resolve_object(talk: &FileStoreClient<'_>, (call, bucket): BucketCall<'_>) -> Result<ObjectAddress> {
     let place = bucket.parse_object_address(call.route.path).map_err(|message| talk.option_error(message))?;
     check_object_access(talk, bucket, &place)?;
@@ -61,7 +61,7 @@ pub fn check_object_access(talk: &FileStoreClient<'_>, bucket: &ObjectStore, pla
         return Ok(());
     }
     let message =
-        format!("with a stored credential files are below `{}` of the bucket `{name}`", files::GATEWAY_PREFIX);
+        format!("with a stored credential, files must be below `{}` of the bucket `{name}`", files::GATEWAY_PREFIX);
     Err(talk.option_error(message))
 }
 
@@ -73,12 +73,12 @@ async fn retrieve_file(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> Fil
     Ok(talk.success_response(incoming, file.to_json_bytes()))
 }
 
-/// The bytes of an object, or the range of them that is asked for.
+/// Returns the content of an object, or the requested byte range of it.
 async fn retrieve_content(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> FileStoreResult {
     let (place, (call, bucket)) = (resolve_object(talk, asked)?, asked);
     let path = bucket.file_path(&place);
     let results = BatchOutputTranslator::from_call(call, talk.target.provider.slug(), bucket.line_format);
-    // A part of a line could not be told.
+    // A range could cut a batch line, which then could not be translated.
     let range = call
         .head
         .headers
@@ -96,7 +96,8 @@ async fn retrieve_content(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> 
     })
 }
 
-/// What is not there is as good as deleted to a bucket, but not to a caller.
+/// Deletes an object after checking that it exists. A bucket reports success for a missing object, but the client must
+/// get a 404.
 async fn delete_file(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> FileStoreResult {
     let (place, (_, bucket)) = (resolve_object(talk, asked)?, asked);
     let path = bucket.file_path(&place);
@@ -105,7 +106,7 @@ async fn delete_file(talk: &FileStoreClient<'_>, asked: BucketCall<'_>) -> FileS
     Ok(talk.success_response(incoming, files::deletion_body(&bucket.file_id(&place))))
 }
 
-/// Files of the folder in which those are whose names the gateway chose, or of the one for a purpose within it.
+/// Lists the files in the folder of gateway files, or in its subfolder for one purpose.
 async fn list_files(talk: &FileStoreClient<'_>, (call, bucket): BucketCall<'_>) -> FileStoreResult {
     let most = parse_limit(talk, call, MAX_LISTED_FILES)?;
     let after = query_param(call, "after").map(|id| bucket.parse_object_address(&format!("/files/{id}"))).transpose();

@@ -1,4 +1,4 @@
-//! Files that are datasets: made first, then filled with what comes.
+//! Files as datasets of a provider: a dataset is created first, then its content is uploaded.
 
 use std::{
     pin::{Pin, pin},
@@ -33,7 +33,7 @@ use crate::{
     upstream::{DeferredBody, IncomingResponse, ResponseBody},
 };
 
-/// As many as are told at once.
+/// Maximum number of datasets that a provider lists in one response.
 const MAX_LISTED_DATASETS: usize = 200;
 const JSON_CONTENT_TYPE: &str = "application/json";
 
@@ -54,13 +54,13 @@ pub async fn handle_request(
         Operation::RetrieveFileContent => retrieve_content(talk, (call, kind)).await,
         _ => {
             let (incoming, dataset) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
-            let file = kind.parse_file(&dataset).ok_or_else(|| broken_response("it names no dataset"))?;
+            let file = kind.parse_file(&dataset).ok_or_else(|| broken_response("it has no dataset id"))?;
             Ok(talk.success_response(incoming, file.to_json_bytes()))
         }
     }
 }
 
-/// An answer in JSON.
+/// Sends a request and parses the JSON response.
 async fn request_json(
     talk: &FileStoreClient<'_>,
     question: InternalRequest<'_>,
@@ -79,7 +79,7 @@ async fn read_json(
     Ok(serde_json::from_str(&answer).map_err(|error| broken_response(&format!("it cannot be read: {error}")))?)
 }
 
-/// The part that is asked for of what is told at once.
+/// Lists files. The provider returns all datasets at once; filters and pagination are applied here.
 async fn list_files(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
     let most = parse_limit(talk, call, MAX_LISTED_DATASETS)?;
     let query = kind.list_query(MAX_LISTED_DATASETS);
@@ -94,7 +94,8 @@ async fn list_files(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, Datase
     Ok(talk.success_response(incoming, files::list_body(part, part.len() < rest.len())))
 }
 
-/// What is in the files of a dataset, one after the other, each asked for when the one before has ended.
+/// Streams the content of a dataset's files one after the other. Each file is requested when the previous one has
+/// ended.
 async fn retrieve_content(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
     let (_, answer) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
     let urls = kind.download_urls(&answer);
@@ -107,7 +108,8 @@ async fn retrieve_content(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, 
     let others = others.iter().map(ask).collect::<Result<_>>()?;
     let (IncomingResponse { head, body }, mut deadline) = talk.fetch(first).await?;
     let mut body = ResponseBody::from_sequence(decode_to_lines(body, kind), others);
-    // What cannot be read is better told than begun.
+    // Read the first chunk before responding, so that an unreadable file yields an error status instead of a broken
+    // stream.
     deadline.enforce(pin!(body.wait_for_first_chunk())).await?;
     let incoming = IncomingResponse { head, body };
     let results = BatchOutputTranslator::from_call(call, talk.target.provider.slug(), talk.file_store.line_format());
@@ -118,21 +120,21 @@ async fn retrieve_content(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, 
     Ok(UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline))
 }
 
-/// A file after the first.
+/// Requests the next file of the dataset after the first.
 async fn fetch_next_file(fetching: PreparedFetch, kind: DatasetStore) -> Result<ResponseBody> {
     let (IncomingResponse { head, body }, _) = fetching.send().await?;
     if head.status != 200 {
-        return Err(broken_response(&format!("one of its files was answered with {}", head.status)));
+        return Err(broken_response(&format!("one of the dataset's files returned status {}", head.status)));
     }
     let mut body = decode_to_lines(body, kind);
     if kind == DatasetStore::Fireworks {
-        // The last line of the one before may have no end.
+        // The last line of the previous file may lack a line break.
         body.put_back(Bytes::from_static(b"\n"));
     }
     Ok(body)
 }
 
-/// As lines.
+/// Converts the file content to lines of JSON.
 fn decode_to_lines(body: ResponseBody, kind: DatasetStore) -> ResponseBody {
     let mut records = match kind {
         DatasetStore::Cohere => AvroDecoder::default(),
@@ -147,25 +149,28 @@ fn decode_to_lines(body: ResponseBody, kind: DatasetStore) -> ResponseBody {
     })
 }
 
-/// A dataset without files.
+/// Returns the error for a dataset without files.
 fn no_content_error(talk: &FileStoreClient<'_>, kind: DatasetStore, answer: &serde_json::Value) -> FileStoreError {
     match kind.parse_file(answer).map(|file| file.state) {
-        Some(FileState::Pending) => {
-            talk.untranslatable_error("file_id", "is looked at there: it can be read once it is `processed`").into()
-        }
+        Some(FileState::Pending) => talk
+            .untranslatable_error(
+                "file_id",
+                "is still being checked by the provider; it can be read once it is `processed`",
+            )
+            .into(),
         Some(FileState::Failed(why)) => talk.untranslatable_error("file_id", format!("cannot be read: {why}")).into(),
         _ => broken_response("it says nowhere what is in it").into(),
     }
 }
 
-/// The question that fills a dataset, on its way.
+/// Future of the request that uploads the content of a dataset.
 type PendingUpload<'d> = Pin<Box<dyn Future<Output = FileStoreResult<(IncomingResponse, Deadline)>> + Send + 'd>>;
 
-/// A dataset that is being filled.
+/// A dataset whose content is being uploaded.
 struct DatasetUpload<'d> {
     client: &'d FileStoreClient<'d>,
     kind: DatasetStore,
-    /// Where it is known before it is filled.
+    /// Dataset id, if it is known before the upload.
     id: Option<String>,
     name: String,
     purpose: String,
@@ -173,7 +178,7 @@ struct DatasetUpload<'d> {
     written_bytes: u64,
 }
 
-/// The form in which the file goes on, and who waits for it.
+/// The multipart form through which the file is sent, and the pending upstream response.
 struct ContentUpload<'d> {
     feeder: Feeder,
     capacity_available: Arc<Notify>,
@@ -194,12 +199,12 @@ impl<'d> DatasetUpload<'d> {
         }
     }
 
-    /// Makes a dataset; where one is filled, as what, and what is said with it.
+    /// Creates a dataset. Returns the path and the query of the upload, and the form field of the file.
     async fn create_dataset(&mut self, file: &FileInfo) -> FileStoreResult<(String, String, &'static str)> {
         let talk = self.client;
         let wrong = |message| talk.untranslatable_error(upload::PURPOSE_FIELD, message);
         if self.kind == DatasetStore::Cohere {
-            // It is made of what it is filled with.
+            // Cohere creates the dataset with the upload itself.
             let query = datasets::cohere_dataset_query(file.purpose, &file.name).map_err(wrong)?;
             return Ok(("/files".into(), query, "data"));
         }
@@ -228,7 +233,8 @@ impl<'d> DatasetUpload<'d> {
 }
 
 impl ContentUpload<'_> {
-    /// Sends bytes on. Who asked is heard only where there is no room for them, and at the end.
+    /// Forwards bytes to the upload. Polls the upstream response only while the channel is full; `finish` reads it
+    /// otherwise.
     async fn push(&mut self, bytes: Vec<u8>) -> FileStoreResult<()> {
         if bytes.is_empty() || self.feeder.push(bytes.into()) {
             return Ok(());
@@ -238,7 +244,7 @@ impl ContentUpload<'_> {
             () = self.capacity_available.notified() => Ok(()),
             answered = &mut self.pending_response => Err(match answered {
                 Err(refused) => refused,
-                Ok(_) => broken_response("it came before the file was there").into(),
+                Ok(_) => broken_response("it came before the whole file was sent").into(),
             }),
         }
     }
@@ -277,7 +283,7 @@ impl UploadSink for DatasetUpload<'_> {
             id
         } else {
             let made = read_json(self.client, &mut incoming, &mut deadline).await?;
-            made["id"].as_str().ok_or_else(|| broken_response("it names no dataset"))?.to_owned()
+            made["id"].as_str().ok_or_else(|| broken_response("it has no dataset id"))?.to_owned()
         };
         let (name, purpose) = (self.name.clone(), self.purpose.clone());
         let created = upload::unix_time().as_secs();
@@ -286,11 +292,11 @@ impl UploadSink for DatasetUpload<'_> {
         Ok(self.client.success_response(incoming, file.to_json_bytes()))
     }
 
-    /// A dataset that was not filled is none.
+    /// Deletes the dataset, because one without content is not a file.
     async fn abort(&mut self) {
         self.content_upload = None;
         if let Some(id) = self.id.take() {
-            // Who refuses that says nothing that the caller would want to know.
+            // A failed cleanup is ignored: it says nothing that the client needs to know.
             let _ = self.client.send(InternalRequest::new("DELETE", &format!("/files/{id}"))).await;
         }
     }

@@ -1,4 +1,5 @@
-//! Files of providers who keep them in another way than `OpenAI`: asked for and answered in the words of `OpenAI`.
+//! File API for providers whose file storage differs from `OpenAI`'s. Clients use `OpenAI`'s API; requests and
+//! responses are translated.
 
 pub(crate) mod batch_results;
 pub(crate) mod batch_rows;
@@ -22,12 +23,12 @@ use crate::{
     response::delivery::UpstreamResponse,
 };
 
-/// As many files as a list has where nobody says.
+/// Default number of files in a list.
 const DEFAULT_LIST_LIMIT: usize = 100;
-/// What is said of many files is far less.
+/// Maximum size of a provider's list response; real ones are far smaller.
 const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
-/// Once per target that keeps files so.
+/// Handles a file request for one target whose files are kept in a bucket or in datasets.
 pub async fn handle_file_request(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -49,13 +50,13 @@ pub async fn handle_file_request(
     }
 }
 
-/// A value in the query of a request for a list.
+/// Returns a non-empty query parameter of a list request.
 fn query_param<'c>(call: &'c Call<'_>, wanted: &str) -> Option<&'c str> {
     let mut pairs = call.head.query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(name, value)| *name == wanted && !value.is_empty()).map(|(_, value)| value)
 }
 
-/// How many files a list is to have.
+/// Parses how many files a list may have, capped at `most`.
 fn parse_limit(talk: &FileStoreClient<'_>, call: &Call<'_>, most: usize) -> Result<usize> {
     match query_param(call, "limit").map(str::parse::<usize>) {
         None => Ok(DEFAULT_LIST_LIMIT),

@@ -1,4 +1,5 @@
-//! A file on its way into a bucket: in one question where it is small, else in parts, so that no more of it is held than one part.
+//! Upload of a file to a bucket: a single request if it is small, otherwise a multipart upload. At most one part is
+//! buffered in memory.
 
 use penstock_llm::{
     files::{self, ObjectAddress, ObjectStore},
@@ -19,29 +20,29 @@ use crate::{
     upstream::IncomingResponse,
 };
 
-/// What may stand in a query as it is: as Amazon signs it.
+/// Characters that are percent-encoded in a query; the rest stay as AWS signs them.
 const QUERY_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// What is answered about an upload is far smaller.
+/// Maximum size of a bucket's response about an upload; real ones are far smaller.
 const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
-/// The type of a file that says none.
+/// Content type of a file that declares none.
 const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 
-/// How far it is.
+/// State of the upload of one file to a bucket.
 pub struct BucketUpload<'p> {
     client: &'p FileStoreClient<'p>,
     bucket: &'static ObjectStore,
     destination: Option<UploadDestination>,
-    /// What is to be sent.
+    /// Bytes that are not sent yet.
     buffer: Vec<u8>,
-    /// What that takes of the room for bodies, where it is no small file.
+    /// Share of the memory budget for bodies that the buffer uses; `None` for a small file.
     memory_permit: Option<MemoryPermit>,
-    /// Where it is sent in parts.
+    /// Set if the file is sent in parts.
     multipart: Option<MultipartUpload>,
-    /// So many were sent.
+    /// Number of bytes that were sent.
     sent_bytes: u64,
 }
 
-/// Where it goes, with what is said of it.
+/// The object to write, with its purpose and headers.
 struct UploadDestination {
     object: ObjectAddress,
     path: String,
@@ -49,7 +50,7 @@ struct UploadDestination {
     headers: Vec<(String, String)>,
 }
 
-/// What has arrived of a file that is too large for one question.
+/// A multipart upload with the ETags of the parts that were sent.
 struct MultipartUpload {
     id: String,
     part_etags: Vec<String>,
@@ -68,7 +69,7 @@ impl<'p> BucketUpload<'p> {
         }
     }
 
-    /// Takes room for a part.
+    /// Reserves memory for one part, unless the buffer stays small.
     fn reserve_memory(&mut self, more: usize) -> FileStoreResult<()> {
         if self.memory_permit.is_some() || self.buffer.len() + more <= body::MAX_UNCHARGED_BYTES {
             return Ok(());
@@ -86,7 +87,7 @@ impl<'p> BucketUpload<'p> {
         self.destination.as_ref().ok_or_else(|| broken_response("no upload").into())
     }
 
-    /// A small file, in one question.
+    /// Uploads a small file in a single request.
     async fn put_object(&mut self) -> FileStoreResult<IncomingResponse> {
         self.sent_bytes = self.buffer.len() as u64;
         let body = Body::Complete(std::mem::take(&mut self.buffer).into());
@@ -95,7 +96,7 @@ impl<'p> BucketUpload<'p> {
         Ok(self.client.send(question).await?.0)
     }
 
-    /// So many bytes of what is ready, as the next part.
+    /// Sends up to `length` bytes of the buffer as the next part.
     async fn send_part(&mut self, length: usize) -> FileStoreResult<()> {
         let mut upload = match self.multipart.take() {
             Some(upload) => upload,
@@ -113,7 +114,7 @@ impl<'p> BucketUpload<'p> {
         sent.map(|_| ())
     }
 
-    /// The tag of a part that was sent.
+    /// Uploads one part and returns its ETag.
     async fn upload_part(&self, query: &str, body: Vec<u8>) -> FileStoreResult<String> {
         let question = InternalRequest {
             query,
@@ -125,7 +126,7 @@ impl<'p> BucketUpload<'p> {
         Ok(tag.ok_or_else(|| broken_response("it has no etag"))?)
     }
 
-    /// The beginning of an upload in parts.
+    /// Starts a multipart upload and returns it with its id.
     async fn initiate_multipart(&self) -> FileStoreResult<MultipartUpload> {
         let begun = self.destination()?;
         let question =
@@ -136,7 +137,7 @@ impl<'p> BucketUpload<'p> {
         Ok(MultipartUpload { id: utf8_percent_encode(&id, QUERY_ENCODE_SET).to_string(), part_etags: Vec::new() })
     }
 
-    /// The end of a file that was sent in parts. It may be refused after the answer has begun as if all were well.
+    /// Completes a multipart upload. A bucket may report an error in the body of a 200 response.
     async fn complete_multipart(&mut self) -> FileStoreResult<IncomingResponse> {
         if !self.buffer.is_empty() {
             self.send_part(PART_BYTES).await?;
@@ -197,11 +198,11 @@ impl UploadSink for BucketUpload<'_> {
         Ok(self.client.success_response(incoming, file.to_json_bytes()))
     }
 
-    /// Parts of what is not completed would be kept, and paid for.
+    /// Aborts a multipart upload. The bucket would otherwise store its parts and charge for them.
     async fn abort(&mut self) {
         if let (Some(begun), Some(upload)) = (&self.destination, self.multipart.take()) {
             let query = format!("uploadId={}", upload.id);
-            // Who refuses that says nothing that the caller would want to know.
+            // A failed cleanup is ignored: it says nothing that the client needs to know.
             let _ = self
                 .client
                 .send(InternalRequest { query: &query, ..InternalRequest::new("DELETE", &begun.path) })

@@ -1,4 +1,4 @@
-//! Questions to who keeps files in the name of one request, each with a credential, a signature and a time of its own.
+//! Client for a provider's file store. Each of its requests has its own credential, signature and timeout.
 
 use std::{
     pin::pin,
@@ -27,12 +27,12 @@ use crate::{
     upstream::{self, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream},
 };
 
-/// A refusal that is larger says no more than its status.
+/// Maximum size of an error body that is read; a larger one is reported by its status alone.
 const MAX_ERROR_BODY_BYTES: usize = 1024 * 1024;
-/// Of the bytes of a file, whatever they are called where they are kept: nobody here reads them.
+/// Content type of all file contents. The stored type is ignored, because the gateway does not interpret the content.
 const FILE_CONTENT_TYPE: &[u8] = b"application/octet-stream";
 
-/// Why there is no answer: something here, or the words of who keeps the files.
+/// Failure of a file request: an error of the gateway, or the file store's own error response.
 pub enum FileStoreError {
     Gateway(Error),
     Upstream(Box<UpstreamResponse>),
@@ -46,17 +46,17 @@ impl From<Error> for FileStoreError {
 
 pub type FileStoreResult<T = UpstreamResponse> = std::result::Result<T, FileStoreError>;
 
-/// Who asks, and whom.
+/// Sends requests to the file store of one target.
 pub struct FileStoreClient<'t> {
     pub gateway: &'t Gateway,
     pub target: &'t Target<'t>,
     pub operation: Operation,
     pub file_store: FileStore,
-    /// For the heads of all answers, in nanoseconds.
+    /// Total time spent waiting for response heads, in nanoseconds.
     pub upstream_nanos: AtomicU64,
 }
 
-/// A question to somebody else that is still to be asked.
+/// A prepared request to another host that is not sent yet.
 pub struct PreparedFetch {
     upstream: Arc<Upstream>,
     timer: CoarseTimer,
@@ -75,7 +75,7 @@ impl PreparedFetch {
 }
 
 impl FileStoreClient<'_> {
-    /// The answer to a question, where it is a good one.
+    /// Sends a request. A status of 300 or above is an error.
     pub async fn send(&self, question: InternalRequest<'_>) -> FileStoreResult<(IncomingResponse, Deadline)> {
         let (mut incoming, mut deadline) = self.exchange(question).await?;
         if incoming.head.status < 300 {
@@ -85,7 +85,7 @@ impl FileStoreClient<'_> {
         Err(self.upstream_error(incoming, &answer))
     }
 
-    /// What is refused there, in `OpenAI`'s shape.
+    /// Converts the file store's error response to `OpenAI`'s shape.
     pub fn upstream_error(&self, incoming: IncomingResponse, answer: &str) -> FileStoreError {
         let IncomingResponse { head, .. } = &incoming;
         let request_id = head.headers.get_str(self.file_store.request_id_header());
@@ -104,7 +104,7 @@ impl FileStoreClient<'_> {
         Ok((incoming, deadline.response_started()))
     }
 
-    /// What is at an address elsewhere.
+    /// Downloads from a signed URL at another host. A status other than 200 is an error.
     pub async fn fetch(&self, url: &str) -> FileStoreResult<(IncomingResponse, Deadline)> {
         let (mut incoming, mut deadline) = self.prepare_fetch(url)?.send().await?;
         if incoming.head.status == 200 {
@@ -114,10 +114,11 @@ impl FileStoreClient<'_> {
         Err(self.upstream_error(incoming, &answer))
     }
 
-    /// Asks for it, once that is wanted. Its address is signed: nobody's credential goes there.
+    /// Prepares a download from a signed URL, to be sent later. No credential is sent, because the URL is signed.
     pub fn prepare_fetch(&self, url: &str) -> Result<PreparedFetch> {
-        let wrong =
-            |why: &str| self.option_error(format!("what is in this file is at no address that can be read: {why}"));
+        let wrong = |why: &str| {
+            self.option_error(format!("the content of this file is at an address that cannot be read: {why}"))
+        };
         let blob = BlobUrl::parse(url).map_err(|why| wrong(&why))?;
         if !blob.has_trusted_transport(&self.gateway.upstream) {
             return Err(wrong("it is not https"));
@@ -132,7 +133,7 @@ impl FileStoreClient<'_> {
         })
     }
 
-    /// An answer as text.
+    /// Reads a response body of at most `most` bytes as text.
     pub async fn read_text(
         &self,
         incoming: &mut IncomingResponse,
@@ -145,9 +146,9 @@ impl FileStoreClient<'_> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// A good answer, in `OpenAI`'s words.
+    /// Builds a 200 response with a body in `OpenAI`'s format.
     pub fn success_response(&self, mut incoming: IncomingResponse, json: Vec<u8>) -> UpstreamResponse {
-        // Who deleted something has nothing more to say.
+        // Deletions, for example, return 204.
         incoming.head.status = 200;
         self.json_response(incoming, json)
     }
@@ -160,23 +161,23 @@ impl FileStoreClient<'_> {
         UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline)
     }
 
-    /// Something is missing, or leads where it must not.
+    /// Returns the error for a provider option that is missing or not allowed.
     pub fn option_error(&self, message: String) -> Error {
         Error::ProviderOptionInvalid { provider: self.target.provider.slug(), message }
     }
 
-    /// Something in the request that cannot be.
+    /// Returns the error for a request field that the file store cannot accept.
     pub fn untranslatable_error(&self, path: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Untranslatable { provider: self.target.provider.slug(), path: path.into(), message: message.into() }
     }
 }
 
-/// An answer that is none.
+/// Returns the error for an upstream response that cannot be used.
 pub fn broken_response(cause: &str) -> Error {
     Error::UpstreamResponseBroken { cause: cause.into() }
 }
 
-/// The bytes of a file as they come.
+/// Streams the bytes of a file unchanged.
 pub fn passthrough_response(incoming: IncomingResponse, deadline: Deadline) -> UpstreamResponse {
     let IncomingResponse { mut head, body } = incoming;
     head.headers.retain(|name| name != b"content-type");

@@ -1,4 +1,4 @@
-//! A file taken out of its form as it comes, and given to whoever keeps it.
+//! File upload: extracts the file from a multipart form while it arrives, and streams it to the provider's file store.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,36 +20,37 @@ use crate::{
     resolve::{target::Target, target_resolver::Call},
 };
 
-/// Buckets want the length of what they are sent before they are sent it, which is known of a part of this size. They take
-/// ten thousand of them, each but the last of 5 MiB at least. No more than this is held of any file.
+/// Size of an upload part, and the maximum of any file that is buffered. Buckets require the length in advance, which
+/// is known for a part. They accept 10,000 parts of at least 5 MiB each, except the last.
 pub const PART_BYTES: usize = 8 * 1024 * 1024;
-/// Pieces up to this size are said in far less than a millisecond for each of their lines.
+/// Largest content that is translated on the async thread, in far less than a millisecond per line. Larger content goes
+/// to a blocking thread.
 const MAX_INLINE_TRANSLATION_BYTES: usize = 128 * 1024;
-/// The one field of the form that is kept.
+/// The only form field that is used besides the file.
 pub const PURPOSE_FIELD: &str = "purpose";
 const BATCH_PURPOSE: &str = "batch";
 
-/// What is known of a file before any of it is sent on.
+/// Metadata of a file that is known before its content is sent.
 pub struct FileInfo {
     pub purpose: &'static str,
     pub name: String,
-    /// Its type, where it has one.
+    /// Content type, if the form declares one.
     pub content_type: Option<String>,
-    /// What no other file is called.
+    /// Unique id, from which the stored name is derived.
     pub unique_id: String,
 }
 
-/// Who keeps a file.
+/// Destination of an uploaded file.
 pub trait UploadSink {
     async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()>;
     async fn write(&mut self, bytes: Vec<u8>) -> FileStoreResult<()>;
-    /// The file, told to its caller.
+    /// Completes the upload and returns the file object for the client.
     async fn finish(&mut self) -> FileStoreResult;
-    /// Nothing of it is to be kept.
+    /// Removes what was uploaded so far.
     async fn abort(&mut self);
 }
 
-/// Sends on a form's file.
+/// Streams the file of a multipart form to a sink, which is aborted if anything fails.
 pub async fn upload_file<S: UploadSink>(
     talk: &FileStoreClient<'_>,
     call: &Call<'_>,
@@ -60,7 +61,7 @@ pub async fn upload_file<S: UploadSink>(
     let kind = call.head.headers.get_str("content-type").unwrap_or_default();
     let form = UploadParser::from_content_type(kind).ok_or_else(|| Error::HeaderInvalid {
         name: "content-type",
-        message: "uploadFile takes multipart/form-data".into(),
+        message: "uploadFile requires multipart/form-data".into(),
     })?;
     let mut arriving =
         FormUpload { client: talk, form, pending: Vec::new(), received_bytes: 0, is_started: false, translator: None };
@@ -73,16 +74,16 @@ pub async fn upload_file<S: UploadSink>(
     sent
 }
 
-/// What has come of a form.
+/// A multipart form that is being received.
 struct FormUpload<'a> {
     client: &'a FileStoreClient<'a>,
     form: UploadParser,
-    /// What came of the file before it was known what it is for.
+    /// File content that is not forwarded yet, for example because the purpose is unknown.
     pending: Vec<u8>,
-    /// All of it that came so far.
+    /// Number of bytes of the file received so far.
     received_bytes: u64,
     is_started: bool,
-    /// Of a file for a batch.
+    /// Translator of batch lines; `None` for other files.
     translator: Option<BatchInputTranslator>,
 }
 
@@ -106,7 +107,7 @@ impl FormUpload<'_> {
         sink.finish().await
     }
 
-    /// Gives on what came of the file.
+    /// Forwards the file content received so far. Starts the sink once the purpose is known.
     async fn forward_received(&mut self, sink: &mut impl UploadSink) -> FileStoreResult<()> {
         let came = self.form.take_content();
         self.received_bytes += came.len() as u64;
@@ -115,7 +116,7 @@ impl FormUpload<'_> {
             && let Some(file) = self.file_info()?
         {
             self.translator = (file.purpose == BATCH_PURPOSE).then(|| self.new_translator());
-            // Nothing is begun for lines that are wrong.
+            // Translate first, so that nothing is started for invalid lines.
             let said = self.translate_pending().await?;
             sink.begin(&file).await?;
             self.is_started = true;
@@ -132,7 +133,7 @@ impl FormUpload<'_> {
         Ok(())
     }
 
-    /// A file that is not as long as was said is not the one that was meant.
+    /// Rejects a file whose length differs from the option `file_upload_size`.
     fn check_declared_size(&self) -> Result<()> {
         let Some(said) = self.client.target.options.get("file_upload_size") else { return Ok(()) };
         let size: u64 =
@@ -145,7 +146,7 @@ impl FormUpload<'_> {
             .option_error(format!("file_upload_size is {size}, and {} bytes of the file came", self.received_bytes)))
     }
 
-    /// What the file is, once the form says that.
+    /// Returns the file's metadata; `None` until the form has provided the purpose and the file.
     fn file_info(&self) -> Result<Option<FileInfo>> {
         let beside = || self.client.target.options.get("file_purpose");
         let purpose = self.form.field_value(PURPOSE_FIELD).or_else(beside);
@@ -171,7 +172,8 @@ impl FormUpload<'_> {
         BatchInputTranslator::new(provider.slug(), self.client.file_store.line_format(), for_all)
     }
 
-    /// What is sent for what came; a last line may have no end.
+    /// Returns the content to send for what was received, with batch lines translated. The last line may lack a line
+    /// break.
     async fn translate_pending(&mut self) -> Result<Vec<u8>> {
         let content = std::mem::take(&mut self.pending);
         let Some(mut rows) = self.translator.take() else { return Ok(content) };
@@ -181,7 +183,7 @@ impl FormUpload<'_> {
             let fed = if is_last { fed.and_then(|()| rows.finish()) } else { fed };
             (rows, fed)
         };
-        // Saying neither panics nor is cancelled, unless the process ends.
+        // The task neither panics nor is cancelled, unless the process ends.
         let done =
             if is_large { tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)? } else { work() };
         let (rows, fed) = done;
@@ -202,7 +204,7 @@ impl FormUpload<'_> {
         Ok(out)
     }
 
-    /// What was said of the file that is kept nowhere, and of its lines that their model cannot be told.
+    /// Returns the form fields that are not stored, and the parameters that were dropped from batch lines.
     fn dropped_params(&self) -> DroppedParams {
         let mut lost = self.translator.as_ref().map(|rows| rows.dropped_params.clone()).unwrap_or_default();
         self.form.fields().filter(|(name, _)| *name != PURPOSE_FIELD).for_each(|(name, _)| lost.add(name));

@@ -1,4 +1,4 @@
-//! From a request for a WebSocket to a provider that agrees to it.
+//! Upstream WebSocket handshake. Admits the request, resolves its target and upgrades the connection to the provider.
 
 use std::{borrow::Cow, time::Instant};
 
@@ -22,14 +22,15 @@ use crate::{
     upstream::{Handshake, ProviderWebSocket, UpgradeResult},
 };
 
-/// A WebSocket that a provider agreed to.
+/// Open WebSocket connection to a provider.
 pub struct UpstreamWebSocket {
     pub socket: Box<ProviderWebSocket>,
-    /// The protocol that the provider chose.
+    /// Subprotocol that the provider selected.
     pub protocol: Option<String>,
 }
 
-/// Admits, and goes to whichever target of the config agrees: its answer is a 101 with a socket, or a refusal.
+/// Admits the request and opens a WebSocket to a target of the config. Returns a 101 response with the socket, or the
+/// provider's rejection.
 pub async fn open_websocket(
     gateway: &Gateway,
     snapshot: &Snapshot,
@@ -64,7 +65,7 @@ pub async fn open_websocket(
     upgrade_target(gateway, call, &target, &asked, facts).await
 }
 
-/// Asks one target; `asked` is the model as the query names it.
+/// Sends the upgrade request to one target. `asked` is the model as the query names it.
 pub(crate) async fn upgrade_target(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -96,7 +97,7 @@ pub(crate) async fn upgrade_target(
             Ok(UpstreamResponse::from_upgrade(UpstreamWebSocket { socket, protocol }, deadline.response_started()))
         }
         UpgradeResult::Rejected(incoming) if incoming.head.status < 400 => {
-            let cause = format!("it answered with {} and not with a WebSocket", incoming.head.status);
+            let cause = format!("status {} instead of a WebSocket upgrade", incoming.head.status);
             Err(Error::UpstreamResponseBroken { cause })
         }
         UpgradeResult::Rejected(incoming) => {
@@ -105,7 +106,8 @@ pub(crate) async fn upgrade_target(
     }
 }
 
-/// The head for a provider; where part of the model's name said who is meant, without that part.
+/// Renders the head of the upgrade request. `named` replaces the model in the query, for example to strip a provider
+/// prefix.
 fn render_upgrade_head(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -137,7 +139,7 @@ fn render_upgrade_head(
     Ok(bytes)
 }
 
-/// The model that a query names, or the deployment that stands for one; empty where it names none.
+/// Returns the `model` parameter of a query, or else its `deployment` parameter. Empty if it has neither.
 pub(crate) fn model_from_query(query: &str) -> String {
     let found = query_values(query, "model").next();
     found.or_else(|| query_values(query, "deployment").next()).unwrap_or_default()
@@ -148,13 +150,14 @@ fn query_values<'q>(query: &'q str, wanted: &'q str) -> impl Iterator<Item = Str
     pairs.filter(move |(name, _)| name == wanted).map(|(_, value)| value.into_owned())
 }
 
-/// Whoever reads another one of several names must find none that may not be used.
+/// Checks every `model` and `deployment` in the query. A provider may read another duplicate than the gateway does, so
+/// each must be allowed.
 fn check_query_models(target: &Target<'_>, query: &str, asked: &str) -> Result<()> {
     let mut all = query_values(query, "model").chain(query_values(query, "deployment"));
     all.try_for_each(|name| if name == asked { Ok(()) } else { target.check_line_model(&name) })
 }
 
-/// A query with another model, and everything else as it was.
+/// Replaces the model or deployment in a query and leaves all other parameters unchanged.
 fn replace_query_model(query: &str, model: &str) -> String {
     let escaped: String = url::form_urlencoded::byte_serialize(model.as_bytes()).collect();
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {

@@ -1,4 +1,5 @@
-//! `WebSockets`: whoever asks for one is admitted and led to a target as with any request, and then talks with the provider.
+//! WebSocket endpoint. Admits and routes the upgrade request like any other request, then relays messages between
+//! client and provider.
 
 pub(crate) mod connect;
 mod relay;
@@ -29,20 +30,20 @@ use crate::{
 };
 pub use relay::WebSocketSession;
 
-/// What names a key among the protocols that a client offers.
+/// Prefix of a WebSocket subprotocol entry that carries an API key.
 const API_KEY_PROTOCOL_PREFIX: &str = "openai-insecure-api-key.";
 
-/// So much is told of what a provider says instead of opening one, and so long it is waited for.
+/// Limits for the body that a provider sends when it rejects the upgrade: how many bytes are read, and for how long.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 const REFUSAL_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What becomes of a request for a WebSocket.
+/// Outcome of a WebSocket upgrade request.
 pub enum UpgradeOutcome {
     Rejected(ClientResponse),
     Accepted(Box<WebSocketSession>),
 }
 
-/// Once per request for a WebSocket.
+/// Handles one WebSocket upgrade request: validates, admits, routes and opens the upstream connection.
 pub async fn handle_upgrade(gateway: &Gateway, head: RequestHead) -> UpgradeOutcome {
     let snapshot = gateway.snapshot.load_full();
     let odd = headers::find_path_error(&head.path);
@@ -82,7 +83,8 @@ pub async fn handle_upgrade(gateway: &Gateway, head: RequestHead) -> UpgradeOutc
     }
 }
 
-/// A provider's refusal, which is told at once: of one that comes in pieces what is there soon.
+/// Reads a rejection that the provider streams into one complete response. Bounded by `MAX_REFUSAL_BYTES` and
+/// `REFUSAL_READ_TIMEOUT`.
 async fn buffer_refusal(answer: ClientResponse) -> ClientResponse {
     let ClientResponseBody::Stream(mut stream) = answer.body else { return answer };
     let mut bytes = Vec::new();
@@ -93,7 +95,7 @@ async fn buffer_refusal(answer: ClientResponse) -> ClientResponse {
             bytes.extend_from_slice(&piece);
         }
     };
-    // What is not there by then is not waited for.
+    // A timeout is not an error: the bytes received so far are returned.
     drop(timeout(REFUSAL_READ_TIMEOUT, reading).await);
     bytes.truncate(MAX_REFUSAL_BYTES);
     let mut reply = answer.head;
@@ -102,7 +104,7 @@ async fn buffer_refusal(answer: ClientResponse) -> ClientResponse {
     ClientResponse { head: reply, body: Bytes::from(bytes).into() }
 }
 
-/// The protocols that a client offers, without the keys that it puts among them.
+/// Returns the subprotocols that the client offers, without entries that carry API keys.
 fn offered_protocols(headers: &Headers) -> Vec<&str> {
     let names = headers.get_str("sec-websocket-protocol").unwrap_or_default().split(',').map(str::trim);
     names.filter(|name| !name.is_empty() && !name.starts_with(API_KEY_PROTOCOL_PREFIX)).collect()

@@ -1,4 +1,4 @@
-//! Both ways between a caller and a provider over `WebSockets`, each no faster than the other side takes it.
+//! WebSocket relay between client and provider, with backpressure in both directions.
 
 use std::{
     borrow::Cow,
@@ -30,29 +30,30 @@ use crate::{
     upstream::{MAX_MESSAGE_BYTES, ProviderWebSocket},
 };
 
-/// How long a provider may take to say goodbye.
+/// How long each side may take to complete the closing handshake.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest reason of a close frame, in bytes.
+/// Maximum length of the reason in a close frame, in bytes.
 const MAX_CLOSE_REASON_BYTES: usize = 123;
-/// Messages that ask for an answer.
+/// Event type of a client message that starts a response.
 const RESPONSE_CREATE: &str = "response.create";
 
-/// A WebSocket whose provider has agreed to it.
+/// WebSocket session whose upgrade the provider has accepted.
 pub struct WebSocketSession {
     pub protocol: Option<String>,
     pub(crate) socket: Box<ProviderWebSocket>,
     pub(crate) record: Record,
 }
 
-/// Which models a caller may name in its messages.
+/// Restricts which models the client may name in its messages.
 struct ModelGuard {
-    /// Where not all may be.
+    /// Allowed models. `None` if the models are not restricted.
     allowed_models: Option<Arc<SavedModels>>,
-    /// Those of Responses each name one; a realtime session has one, and may name others beside it.
+    /// True for Responses sessions, where each message names a model. A realtime session has one model, but its
+    /// messages may name secondary models.
     requires_model_per_message: bool,
 }
 
-/// Where a message may name a model. Whoever names two of one name is not understood.
+/// Fields in which a message may name a model. Deserialisation rejects a message that repeats one of these fields.
 #[derive(Deserialize)]
 struct ModelFields<'m> {
     #[serde(borrow, rename = "type")]
@@ -93,36 +94,37 @@ impl ModelGuard {
 
 fn check_message_models(models: &SavedModels, said: &[u8]) -> Result<()> {
     let ModelFields { kind, model, response } = serde_json::from_slice(said)
-        .map_err(|error| Error::BodyInvalid { offset: error.column(), message: "a message is not one JSON object" })?;
+        .map_err(|error| Error::BodyInvalid { offset: error.column(), message: "a message must be one JSON object" })?;
     let mut named = model.into_iter().chain(response.and_then(|within| within.model)).peekable();
     if named.peek().is_none() && kind.is_some_and(|kind| kind == RESPONSE_CREATE) {
-        // Its provider may take one that nobody named, such as that of a prompt that it keeps.
+        // Without a model the provider may select one itself, for example from a stored prompt.
         return Err(Error::ModelNotAllowed { model: String::new() });
     }
     let refused = named.find(|model| !models.is_allowed(model));
     refused.map_or(Ok(()), |model| Err(Error::ModelNotAllowed { model: model.into_owned() }))
 }
 
-/// Why a session is over.
+/// Reason why a session ended.
 enum SessionEnd {
-    /// The caller closed it.
+    /// The client sent a close frame.
     ClosedByClient(Option<CloseFrame>),
-    /// The caller is gone without a word, or reads nothing any more.
+    /// The client disconnected without a close frame, or stopped reading.
     ClientDisconnected,
-    /// The caller said too much at once.
+    /// The client sent a message that exceeds the size limit.
     MessageTooLarge,
-    /// The caller asked a model that it may not use, or in words that cannot be read.
+    /// A client message names a model that is not allowed, or cannot be parsed.
     MessageDenied(Error),
-    /// The provider closed it.
+    /// The provider sent a close frame.
     ClosedByProvider(Option<CloseFrame>),
-    /// The provider's connection broke, or it said too much at once.
+    /// The provider's connection failed, it stopped reading, or its message exceeds the size limit. Holds the close
+    /// reason.
     ProviderFailed(&'static str),
-    /// The provider says nothing, not even that it is there.
+    /// The provider sent nothing, not even a pong, for this many milliseconds.
     ProviderTimedOut(u64),
     Draining,
 }
 
-/// The way to a provider, and when something came from it last.
+/// Tracks when the provider last sent a frame.
 struct ActivityTracker {
     started_at: Instant,
     last_received_ms: AtomicU64,
@@ -139,7 +141,8 @@ impl ActivityTracker {
 }
 
 impl WebSocketSession {
-    /// Until one of the two has enough, or this process ends.
+    /// Relays messages in both directions until one side closes, an error occurs or the gateway drains. Then closes
+    /// both sides and finishes the record.
     pub async fn relay(self, gateway: &Gateway, mut from: Receiver<Message>, to: Sender<Message>) {
         let Self { socket, mut record, .. } = self;
         let (mut out, mut into) = socket.split();
@@ -153,7 +156,7 @@ impl WebSocketSession {
         };
         let (told, said) = end.close_frames();
         if let Some(told) = told {
-            // Whoever does not read any more misses nothing.
+            // If the client no longer reads, the close frame is dropped after the timeout.
             drop(timeout(CLOSE_TIMEOUT, to.send(Message::Close(Some(told)))).await);
         } else if matches!(end, SessionEnd::ClosedByProvider(None)) {
             drop(timeout(CLOSE_TIMEOUT, to.send(Message::Close(None))).await);
@@ -161,7 +164,7 @@ impl WebSocketSession {
         drop((to, from));
         let farewell = async {
             drop(out.send(Message::Close(said)).await);
-            // What it used may be among its last words.
+            // The provider may report usage in messages that it sends before it closes.
             while let Some(Ok(message)) = into.next().await {
                 if let Message::Text(text) = &message {
                     record.add_event(meter.read_event(text.as_bytes()));
@@ -183,26 +186,27 @@ impl WebSocketSession {
 }
 
 impl SessionEnd {
-    /// What the caller is told, and what the provider is.
+    /// Returns the close frames for the client and for the provider, in this order.
     fn close_frames(&self) -> (Option<CloseFrame>, Option<CloseFrame>) {
         let frame = |code, reason: &str| Some(CloseFrame { code, reason: reason.into() });
         match self {
             Self::ClosedByClient(frame) => (None, frame.clone().and_then(filter_sendable)),
-            Self::ClientDisconnected => (None, frame(CloseCode::Away, "the caller left")),
+            Self::ClientDisconnected => (None, frame(CloseCode::Away, "the client disconnected")),
             Self::MessageTooLarge => {
-                let reason = format!("a message may have {MAX_MESSAGE_BYTES} bytes");
-                (frame(CloseCode::Size, &reason), frame(CloseCode::Away, "the caller was sent away"))
+                let reason = format!("a message may have at most {MAX_MESSAGE_BYTES} bytes");
+                (frame(CloseCode::Size, &reason), frame(CloseCode::Away, "the gateway closed the client's connection"))
             }
             Self::MessageDenied(_) => {
-                let reason = "the model that a message names may not be used here";
-                (frame(CloseCode::Policy, reason), frame(CloseCode::Away, "the caller was sent away"))
+                let reason = "the model that the message names may not be used here";
+                (frame(CloseCode::Policy, reason), frame(CloseCode::Away, "the gateway closed the client's connection"))
             }
             Self::ClosedByProvider(frame) => (frame.clone().and_then(filter_sendable), None),
             Self::ProviderFailed(why) => (frame(CloseCode::Error, why), None),
-            Self::ProviderTimedOut(_) => (frame(CloseCode::Error, "the provider says nothing"), None),
-            Self::Draining => {
-                (frame(CloseCode::Restart, "the gateway restarts"), frame(CloseCode::Away, "the gateway restarts"))
-            }
+            Self::ProviderTimedOut(_) => (frame(CloseCode::Error, "the provider does not respond"), None),
+            Self::Draining => (
+                frame(CloseCode::Restart, "the gateway is restarting"),
+                frame(CloseCode::Away, "the gateway is restarting"),
+            ),
         }
     }
 
@@ -228,13 +232,13 @@ impl SessionEnd {
     }
 }
 
-/// A frame that may be sent: some codes only say that there was none (RFC 6455 §7.4.1).
+/// Returns the frame if it may be sent. Some codes only mean that no code was present (RFC 6455 §7.4.1).
 fn filter_sendable(frame: CloseFrame) -> Option<CloseFrame> {
     let is_fine = frame.code.is_allowed() && frame.reason.len() <= MAX_CLOSE_REASON_BYTES;
     is_fine.then_some(frame)
 }
 
-/// From the caller to the provider, who is asked now and then whether it is still there.
+/// Relays messages from the client to the provider. Pings the provider when it has been idle for a heartbeat.
 async fn relay_to_provider(
     gateway: &Gateway,
     (from, ward): (&mut Receiver<Message>, &ModelGuard),
@@ -265,14 +269,15 @@ async fn relay_to_provider(
         };
         match timeout(Duration::from_millis(stall), out.send(message)).await {
             Ok(Ok(())) => (),
-            // What it said before is still to be read: the other way tells why.
+            // Messages from before the failure may still be unread. `relay_to_client` reads them and reports the
+            // reason.
             Ok(Err(_)) => std::future::pending().await,
-            Err(_) => return SessionEnd::ProviderFailed("the provider reads nothing"),
+            Err(_) => return SessionEnd::ProviderFailed("the provider does not read"),
         }
     }
 }
 
-/// From the provider to the caller.
+/// Relays messages from the provider to the client and meters their usage.
 async fn relay_to_client(
     gateway: &Gateway,
     (into, pulse): (&mut SplitStream<Box<ProviderWebSocket>>, &ActivityTracker),
@@ -286,7 +291,7 @@ async fn relay_to_client(
             Some(Err(tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }))) => {
                 return SessionEnd::ProviderFailed("the provider's message is too large");
             }
-            Some(Err(_)) | None => return SessionEnd::ProviderFailed("the provider's connection broke off"),
+            Some(Err(_)) | None => return SessionEnd::ProviderFailed("the connection to the provider was lost"),
         };
         pulse.record_activity();
         match &message {

@@ -1,4 +1,4 @@
-//! Bodies that are held whole, within the room that all of them share.
+//! Collection of complete request bodies within a shared memory budget.
 
 use bytes::Bytes;
 
@@ -8,12 +8,12 @@ use crate::{
     state::shared::memory_budget::{BudgetedBytes, MemoryBudget, MemoryPermit},
 };
 
-/// Most bodies are smaller, and cost nothing to keep account of. Of a larger one the room is taken as it comes: what a caller
-/// says will come takes none.
+/// Bodies up to this size are not charged to the memory budget; most are smaller. A larger body is charged as its bytes
+/// arrive, not by its declared length.
 pub const MAX_UNCHARGED_BYTES: usize = 256 * 1024;
 
 impl Body {
-    /// The same, where what is held of it counts towards the room that all share: now, or when it is gathered.
+    /// Charges the body to the memory budget: now if it is complete, otherwise when it is collected.
     pub fn with_memory_budget(mut self, room: &MemoryBudget) -> Result<Self> {
         match &mut self {
             Self::Complete(bytes) if bytes.len() > MAX_UNCHARGED_BYTES => {
@@ -29,7 +29,7 @@ impl Body {
         Ok(self)
     }
 
-    /// Reads it to its end. Its share of the room is given back with the last of its bytes.
+    /// Reads the body to its end. Its memory permit is released with the last reference to its bytes.
     pub async fn collect(self) -> Result<Bytes> {
         let (bytes, share) = self.collect_with_permit().await?;
         Ok(match share {
@@ -38,7 +38,7 @@ impl Body {
         })
     }
 
-    /// The same for somebody who gives its share of the room back himself.
+    /// Reads the body to its end and returns its memory permit separately, so that it can be released on its own.
     pub(crate) async fn collect_with_permit(self) -> Result<(Bytes, Option<MemoryPermit>)> {
         let (mut feed, length) = match self {
             Self::Complete(bytes) => return Ok((bytes, None)),
@@ -62,7 +62,7 @@ impl Body {
 struct BodyCollector {
     bytes: Vec<u8>,
     declared_length: usize,
-    /// What its capacity may be before more of the room is taken.
+    /// Buffer capacity up to which no more of the memory budget is charged.
     charged_capacity: usize,
     memory_permit: Option<MemoryPermit>,
 }
@@ -71,7 +71,7 @@ impl BodyCollector {
     fn append(&mut self, piece: &[u8]) -> Result<()> {
         let needed = self.bytes.len() + piece.len();
         if needed > self.bytes.capacity() {
-            // Twice what there was, so that it is moved seldom, but no more than is to come.
+            // Doubles the capacity so that the bytes are seldom moved, but not beyond the declared length.
             let doubled = self.bytes.capacity() * 2;
             let next =
                 if self.declared_length >= needed { doubled.min(self.declared_length) } else { doubled }.max(needed);
@@ -99,7 +99,7 @@ mod tests {
 
     const CHUNK_BYTES: usize = 100 * 1024;
 
-    /// What became of a body of so many pieces, of which this was declared, with the room that it leaves used.
+    /// Collects a body of `pieces` chunks with this declared length against the memory budget.
     async fn collect_chunks(room: &MemoryBudget, pieces: usize, declared: Option<u64>) -> Result<Bytes> {
         let (feeder, feed) = feed_channel(|| ());
         for _ in 0..pieces {

@@ -1,18 +1,18 @@
-//! How large a request body may be and how long it may take, as the settings have it.
+//! Size and time limits of request bodies, taken from the settings.
 
 use std::time::Duration;
 
 use crate::{error::Error, process::settings::Settings};
 
-/// How large a body may be, and how slow its caller. Only time spent waiting for the caller counts.
+/// Size and time limits of a body. Only time spent waiting for the client counts.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
     pub max_bytes: usize,
-    /// Longest wait for the next piece.
+    /// Maximum wait for the next chunk.
     pub idle_timeout: Duration,
-    /// Longest wait in all.
+    /// Maximum total wait.
     pub total_timeout: Duration,
-    /// So much waiting is forgiven; each second on top must have brought `rate` bytes.
+    /// Waiting time that is always allowed. Each further second requires `min_bytes_per_second` bytes.
     pub grace_period: Duration,
     pub min_bytes_per_second: u32,
 }
@@ -32,7 +32,8 @@ impl BodyLimits {
         Error::BodyTooLarge { limit: self.max_bytes }
     }
 
-    /// How much longer the next piece may take after so much waiting for the first `taken` bytes, and what limits it.
+    /// Returns how much longer the next chunk may take, and the name of the setting that limits it. `taken` is the
+    /// number of bytes read so far, `waited` the total wait for them.
     pub(crate) fn remaining_wait(&self, taken: usize, waited: Duration) -> (Duration, &'static str) {
         let earned = Duration::from_millis(taken as u64 * 1000 / u64::from(self.min_bytes_per_second.max(1)));
         let total = self.total_timeout.saturating_sub(waited);

@@ -1,4 +1,4 @@
-//! Request bodies: whole where they are small, fed in bounded pieces where they are large, and never waited for without end.
+//! Request bodies: complete if small, streamed in bounded chunks if large, and always read with a timeout.
 
 pub(crate) mod buffering;
 mod limits;
@@ -24,16 +24,17 @@ use crate::{
     state::shared::memory_budget::MemoryPermit,
 };
 
-/// A feeder is told to pause when this many bytes wait to be read.
+/// Number of unread bytes at which the feeder is asked to pause.
 const HIGH_WATER_BYTES: usize = 256 * 1024;
-/// Whole bodies up to this size are changed in far less than a millisecond.
+/// Complete bodies up to this size are rewritten in place, which takes far less than a millisecond.
 const MAX_INLINE_REWRITE_BYTES: usize = 256 * 1024;
 
 /// A request's body.
 #[derive(Debug)]
 pub enum Body {
     Complete(Bytes),
-    /// More is to come; the length where the caller declared one. In a box: bodies are moved often, and most are whole.
+    /// More data is to come; holds the length if the client declared one. Boxed, because bodies are moved often and
+    /// most are complete.
     Streamed(Box<Feed>, Option<u64>),
 }
 
@@ -42,7 +43,7 @@ impl Body {
         Self::Complete(Bytes::new())
     }
 
-    /// What has come, where that is all of it; else nothing.
+    /// Returns the bytes of a complete body; an empty slice if the body is streamed.
     pub fn complete_bytes(&self) -> &[u8] {
         match self {
             Self::Complete(bytes) => bytes,
@@ -50,7 +51,7 @@ impl Body {
         }
     }
 
-    /// The declared or known length in bytes.
+    /// Returns the declared or known length in bytes.
     pub fn length(&self) -> Option<u64> {
         match self {
             Self::Complete(bytes) => Some(bytes.len() as u64),
@@ -58,7 +59,7 @@ impl Body {
         }
     }
 
-    /// How far it has come, where it is still arriving.
+    /// Returns the progress of the upload if the body is still arriving.
     pub fn upload_progress(&self) -> Option<UploadProgress> {
         match self {
             Self::Streamed(feed, _) => Some(UploadProgress(Arc::clone(&feed.state))),
@@ -66,7 +67,7 @@ impl Body {
         }
     }
 
-    /// The same once more, where it is there to be sent again.
+    /// Returns a copy that can be sent again; `None` if the body is streamed.
     pub fn try_clone(&self) -> Option<Self> {
         match self {
             Self::Complete(bytes) => Some(Self::Complete(bytes.clone())),
@@ -74,7 +75,8 @@ impl Body {
         }
     }
 
-    /// The same for somebody who may come to nothing with it: as long as nothing was read of it, it comes back.
+    /// Prepares the body for an attempt that may fail before it reads anything. If the body is dropped unread, the
+    /// returned handle recovers it.
     pub fn make_recoverable(mut self) -> (Self, Option<BodyRecovery>) {
         let Self::Streamed(feed, length) = &mut self else { return (self, None) };
         let home = ReturnSlot::default();
@@ -83,7 +85,8 @@ impl Body {
         (self, Some(lent))
     }
 
-    /// The same within limits: what is known to be too large is refused, what turns out so ends in an error.
+    /// Applies limits. Rejects a body whose declared length is too large; a streamed body that exceeds a limit fails
+    /// while it is read.
     pub fn with_limits(mut self, limits: BodyLimits) -> Result<Self> {
         if self.length().is_some_and(|length| length > limits.max_bytes as u64) {
             return Err(limits.too_large_error());
@@ -94,7 +97,7 @@ impl Body {
         Ok(self)
     }
 
-    /// The same, with someone who sees all of it on its way.
+    /// Adds a watcher that sees every chunk as it passes through.
     #[must_use]
     pub fn with_watcher(mut self, mut watcher: ChunkWatcher) -> Self {
         match &mut self {
@@ -104,7 +107,7 @@ impl Body {
         self
     }
 
-    /// The same, with someone who says of all of it on its way whether it may go on, and of its end.
+    /// Adds a guard that can reject each chunk as it passes through, and the end of the body.
     pub fn with_guard(mut self, mut guard: ChunkGuard) -> Result<Self> {
         match &mut self {
             Self::Streamed(feed, _) => feed.guard = Some(guard),
@@ -116,7 +119,7 @@ impl Body {
         Ok(self)
     }
 
-    /// Waits until enough of its beginning has come, or so many bytes. They are still to be read.
+    /// Waits until `is_enough` accepts a chunk or `most` bytes have arrived. The bytes can still be read afterwards.
     pub async fn wait_for_prefix(&mut self, most: usize, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<()> {
         let Self::Streamed(feed, _) = self else { return Ok(()) };
         let mut beginning = Vec::new();
@@ -132,7 +135,8 @@ impl Body {
         Ok(())
     }
 
-    /// Changes what has come of it and waits to be read; what is large and whole is changed elsewhere: here others wait.
+    /// Rewrites the bytes that have arrived and are unread. Large complete bodies are rewritten on a blocking thread,
+    /// because other requests would wait here.
     pub async fn rewrite_buffered(
         &mut self,
         change: impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static,
@@ -140,8 +144,8 @@ impl Body {
         match self {
             Self::Complete(bytes) if bytes.len() > MAX_INLINE_REWRITE_BYTES => {
                 let large = bytes.clone();
-                // In a box of its own: it would make the future of every request larger. Changing neither panics nor is
-                // cancelled, unless the process ends.
+                // Boxed: inline, it would enlarge the future of every request. The rewrite neither panics nor is
+                // cancelled, unless the process is shutting down.
                 let changed = Box::pin(tokio::task::spawn_blocking(move || change(&large))).await;
                 if let Some(changed) = changed.map_err(|_| Error::Draining)? {
                     *bytes = changed.into();
@@ -165,7 +169,7 @@ impl Body {
         Ok(())
     }
 
-    /// The next piece of it; `None` at its end.
+    /// Returns the next chunk; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
         match self {
             Self::Complete(bytes) => {
@@ -176,10 +180,10 @@ impl Body {
     }
 }
 
-/// Where a feed comes back to.
+/// Slot to which an unread feed returns when it is dropped.
 type ReturnSlot = Arc<Mutex<Option<Box<Feed>>>>;
 
-/// A body that is somewhere else, or has come back from there.
+/// Handle to a body that was passed on and may come back unread.
 #[derive(Debug)]
 pub struct BodyRecovery {
     return_slot: ReturnSlot,
@@ -197,24 +201,24 @@ impl BodyRecovery {
     }
 }
 
-/// How a body ends.
+/// How a body ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyEnd {
     Complete,
-    /// The caller left before.
+    /// The client disconnected before the end.
     Disconnected,
-    /// The caller is there, but what it sends is no body.
+    /// The client is still connected, but its body is malformed.
     Malformed,
 }
 
-/// What the reading end makes of what is fed.
+/// State of the reading end, as the feeder sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReaderState {
     #[default]
     Reading,
-    /// The request was answered without the rest.
+    /// The response was sent without the rest of the body.
     Closed,
-    /// The rest took too long.
+    /// The rest of the body took too long.
     TimedOut,
 }
 
@@ -225,13 +229,13 @@ struct FeedState {
     is_paused: bool,
     reader_state: ReaderState,
     end: Option<BodyEnd>,
-    /// When the reading end got what it asked for last; `None` while it waits for the caller.
+    /// When the reading end last got what it asked for; `None` while it waits for the client.
     last_read_at: Option<Instant>,
     reader_waker: Option<Waker>,
     resume_callback: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// The reading end of a body that is still arriving. The other end is a [`Feeder`].
+/// Reading end of a body that is still arriving. The writing end is a [`Feeder`].
 pub struct Feed {
     state: Arc<Mutex<FeedState>>,
     bytes_read: usize,
@@ -239,29 +243,29 @@ pub struct Feed {
     clock: WaitClock,
     watcher: Option<ChunkWatcher>,
     guard: Option<ChunkGuard>,
-    /// What it takes of the room for bodies, should it be gathered.
+    /// Permit of the memory budget for bodies, used if the body is collected.
     memory_permit: Option<MemoryPermit>,
-    /// Where it comes back to as long as no more was taken than `lent`.
+    /// Slot to which the feed returns if no bytes were read beyond `baseline_bytes_read`.
     return_slot: Option<ReturnSlot>,
     baseline_bytes_read: usize,
 }
 
-/// Sees every piece before it goes on.
+/// Callback that sees every chunk before it is forwarded.
 pub type ChunkWatcher = Box<dyn FnMut(&[u8]) + Send + Sync>;
 
-/// Says of every piece before it goes on, and of the end (`None`), whether it may.
+/// Callback that accepts or rejects every chunk before it is forwarded, and the end of the body (`None`).
 pub type ChunkGuard = Box<dyn FnMut(Option<&[u8]>) -> Result<()> + Send + Sync>;
 
-/// The writing end: whoever talks to the caller's connection.
+/// Writing end of a body, for the code that reads the client's connection.
 #[derive(Clone)]
 pub struct Feeder(Arc<Mutex<FeedState>>);
 
-/// What is known of a body while it is being sent on.
+/// Progress of a body while it is sent upstream.
 #[derive(Clone)]
 pub struct UploadProgress(Arc<Mutex<FeedState>>);
 
 impl UploadProgress {
-    /// When the last piece was taken; `None` while the caller is waited for.
+    /// Returns when the last chunk was read; `None` while the gateway waits for the client.
     pub fn last_read_at(&self) -> Option<Instant> {
         lock_state(&self.0).last_read_at
     }
@@ -273,7 +277,8 @@ impl std::fmt::Debug for UploadProgress {
     }
 }
 
-/// A feed and its feeder. `resume` is called when the feeder was told to pause and may go on, or when nobody reads any more.
+/// Creates a feeder and its feed. `resume` is called when a paused feeder may continue, or when the body is no longer
+/// read.
 pub fn feed_channel(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Box<Feed>) {
     let state = FeedState { resume_callback: Some(Arc::new(resume)), ..FeedState::default() };
     let shared = Arc::new(Mutex::new(state));
@@ -296,7 +301,7 @@ fn lock_state(state: &Mutex<FeedState>) -> MutexGuard<'_, FeedState> {
 }
 
 impl Feeder {
-    /// Adds a piece; `false` asks to pause until `resume` is called.
+    /// Adds a chunk. Returns false if the feeder must pause until `resume` is called.
     pub fn push(&self, piece: Bytes) -> bool {
         let mut state = lock_state(&self.0);
         if state.reader_state != ReaderState::Reading {
@@ -310,7 +315,7 @@ impl Feeder {
         more
     }
 
-    /// Sends nothing before it is asked to.
+    /// Pauses the feeder until the reading end asks for data.
     pub fn pause(&self) {
         lock_state(&self.0).is_paused = true;
     }
@@ -324,7 +329,7 @@ impl Feeder {
         lock_state(&self.0).reader_state
     }
 
-    /// There is no more to come.
+    /// Marks the end of the body.
     pub fn finish(&self, end: BodyEnd) {
         let mut state = lock_state(&self.0);
         state.end.get_or_insert(end);
@@ -341,7 +346,8 @@ fn wake_reader(mut state: MutexGuard<'_, FeedState>) {
 }
 
 impl Feed {
-    /// The next piece; `None` at the end; an error where the caller left before it, sent too much or too slowly.
+    /// Returns the next chunk; `None` at the end. Fails if the client disconnected early, sent too much or was too
+    /// slow.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
         let piece = poll_fn(|context| self.poll_next(context)).await;
         if let Some(Ok(bytes)) = &piece {
@@ -360,7 +366,7 @@ impl Feed {
         }
     }
 
-    /// Whether nothing was taken since it was lent, and it can still be read.
+    /// Returns true if nothing was read since `make_recoverable` and the body can still be read.
     fn is_untouched(&self) -> bool {
         self.bytes_read == self.baseline_bytes_read && lock_state(&self.state).reader_state == ReaderState::Reading
     }
@@ -410,7 +416,7 @@ fn poll_chunk(shared: &Mutex<FeedState>, context: &Context<'_>) -> Poll<Option<R
             Poll::Pending
         }
     };
-    // Whoever resumes may wait for a thread that waits for this lock.
+    // The callback may wait for a thread that waits for this lock.
     drop(state);
     if let Some(resume) = resume {
         resume();
@@ -419,7 +425,7 @@ fn poll_chunk(shared: &Mutex<FeedState>, context: &Context<'_>) -> Poll<Option<R
 }
 
 impl Drop for Feed {
-    /// The feeder may wait to be asked for more: it learns that it will not be.
+    /// Returns an unread feed to its slot. Otherwise resumes a paused feeder, which learns that no more data is wanted.
     fn drop(&mut self) {
         if let Some(home) = self.return_slot.take().filter(|_| self.is_untouched()) {
             let back = Self {
@@ -428,7 +434,7 @@ impl Drop for Feed {
                 limits: self.limits,
                 clock: mem::take(&mut self.clock),
                 watcher: self.watcher.take(),
-                // What was to be looked at there was for one target.
+                // The guard belonged to one target only.
                 guard: None,
                 memory_permit: self.memory_permit.take(),
                 return_slot: None,
@@ -476,7 +482,8 @@ mod tests {
         min_bytes_per_second: 100,
     };
 
-    /// A fed body that gets so many bytes every so many seconds, and how it ends after how long.
+    /// Collects a streamed body that gets `bytes` bytes every `seconds` seconds. Returns the result and the elapsed
+    /// seconds.
     async fn collect_slowly(bytes: usize, seconds: u64) -> (Result<usize>, u64) {
         let (feeder, feed) = feed_channel(|| ());
         let started = Instant::now();
@@ -521,7 +528,7 @@ mod tests {
     async fn limits_waiting_per_chunk_by_rate_and_in_total() {
         let (ended, seconds) = collect_slowly(1, 11).await;
         assert_eq!((exceeded_limit(&ended), seconds), ("body_idle_ms", 10));
-        // Fifteen seconds are forgiven, and each piece earns a second.
+        // The grace period is 15 seconds, and each chunk earns one second.
         let (ended, seconds) = collect_slowly(100, 4).await;
         assert_eq!((exceeded_limit(&ended), seconds), ("body_rate", 19));
         let (ended, seconds) = collect_slowly(45, 1).await;
@@ -559,7 +566,7 @@ mod tests {
         assert_eq!(resumed.load(Ordering::Relaxed), 1);
         assert!(!feeder.push(Bytes::from(vec![0; HIGH_WATER_BYTES])) && feeder.is_paused());
         drop(feed);
-        // It must not wait for somebody who is not there.
+        // The feeder must not wait for a reader that is gone.
         assert_eq!((resumed.load(Ordering::Relaxed), feeder.reader_state()), (2, ReaderState::Closed));
         assert!(feeder.push(Bytes::from(vec![0; HIGH_WATER_BYTES])) && !feeder.is_paused());
     }

@@ -1,4 +1,4 @@
-//! How long a body's caller has been waited for.
+//! Wait clock of a request body. Measures how long the gateway has waited for the client.
 
 use std::{
     future::Future,
@@ -9,13 +9,13 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Measures how long is waited for a caller.
+/// Measures the time spent waiting for the client.
 #[derive(Default)]
 pub(crate) struct WaitClock {
-    /// In all, before the piece that is waited for now.
+    /// Total wait before the current chunk.
     pub(crate) total_wait: Duration,
     waiting_since: Option<Instant>,
-    /// One for a body, not one for each piece: where pieces came meanwhile it rings too early and is set again.
+    /// One timer per body instead of one per chunk. If chunks arrived meanwhile, it fires too early and is reset.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,5 @@
-//! Ends callers' connections from outside the server, where an answer broke off and nothing within it can say so.
+//! Disconnects clients from outside the HTTP server, for broken-off responses whose failure cannot be signalled within
+//! HTTP.
 
 use std::{
     collections::HashSet,
@@ -12,11 +13,12 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::process::edge::process_sockets;
 
-/// For how long the kernel keeps what a caller that was left has not read.
+/// Added to the connection's TCP_USER_TIMEOUT, so that the kernel keeps unread data of a disconnected client this much
+/// longer.
 const USER_TIMEOUT_EXTENSION: Duration = Duration::from_secs(3);
 
-/// The callers whose connections are to end. All open files are looked at to find one of them: so it is done for all of them
-/// at once, and not on the thread that serves.
+/// Queue of clients to disconnect. Finding a connection means scanning all open files, so queued clients are handled
+/// together, off the serving thread.
 #[derive(Default)]
 pub struct Disconnector {
     pending: Mutex<Vec<(SocketAddr, oneshot::Sender<()>)>>,
@@ -24,8 +26,9 @@ pub struct Disconnector {
 }
 
 impl Disconnector {
-    /// Ends a caller's connection. Until then its answer must stay open: the server would end a chunked body as if it were
-    /// complete. A connection that closes instead is an error to every client.
+    /// Disconnects a client, and returns once its connection is closed. Until then the response must stay open, because
+    /// the server would end a chunked body as if it were complete. Every client treats the closed connection as an
+    /// error.
     pub async fn disconnect_client(&self, caller: SocketAddr) {
         let (tell, done) = oneshot::channel();
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).push((caller, tell));
@@ -33,7 +36,8 @@ impl Disconnector {
         drop(done.await);
     }
 
-    /// Ends those that were asked for, for ever. Who comes meanwhile has the next turn together.
+    /// Disconnects the queued clients, forever. Clients that are queued during one scan are handled together in the
+    /// next.
     pub async fn run(&self) {
         loop {
             self.pending_signal.notified().await;
@@ -59,8 +63,9 @@ fn close_connections(callers: &HashSet<SocketAddr>) {
     drop(process_sockets::shut_down_matching(|link| link.starts_with("socket:"), is_one));
 }
 
-/// The listener's limit for callers that do not read may be over, and the kernel tells nobody when it acts on it: whoever reads
-/// again now gets what is under way and its end.
+/// Extends TCP_USER_TIMEOUT before the connection is closed. A client that does not read may have exceeded it already,
+/// and the kernel drops such a connection silently. With the extension, a client that resumes reading still gets the
+/// data in flight and the end.
 fn extend_user_timeout(socket: &Socket) {
     let Ok(Some(limit)) = socket.tcp_user_timeout() else { return };
     drop(socket.set_tcp_user_timeout(Some(limit + USER_TIMEOUT_EXTENSION)));
@@ -96,7 +101,7 @@ mod tests {
         }
         accepted[2].write_all(b"y").unwrap();
         assert_eq!(callers[2].read(&mut [0; 8]).unwrap(), 1);
-        // Whoever did not read for so long may still read the end.
+        // A client that has not read for that long can still read the end.
         assert_eq!(SockRef::from(&accepted[0]).tcp_user_timeout().unwrap(), Some(limit + USER_TIMEOUT_EXTENSION));
     }
 }

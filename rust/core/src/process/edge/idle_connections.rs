@@ -1,5 +1,6 @@
-//! Ends connections on which nothing is asked, or a request is begun and not finished, for too long. The server has one timer for
-//! both and none for HTTP/2; so it gets the longer time, and what must end sooner is seen from what the kernel counted.
+//! Closes idle connections and connections whose request head arrives too slowly. The HTTP server has a single timer
+//! for both over HTTP/1.1, and none for HTTP/2. That timer gets the longer timeout; this module enforces the shorter
+//! ones from the kernel's byte counters.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,25 +16,26 @@ use crate::process::edge::{
 };
 use crate::process::settings::Settings;
 
-/// With so many bytes the server knows which HTTP it is: the length of HTTP/2's preface.
+/// Bytes after which the server knows the HTTP version: the length of the HTTP/2 preface.
 const HTTP2_PREFACE_BYTES: u64 = 24;
 
-/// The callers whose requests take their time: their connections are not idle.
+/// Requests in flight per connection, by remote address. A slow request leaves the kernel's counters unchanged,
+/// although its connection is not idle.
 #[derive(Default)]
 pub struct ConnectionTracker(Mutex<HashMap<SocketAddr, ConnectionState>>);
 
 #[derive(Default)]
 struct ConnectionState {
     active_requests: usize,
-    /// Streams that nobody reads and nothing more is done for.
+    /// Streams that the client does not read and for which no further work is done.
     parked_streams: usize,
     is_http2: bool,
 }
 
-/// So many streams of one connection may wait for a reader who may never come: each holds some pieces back.
+/// Maximum number of parked streams per connection. Each buffers some chunks for a client that may never read them.
 const MAX_PARKED_STREAMS: usize = 8;
 
-/// A request that is under way.
+/// Counts one request of a connection as active until it is dropped.
 pub struct RequestGuard {
     tracker: Arc<ConnectionTracker>,
     remote: SocketAddr,
@@ -54,8 +56,8 @@ impl ConnectionTracker {
 }
 
 impl RequestGuard {
-    /// Says that nothing more is done for it, and that those beside it on its connection go on. `None` where nothing could be
-    /// beside it, or too many were left like that.
+    /// Parks the stream: it no longer counts as active, and other requests on its connection continue. Returns `None`
+    /// if the connection is not HTTP/2 or already has the maximum number of parked streams.
     pub fn park(self) -> Option<ParkedStream> {
         let mut callers = self.tracker.lock();
         let entry = callers
@@ -67,17 +69,17 @@ impl RequestGuard {
     }
 }
 
-/// A stream that waits for its reader, and holds its connection no more.
+/// A stream that waits for the client to read it. It does not keep its connection open.
 pub struct ParkedStream {
     tracker: Arc<ConnectionTracker>,
     remote: SocketAddr,
 }
 
-/// How often is looked whether those beside a stream have come to their end.
+/// Interval at which a parked stream checks whether other requests on its connection have ended.
 const PARKED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl ParkedStream {
-    /// Resolves when nothing is under way beside it on its connection.
+    /// Waits until no other request is active on the same connection.
     pub async fn wait_for_other_requests(&self) {
         while self.tracker.lock().get(&self.remote).is_some_and(|entry| entry.active_requests > 0) {
             tokio::time::sleep(PARKED_POLL_INTERVAL).await;
@@ -98,7 +100,7 @@ impl Drop for RequestGuard {
         let mut callers = self.tracker.lock();
         if let Some(entry) = callers.get_mut(&self.remote) {
             entry.active_requests -= 1;
-            // What speaks HTTP/2 goes on doing so: it is forgotten with its connection.
+            // An HTTP/2 connection stays HTTP/2: its entry is removed when the connection closes.
             if entry.active_requests == 0 && !entry.is_http2 {
                 callers.remove(&self.remote);
             }
@@ -106,7 +108,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// How long a connection may be without a request, and a request without its whole head.
+/// Maximum time without a request, and maximum time until a request head is complete.
 #[derive(Clone, Copy)]
 pub struct IdleTimeouts {
     pub idle: Duration,
@@ -122,18 +124,18 @@ impl IdleTimeouts {
     }
 }
 
-/// What was seen of a connection when it last had nothing to say.
+/// Counters and times of a connection when it was last active.
 #[derive(Default)]
 struct LastActivity {
     received_bytes: u64,
     acked_bytes: u64,
-    /// When a request was under way, or an answer was, last.
+    /// Last time a request or a response was in progress.
     last_active: Option<Instant>,
-    /// Since when more has come, and no answer left.
+    /// Start of a request head: when bytes first arrived with no response sent since.
     head_started: Option<Instant>,
 }
 
-/// Looks at the connections of a port again and again.
+/// Polls the connections of a port and closes those that exceed a timeout.
 pub struct IdleConnectionReaper {
     port: u16,
     timeouts: IdleTimeouts,
@@ -146,12 +148,12 @@ impl IdleConnectionReaper {
         Self { port, timeouts, tracker, activity_by_inode: HashMap::new() }
     }
 
-    /// How often to look: nobody stays for much longer than he may.
+    /// Returns the poll interval: a quarter of the shorter timeout, so that no connection exceeds its timeout by much.
     pub fn poll_interval(&self) -> Duration {
         self.timeouts.head.min(self.timeouts.idle) / 4
     }
 
-    /// Ends those connections of ours whose time is over; says how many.
+    /// Closes this process's connections that exceed a timeout. Returns how many were closed.
     pub fn close_expired(&mut self, now: Instant) -> io::Result<usize> {
         if self.port == 0 {
             return Ok(0);
@@ -184,7 +186,7 @@ impl IdleConnectionReaper {
         if open.received_bytes < HTTP2_PREFACE_BYTES {
             return open.since_last_received > self.timeouts.head;
         }
-        // Over HTTP/2 much comes that is no request.
+        // Over HTTP/2, many frames arrive that do not belong to a request.
         if open.received_bytes > seen.received_bytes && !caller.is_some_and(|caller| caller.is_http2) {
             let begun = *seen.head_started.get_or_insert(now);
             return now - begun > self.timeouts.head;
@@ -196,7 +198,8 @@ impl IdleConnectionReaper {
 
 fn shut_down_by_inode(over: &HashSet<u32>) -> io::Result<usize> {
     let over: HashSet<_> = over.iter().map(|inode| format!("socket:[{inode}]")).collect();
-    // Other workers' connections at the same port are in the list too, but no files of ours.
+    // The list also contains other workers' connections to the same port; their inodes are not among this process's
+    // files.
     process_sockets::shut_down_matching(|link| over.contains(link), |_| true)
 }
 
@@ -311,7 +314,7 @@ mod tests {
                 !watch.find_expired_inodes(&[tcp_connection(100, 0, 276)], start + Duration::from_secs(276)).is_empty()
             );
         }
-        // What comes over HTTP/2 beside requests begins none.
+        // HTTP/2 frames outside a request do not start a request head.
         assert!(watch.find_expired_inodes(&[tcp_connection(200, 0, 0)], start + Duration::from_secs(277)).is_empty());
         assert!(watch.find_expired_inodes(&[tcp_connection(200, 0, 11)], start + Duration::from_secs(288)).is_empty());
         assert!(watch.find_expired_inodes(&[], start).is_empty() && callers.lock().is_empty());

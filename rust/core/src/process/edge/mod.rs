@@ -1,4 +1,4 @@
-//! What an edge worker knows of the connections that others opened to it, and how it ends them.
+//! Client connections of an edge worker. Inspects the state of accepted connections and closes them.
 
 pub mod disconnect;
 pub mod idle_connections;

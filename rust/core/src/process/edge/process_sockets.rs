@@ -1,12 +1,12 @@
-//! This process's own sockets, reached from outside of whoever serves them.
+//! Shutdown of this process's own sockets by file descriptor, from outside the code that serves them.
 
 use std::{fs, io, net::Shutdown};
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use socket2::Socket;
 
-/// Ends those of its sockets that are meant, and says how many. All its open files are looked at: first at what their links say
-/// (`socket:[inode]`), and where that may be one of them `look` is shown the socket, and says whether it is.
+/// Shuts down the matching sockets of this process and returns how many there were. Scans all open files: `may_be`
+/// filters by link text (`socket:[inode]`), then `look` decides on the socket itself.
 pub fn shut_down_matching(may_be: impl Fn(&str) -> bool, look: impl Fn(&Socket) -> bool) -> io::Result<usize> {
     let myself = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut ended = 0;
@@ -19,7 +19,7 @@ pub fn shut_down_matching(may_be: impl Fn(&str) -> bool, look: impl Fn(&Socket) 
         {
             let socket = Socket::from(descriptor);
             if look(&socket) {
-                // It may have been closed meanwhile: then there is nothing left to end.
+                // The socket may have been closed in the meantime; then nothing is left to shut down.
                 drop(socket.shutdown(Shutdown::Both));
                 ended += 1;
             }

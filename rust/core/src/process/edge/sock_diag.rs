@@ -1,4 +1,5 @@
-//! What the kernel knows of TCP connections (`sock_diag(7)`), asked without looking at every open file, and of ways to others.
+//! Kernel queries: open TCP connections through `sock_diag(7)`, and the local address for a route. `sock_diag` avoids
+//! inspecting every open file.
 
 use std::{
     io::{self, Read},
@@ -17,10 +18,10 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 const TCP_ESTABLISHED: u8 = 1;
-/// The bit and the number of `tcp_info` among a connection's attributes.
+/// Request bit and attribute number of `tcp_info` in `inet_diag`.
 const INET_DIAG_INFO_BIT: u8 = 1 << 1;
 const INET_DIAG_INFO: u16 = 2;
-// Lengths of the heads of a message and of a connection's description, and where fields stand in the latter and in `tcp_info`.
+// Lengths of the netlink header and of `inet_diag_msg`, then field offsets in `inet_diag_msg` and in `tcp_info`.
 const NETLINK_HEADER_BYTES: usize = 16;
 const INET_DIAG_MSG_BYTES: usize = 72;
 const STATE_OFFSET: usize = 1;
@@ -31,19 +32,19 @@ const LAST_RECEIVED_OFFSET: usize = 52;
 const BYTES_ACKED_OFFSET: usize = 120;
 const BYTES_RECEIVED_OFFSET: usize = 128;
 
-/// A connection that is open in both directions.
+/// A TCP connection that is open in both directions.
 #[derive(Debug, Clone, Copy)]
 pub struct TcpConnection {
     pub inode: u32,
     pub remote: SocketAddr,
-    /// What has come from the other side, and how long ago the last of it.
+    /// Bytes received from the peer.
     pub received_bytes: u64,
     pub since_last_received: Duration,
-    /// What the other side has taken.
+    /// Bytes that the peer has acknowledged.
     pub acked_bytes: u64,
 }
 
-/// Whether one connection is open in both directions.
+/// Returns true if the connection is open in both directions.
 pub fn is_connection_open(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
     let question = SockDiagRequest { flags: NLM_F_REQUEST, family, extensions: 0, states: u32::MAX, local, remote };
@@ -54,7 +55,7 @@ pub fn is_connection_open(local: SocketAddr, remote: SocketAddr) -> io::Result<b
     Ok(message.and_then(|message| message.get(NETLINK_HEADER_BYTES + STATE_OFFSET)) == Some(&TCP_ESTABLISHED))
 }
 
-/// The open connections that came in at a port.
+/// Lists the open connections that were accepted at a local port.
 pub fn list_open_connections(port: u16) -> io::Result<Vec<TcpConnection>> {
     let mut found = Vec::new();
     for family in [AF_INET, AF_INET6] {
@@ -79,7 +80,7 @@ pub fn list_open_connections(port: u16) -> io::Result<Vec<TcpConnection>> {
     Ok(found)
 }
 
-/// Our address as somebody sees it, by the routes of this machine; nothing is sent.
+/// Returns the local address that this machine's routes use for a remote address. Sends nothing.
 pub fn local_address_for(remote: SocketAddr) -> io::Result<IpAddr> {
     let any = if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
@@ -87,7 +88,7 @@ pub fn local_address_for(remote: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// Takes the connections of one datagram; false where it holds the last or an error.
+/// Parses the connections in one datagram. Returns false if it contains the final message or an error.
 fn parse_datagram(mut messages: &[u8], found: &mut Vec<TcpConnection>) -> bool {
     while let (Some(length), Some(SOCK_DIAG_BY_FAMILY)) = (read_u32(messages, 0), message_type(messages)) {
         let Some(message) = messages.get(..length as usize) else { return false };
@@ -163,7 +164,7 @@ fn send_diag_request(question: &SockDiagRequest) -> io::Result<Socket> {
         bytes.resize(16, 0);
         body.extend(bytes);
     }
-    // Interface: any. Cookie: none.
+    // Any interface, no cookie.
     body.extend(0_u32.to_ne_bytes());
     body.extend([0xff; 8]);
     let mut message = ((NETLINK_HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Models that a job of fine-tuning asks besides the one that it tunes: those that grade what that one says.
+//! Grader models of a fine-tuning job: models that it uses in addition to the one that it tunes.
 
 use std::{borrow::Cow, fmt};
 
@@ -7,18 +7,18 @@ use serde::{
     de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
 };
 
-/// As far as a job says how it is done. Graders stand within that, and within each other.
+/// Part of a fine-tuning job that configures its method. Graders are nested in it and in each other.
 #[derive(Deserialize)]
 struct FineTuningJob {
     #[serde(default)]
     method: ModelNames,
 }
 
-/// Every text that stands as `model` somewhere, however often in one object.
+/// All strings stored under a `model` key at any depth, including duplicate keys of one object.
 #[derive(Default)]
 struct ModelNames(Vec<String>);
 
-/// Those that a job names; `None` where it cannot be read.
+/// Returns the grader models of a job; `None` if the job cannot be parsed.
 pub fn parse_grader_models(job: &[u8]) -> Option<Vec<String>> {
     serde_json::from_slice::<FineTuningJob>(job).ok().map(|job| job.method.0)
 }
@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for ModelNames {
     }
 }
 
-/// Looks through a value, which stands as `model` or as something else.
+/// Searches a JSON value for model names. `is_model` is true if the value is stored under a `model` key.
 struct ModelNameSearch<'f> {
     names: &'f mut Vec<String>,
     is_model: bool,

@@ -1,4 +1,5 @@
-//! What is said of single models: which may be used, where they are; and when the catalogue is asked for.
+//! Per-model rules of saved providers: which models are allowed, their hosts, options and prices. Also detects requests
+//! for the model catalogue.
 
 pub(crate) mod grader_models;
 
@@ -29,20 +30,20 @@ use crate::{
     upstream::BaseUrl,
 };
 
-/// Header fields that go with every request to a saved provider, or to one of its models.
+/// Header fields added to every request to a saved provider, or to one of its models.
 pub type HeaderFields = Vec<(String, String)>;
 
-/// What a saved provider says of its models.
+/// Models of a saved provider: permissions, options and prices.
 #[derive(Debug, Default)]
 pub struct SavedModels {
-    /// Whether models may be used of which nothing is said.
+    /// True if models that are not listed may be used.
     allow_all: bool,
-    /// Whether it is said of one that it may not.
+    /// True if at least one listed model is disabled.
     has_disabled: bool,
     by_slug: HashMap<String, SavedModel>,
-    /// By what its prices differ from the usual ones.
+    /// Factors by which its prices differ from the list prices.
     price_adjustment: Option<Arc<Adjustment>>,
-    /// Whether header fields or credentials are stored with one of them.
+    /// True if header fields or credentials are stored with at least one model.
     pub has_stored_fields: bool,
 }
 
@@ -81,22 +82,22 @@ struct PublishedModel {
 }
 
 impl SavedModels {
-    /// Whether there is a model that may not be used.
+    /// Returns true if at least one model may not be used.
     pub fn is_restricted(&self) -> bool {
         !self.allow_all || self.has_disabled
     }
 
-    /// Whether a model may be used.
+    /// Returns true if this model may be used.
     pub fn is_allowed(&self, model: &str) -> bool {
         self.by_slug.get(model).map_or(self.allow_all, |said| said.is_enabled)
     }
 
-    /// What was saved of a model's prices.
+    /// Returns the saved prices of a model.
     pub fn model_prices(&self, model: &str) -> Option<ModelPrices> {
         self.by_slug.get(model).and_then(|said| said.prices.clone())
     }
 
-    /// Refuses a request that asks a model which may not be used besides the one that it names.
+    /// Rejects a request that uses a forbidden model in addition to its main model.
     pub fn check_secondary_models(&self, request: &[u8]) -> Result<()> {
         if !self.is_restricted() {
             return Ok(());
@@ -105,7 +106,8 @@ impl SavedModels {
         refused.map_or(Ok(()), |model| Err(Error::ModelNotAllowed { model }))
     }
 
-    /// Refuses a job for a model that may not be used. It names its model as its provider does, for which callers may say this.
+    /// Rejects a job for a model that may not be used. `names` are the names under which callers may know the job's
+    /// model.
     fn check_job_model(&self, names: &[String]) -> Result<()> {
         let mut said = names.iter().filter_map(|name| self.by_slug.get(name)).peekable();
         let is_fine = match said.peek() {
@@ -116,7 +118,7 @@ impl SavedModels {
         if is_fine { Ok(()) } else { Err(Error::ModelNotAllowed { model: names.first().cloned().unwrap_or_default() }) }
     }
 
-    /// Compiles what was published of one integration's models.
+    /// Compiles the published models of one integration.
     pub fn compile(published: PublishedModels, path: &str, problems: &mut Vec<Problem>) -> Self {
         let mut by_slug = HashMap::with_capacity(published.models.len());
         for (index, row) in published.models.into_iter().enumerate() {
@@ -150,12 +152,12 @@ impl SavedModel {
     }
 }
 
-/// The base of a saved host, if it is one.
+/// Parses the custom host of a saved provider or model; reports an invalid one in `problems`.
 pub fn parse_custom_host(url: Option<&str>, path: &str, problems: &mut Vec<Problem>) -> Option<BaseUrl> {
     url.map(BaseUrl::parse)?.map_err(|message| problems.push(Problem::new(format!("{path}.custom_host"), message))).ok()
 }
 
-/// Saved header fields, in the order of their names.
+/// Compiles saved header fields, sorted by name.
 pub fn compile_header_fields(
     given: impl IntoIterator<Item = (String, String)>,
     path: &str,
@@ -165,7 +167,7 @@ pub fn compile_header_fields(
     fields.sort();
     for (name, value) in &fields {
         if !is_allowed_field(name, value) {
-            problems.push(Problem::new(format!("{path}.headers.{name}"), "cannot be a header field"));
+            problems.push(Problem::new(format!("{path}.headers.{name}"), "is not an allowed header field"));
         }
     }
     fields
@@ -190,7 +192,7 @@ pub(crate) fn compile_options(
 }
 
 impl<'s> Target<'s> {
-    /// Takes over what is said of the model that is asked for, and where it is asked; refuses one that may not be used here.
+    /// Applies the saved settings of the requested model and its path prefix. Rejects a model that may not be used.
     pub fn apply_model(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
         self.check_and_apply_model(call, model, body)?;
         if let Some(prefix) = self.provider.path_prefix(call.route.operation, model, &self.base_url.prefix) {
@@ -223,24 +225,25 @@ impl<'s> Target<'s> {
         self.check_model_override(call, saved, said)
     }
 
-    /// Whether a model may be asked of which nothing is said.
+    /// Returns true if a model that is not listed may be used.
     fn may_use_unlisted_model(&self, call: &Call<'_>, models: &SavedModels, model: &str) -> bool {
         if !model.is_empty() {
             return models.allow_all;
         }
-        // Who names it elsewhere is looked at before anything is sent.
+        // A request that names its model elsewhere is checked before anything is sent.
         let is_looked_at = self.batch_line_allowlist(call).is_some() || self.is_message_batch_cancel(call);
         !models.is_restricted() || is_looked_at || self.has_model_override(call) || !may_select_hidden_model(call)
     }
 
-    /// Whether something else than its body says which model a request asks. That is looked at by itself.
+    /// Returns true if an option or the path overrides the model of the body. The override is checked separately.
     fn has_model_override(&self, call: &Call<'_>) -> bool {
         let operation = call.route.operation;
         let is_of_body = operation == Operation::Proxy || operation.is_fine_tuning();
         !is_of_body && self.provider.model_override(&self.options, call.route.path_params).is_some()
     }
 
-    /// Whatever a body names, another model may be asked: by an option, or by the path. What was saved says is meant.
+    /// Checks the model that an option or the path sets in place of the body's. An override that is stored with the
+    /// provider or model is always allowed.
     fn check_model_override(
         &mut self,
         call: &Call<'_>,
@@ -264,7 +267,7 @@ impl<'s> Target<'s> {
         Ok(())
     }
 
-    /// Takes over what is said of a model; `None` where it may not be used.
+    /// Applies the saved header fields, prices, options and host of a model; `None` if the model is disabled.
     fn apply_saved_model(&mut self, call: &Call<'_>, said: &'s SavedModel) -> Option<()> {
         if !said.is_enabled {
             return None;
@@ -273,7 +276,7 @@ impl<'s> Target<'s> {
         self.header_fields.extend(said.header_fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         self.price_overrides.model_prices.clone_from(&said.prices);
         for (option, value) in &said.options {
-            // Of one name some providers take an option as a header, and others do not.
+            // Providers may define the same option differently: some take it as a header, others do not.
             let own = self.provider.options().iter().find(|own| own.key == option.key);
             if let Some(own) = own {
                 self.options.replace(*own, value.clone());
@@ -285,39 +288,41 @@ impl<'s> Target<'s> {
         Some(())
     }
 
-    /// Refuses a line of a file that is for a model which may not be used here.
+    /// Rejects a batch line for a model that may not be used.
     pub fn check_line_model(&self, model: &str) -> Result<()> {
         let models = self.saved_provider.and_then(|saved| saved.models.as_ref());
         models.map_or(Ok(()), |models| models.check_job_model(&[model.to_owned()]))
     }
 }
 
-/// Whether a request of which no model is known yet may ask one all the same: in a form, in what passes through unread, or where its
-/// provider takes one that nobody named, such as that of a prompt that it keeps.
+/// Returns true if a request with no known model may still select one. Forms, unread proxy bodies and provider-stored
+/// prompts can name a model that the gateway does not see.
 fn may_select_hidden_model(call: &Call<'_>) -> bool {
     match call.route.operation {
         Operation::Proxy => call.head.expects_body(),
-        // What becomes of these a job says; and a batch whose lines are not looked at is none without its model.
+        // A later job decides the model of these uploads. A batch whose lines are not checked cannot run without a
+        // model.
         Operation::UploadFile
         | Operation::PutBatchObject
         | Operation::CreateBatchDataset
         | Operation::UploadBatchDataset
         | Operation::CreateBatch => false,
-        // Each message on a socket is looked at when it comes.
+        // Messages on a WebSocket are checked as they arrive.
         operation => {
             operation.body_kind() == Some(BodyKind::Form) || (operation.has_json_body() && call.head.expects_body())
         }
     }
 }
 
-/// What a segment of a raw path may call a model: all of it, and what is before its verb.
+/// Returns the model names that a segment of a raw path may contain: the whole segment, and the part before its verb.
 fn candidate_model_names(segment: &str) -> Vec<String> {
     let segment = percent_decode_str(segment).decode_utf8_lossy().into_owned();
     let bare = segment.rsplit_once(':').map(|(bare, _)| bare.to_owned());
     [segment].into_iter().chain(bare).collect()
 }
 
-/// Whether a request for models is about the catalogue: it names no provider, or says so.
+/// Returns true if a model list request is for the catalogue: it names no provider, or asks for the catalogue
+/// explicitly.
 pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> bool {
     let below = head.path.strip_prefix("/v1/models");
     if !snapshot.has_model_catalogue
@@ -335,8 +340,8 @@ pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[
         || control.config.is_some_and(|config| config_fetches_catalogue(snapshot, head, &control, config))
 }
 
-/// What the catalogue is asked in the place of a provider that has no list of its own, for a caller with a key of ours: those of
-/// its models that may be used.
+/// Returns the catalogue query that replaces the model list of a provider without one. It lists the provider's models
+/// that the caller may use, and needs a gateway key.
 pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> Option<String> {
     if !snapshot.has_model_catalogue || head.method != "GET" || head.path != "/v1/models" {
         return None;
@@ -363,7 +368,7 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
     is_listless.then(|| format!("{}{mark}{asked}", head.query))
 }
 
-/// The value of one of the gateway's fields, under the name that it has without its prefix.
+/// Returns the value of a control header, found by its name without the prefix.
 fn control_value<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) -> Option<&'h [u8]> {
     headers
         .iter()
@@ -381,7 +386,7 @@ fn config_fetches_catalogue(
         return Config::parse(config.as_bytes(), Strictness::Lenient)
             .is_ok_and(|config| config.root.fetch_integrated_models);
     }
-    // Who shows a token in the place of a key has a workspace too.
+    // A caller with a token instead of a key has a workspace too.
     let passport = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
     let caller = caller::admit(passport.as_ref(), snapshot, true, &head.headers, control).ok();
     let workspace = caller.as_ref().and_then(Caller::workspace);

@@ -1,19 +1,20 @@
-//! A map that is bounded in bytes: what nobody asked for lately goes first.
+//! Map bounded in bytes. Evicts entries that were not used recently.
 
 use std::{collections::HashMap, hash::Hash, mem};
 
-/// Two generations: what is new and what was asked for since the last change of generations, and what was there before.
+/// Cache with two generations: entries added or read since the last rotation, and those from before. A rotation drops
+/// the older generation.
 #[derive(Debug)]
 pub struct BoundedCache<K, V> {
     recent: HashMap<K, (V, usize)>,
     previous: HashMap<K, (V, usize)>,
     recent_bytes: usize,
-    /// Of each generation.
+    /// Maximum bytes of each generation.
     max_generation_bytes: usize,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> BoundedCache<K, V> {
-    /// For about so many bytes in all.
+    /// Creates a cache of about this many bytes in total.
     pub fn new(most: usize) -> Self {
         Self { recent: HashMap::new(), previous: HashMap::new(), recent_bytes: 0, max_generation_bytes: most / 2 }
     }
@@ -27,7 +28,7 @@ impl<K: Hash + Eq + Clone, V: Clone> BoundedCache<K, V> {
         Some(value)
     }
 
-    /// What is larger than a generation is not kept.
+    /// Stores an entry, unless it is larger than a generation.
     pub fn put(&mut self, key: K, value: V, bytes: usize) {
         if bytes > self.max_generation_bytes {
             return;

@@ -1,4 +1,4 @@
-//! The circuit breakers of all targets of this worker, and through Redis of all workers.
+//! Circuit breakers of all targets of this worker. Their state is shared with other workers through Redis.
 
 use std::{
     mem,
@@ -13,10 +13,10 @@ use super::{
 use crate::features::circuit_breaker::{Breaker, Policy, Verdict};
 use crate::state::shared::pubsub::BreakerDelta;
 
-/// The right to try a target is asked for again after this.
+/// Time after which an unanswered claim to probe a target is repeated.
 const CLAIM_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Of all workers one sends the request that tries a target: the one that Redis gave the right to.
+/// Claim to probe a half-open target. Redis grants it to one worker, so that only one probe request is sent.
 #[derive(Debug, Clone, Copy, Default)]
 enum ProbeClaim {
     #[default]
@@ -45,7 +45,7 @@ impl BreakerState {
         matches!(self.probe_claim, ProbeClaim::Granted(at) if now.saturating_sub(at) < policy.cooldown())
     }
 
-    /// Whether it is time to ask for the right to try.
+    /// Marks the probe claim as requested if it is due; returns true if so.
     fn start_claim_if_due(&mut self, policy: &Policy, now: Duration) -> bool {
         let is_asked =
             matches!(self.probe_claim, ProbeClaim::Requested(at) if now.saturating_sub(at) < CLAIM_RETRY_INTERVAL);
@@ -57,7 +57,7 @@ impl BreakerState {
         asks
     }
 
-    /// Says whether there was nothing to be told before.
+    /// Adds a result to the unsent delta; returns true if the delta was empty before.
     fn add_to_delta(&mut self, target: u64, policy: &Policy, failed: bool) -> bool {
         let is_first = self.unsent_delta.requests == 0;
         self.unsent_delta.target = target;
@@ -72,7 +72,7 @@ impl BreakerState {
 pub struct CircuitBreakers {
     states: TargetStates<BreakerState>,
     redis: Option<Arc<RedisClient>>,
-    /// Targets of which something is to be told.
+    /// Targets whose delta has not been published yet.
     unsent_targets: Mutex<Vec<u64>>,
 }
 
@@ -89,13 +89,13 @@ impl CircuitBreakers {
         self.redis.as_deref().filter(|redis| redis.is_available())
     }
 
-    /// What a request would be told. It changes nothing.
+    /// Returns the verdict for a request without changing any state.
     pub fn peek_verdict(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
         let is_shared = self.connected_redis().is_some();
         self.states.with_existing(target, |state| state.verdict(policy, now, is_shared)).unwrap_or(Verdict::Closed)
     }
 
-    /// The same for a request that may go there: where it is time to try, the right to is asked for.
+    /// Returns the verdict for a request that may be sent. If a probe is due, claims it in Redis.
     pub fn verdict_and_claim(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
         let redis = self.connected_redis();
         let look = |state: &mut BreakerState| {
@@ -106,8 +106,9 @@ impl CircuitBreakers {
         verdict
     }
 
-    /// A request goes to a target, unless that is closed off; of a half-open one it is the request that tries. It says how it
-    /// ended, or is forgotten. `always`: where it is closed off too.
+    /// Admits a request to a target; `None` if the breaker is open. The request becomes the probe if the breaker is
+    /// half-open. The permit must record the outcome; dropping it releases the probe. With `always`, an open breaker
+    /// admits the request too.
     pub fn admit(self: &Arc<Self>, target: u64, policy: &Policy, now: Duration, always: bool) -> Option<BreakerPermit> {
         let is_shared = self.connected_redis().is_some();
         let is_idle = |state: &BreakerState| state.breaker.verdict(policy, now) == Verdict::Closed;
@@ -131,7 +132,7 @@ impl CircuitBreakers {
         }
     }
 
-    /// So many targets are closed off now.
+    /// Returns the number of open breakers.
     pub fn open_count(&self) -> usize {
         self.states.count_matching(|state| !is_breaker_closed(state))
     }
@@ -166,14 +167,14 @@ impl CircuitBreakers {
         opened
     }
 
-    /// What this worker saw and others do not know.
+    /// Removes and returns the results that this worker has not published yet.
     pub fn drain_deltas(&self) -> Vec<BreakerDelta> {
         let targets = mem::take(&mut *self.unsent_targets.lock().unwrap_or_else(PoisonError::into_inner));
         let take = |target: u64| self.states.with_existing(target, |state| mem::take(&mut state.unsent_delta));
         targets.into_iter().filter_map(take).filter(|seen| seen.requests > 0).collect()
     }
 
-    /// What another worker saw.
+    /// Adds results that another worker published.
     pub fn apply_delta(&self, seen: &BreakerDelta, now: Duration) {
         let cooldown = Duration::from_millis(seen.cooldown_ms);
         let add =
@@ -181,7 +182,7 @@ impl CircuitBreakers {
         self.states.with_entry(seen.target, is_breaker_closed, add);
     }
 
-    /// Another worker closed a target off.
+    /// Opens a breaker that another worker opened.
     pub fn open(&self, target: u64, at: Duration) {
         self.states.with_entry(target, is_breaker_closed, |state| {
             state.breaker.open(at);
@@ -189,7 +190,7 @@ impl CircuitBreakers {
         });
     }
 
-    /// Another worker's request succeeded there.
+    /// Closes a breaker after another worker's request succeeded.
     pub fn close(&self, target: u64, now: Duration) {
         self.states.with_existing(target, |state| {
             state.breaker.close(now);
@@ -197,7 +198,7 @@ impl CircuitBreakers {
         });
     }
 
-    /// Redis said who tries.
+    /// Applies the reply of Redis to a probe claim.
     pub fn apply_claim_reply(&self, target: u64, now: Duration, is_ours: bool) {
         if is_ours {
             self.states.with_existing(target, |state| state.probe_claim = ProbeClaim::Granted(now));
@@ -205,29 +206,29 @@ impl CircuitBreakers {
     }
 }
 
-/// One request on its way through a breaker.
+/// Permit of a circuit breaker for one request.
 #[derive(Debug)]
 pub struct BreakerPermit {
     breakers: Arc<CircuitBreakers>,
     target_key: u64,
     is_probe: bool,
-    /// It goes although the target is closed off: there is no other.
+    /// True if the request is sent although the breaker is open, because there is no other target.
     is_forced: bool,
 }
 
 impl BreakerPermit {
-    /// Whether it tries a target that was closed off, for all others.
+    /// Returns true if this request probes a half-open target on behalf of all others.
     pub fn is_probe(&self) -> bool {
         self.is_probe
     }
 
-    /// How an attempt ended; says whether the breaker opened with it.
+    /// Records the outcome of an attempt; returns true if it opened the breaker.
     pub fn record_outcome(&mut self, policy: &Policy, now: Duration, failed: bool) -> bool {
         let is_probe = mem::take(&mut self.is_probe);
         self.breakers.record_outcome((self.target_key, is_probe), policy, now, failed)
     }
 
-    /// Whether the target was closed off since.
+    /// Returns true if the breaker has opened since the request was admitted.
     pub fn has_breaker_opened(&self, policy: &Policy, now: Duration) -> bool {
         !self.is_forced && self.breakers.peek_verdict(self.target_key, policy, now) != Verdict::Closed
     }

@@ -1,4 +1,4 @@
-//! Configs that requests bring along, compiled once for as long as they keep coming.
+//! Cache of inline configs. Compiles a config that requests bring along once, as long as it keeps being used.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,29 +10,29 @@ use crate::{
     error::Problem,
 };
 
-/// Its texts are there about so often.
+/// Approximate number of copies of its text that a compiled config holds.
 const TEXT_COPIES: usize = 2;
-/// So much an entry takes beside its config.
+/// Approximate memory of a cache entry in addition to its config.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
 
-/// By the digest of their text: what they hold of credentials is not kept in clear beside them.
+/// Keyed by the SHA-256 digest of the config text, so that credentials in it are not stored in clear as keys.
 #[derive(Debug)]
 pub struct InlineConfigCache(Mutex<BoundedCache<[u8; 32], Arc<Config>>>);
 
 impl InlineConfigCache {
-    /// For about so many bytes.
+    /// Creates a cache of about this many bytes.
     pub fn new(bytes: usize) -> Self {
         Self(Mutex::new(BoundedCache::new(bytes)))
     }
 
-    /// The config that this text means. What is wrong with one is told each time.
+    /// Returns the compiled config of this text. Validation errors are not cached: each call reports them again.
     pub fn get_or_compile(&self, text: &str, limits: TargetLimits) -> Result<Arc<Config>, Vec<Problem>> {
         let key = Sha256::digest(text).into();
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(&key) {
             return Ok(known);
         }
-        // Not under the lock: others need not wait for a large one.
+        // Compiles without holding the lock, so that other requests do not wait for a large config.
         let config = Arc::new(Config::parse_with_limits(Some(limits), text.as_bytes(), Strictness::Lenient)?);
         let held = config.estimated_bytes() + text.len() * TEXT_COPIES + ENTRY_OVERHEAD_BYTES;
         lock().put(key, Arc::clone(&config), held);
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(compile_text(&configs, "{").unwrap_err().len(), 1);
     }
 
-    /// How many configs of this kind stay.
+    /// Returns how many of 100 such configs stay in the cache.
     fn count_retained(config: impl Fn(usize) -> String) -> usize {
         let configs = InlineConfigCache::new(8 * 1024 * 1024);
         (0..100).for_each(|number| drop(compile_text(&configs, &config(number)).unwrap()));

@@ -1,25 +1,25 @@
-//! How long targets took to answer lately, and how many second attempts may be made of their requests.
+//! Latency histograms per target, and the budget of hedged requests per target.
 
 use std::time::Duration;
 
 use super::TargetStates;
 
-/// Bounds between these many spans double every four: from a millisecond to a minute.
+/// Number of histogram buckets. Bucket bounds double every four buckets, from one millisecond to about a minute.
 const BUCKET_COUNT: usize = 64;
-/// Answers after which the older half of what is known is forgotten.
+/// Number of responses after which the older half of the histogram is discarded.
 const ROTATION_SAMPLES: u32 = 512;
-/// From fewer answers nothing is concluded.
+/// Fewer samples than this yield no percentile.
 const MIN_SAMPLES: u32 = 20;
-/// Second attempts that may be saved up for a slow moment.
+/// Most hedge tokens that a target can save up for a slow period.
 const MAX_HEDGE_TOKENS: f64 = 10.0;
 
-/// The answers of one target: those since the last turn, and those of the one before.
+/// Latencies of one target: the samples since the last rotation and those of the previous period.
 #[derive(Debug, Clone)]
 pub struct LatencyHistogram {
     current: [u32; BUCKET_COUNT],
     previous: [u32; BUCKET_COUNT],
     sample_count: u32,
-    /// Second attempts that may be made.
+    /// Hedged requests that may be sent now. Fractions accumulate.
     hedge_tokens: f64,
 }
 
@@ -31,13 +31,13 @@ impl Default for LatencyHistogram {
 
 fn bucket_index(took: Duration) -> usize {
     let milliseconds = took.as_secs_f64() * 1000.0;
-    // Below a millisecond the cast saturates at 0.
-    #[allow(clippy::cast_sign_loss, reason = "below zero is zero")]
+    // Below one millisecond the logarithm is negative and the cast saturates at 0.
+    #[allow(clippy::cast_sign_loss, reason = "negative values saturate at zero")]
     let span = (milliseconds.log2() * 4.0).ceil() as usize;
     span.min(BUCKET_COUNT - 1)
 }
 
-/// What is at most so long.
+/// Returns the upper bound of a bucket.
 fn bucket_upper_bound(span: usize) -> Duration {
     Duration::from_secs_f64((span as f64 / 4.0).exp2() / 1000.0)
 }
@@ -52,7 +52,8 @@ impl LatencyHistogram {
         self.sample_count += 1;
     }
 
-    /// What so many percent of the answers did not exceed.
+    /// Returns the latency that this percentage of the responses did not exceed; `None` with fewer than `MIN_SAMPLES`
+    /// samples.
     fn percentile(&self, percent: f64) -> Option<Duration> {
         let each = || self.current.iter().zip(&self.previous).map(|(now, before)| now + before);
         let total: u32 = each().sum();
@@ -65,7 +66,7 @@ impl LatencyHistogram {
         each().map(reaches).position(|reaches| reaches).filter(|_| total >= MIN_SAMPLES).map(bucket_upper_bound)
     }
 
-    /// Whether a second attempt may be made now; each request adds this share of one.
+    /// Takes one hedge token. Returns false if none is left.
     fn try_spend_hedge_token(&mut self) -> bool {
         let is_within = self.hedge_tokens >= 1.0;
         self.hedge_tokens -= f64::from(u8::from(is_within));
@@ -77,7 +78,7 @@ impl LatencyHistogram {
 pub struct LatencyTracker(TargetStates<LatencyHistogram>);
 
 impl LatencyTracker {
-    /// A request comes, of whose kind this share may be made twice.
+    /// Counts a request to a target; adds `share` of a hedge token to its budget.
     pub fn add_hedge_tokens(&self, target: u64, share: f64) {
         self.with_histogram(target, |pace| pace.hedge_tokens = (pace.hedge_tokens + share).min(MAX_HEDGE_TOKENS));
     }

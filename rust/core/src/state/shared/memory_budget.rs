@@ -1,4 +1,5 @@
-//! Memory that many requests share: each takes of it what it needs, as long as there is some, and gives it back.
+//! Memory budget shared by many requests. Each request reserves bytes while there are any, and releases them when it
+//! ends.
 
 use std::sync::{
     Arc,
@@ -9,7 +10,7 @@ use std::sync::{
 pub struct MemoryBudget {
     used_bytes: Arc<AtomicUsize>,
     max_bytes: usize,
-    /// Of one share.
+    /// Limit of one permit.
     max_permit_bytes: usize,
 }
 
@@ -27,7 +28,7 @@ impl MemoryBudget {
     }
 }
 
-/// What one request has of it.
+/// Bytes that one request has reserved. Dropping it releases them.
 #[derive(Debug)]
 pub struct MemoryPermit {
     budget: MemoryBudget,
@@ -35,7 +36,7 @@ pub struct MemoryPermit {
 }
 
 impl MemoryPermit {
-    /// Takes so many bytes more, unless that is too much for one, or for all.
+    /// Reserves more bytes. Returns false if that exceeds the limit of the permit or of the budget.
     pub fn try_reserve(&mut self, bytes: usize) -> bool {
         let used = self.budget.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if used > self.budget.max_bytes || self.reserved_bytes + bytes > self.budget.max_permit_bytes {
@@ -53,7 +54,7 @@ impl Drop for MemoryPermit {
     }
 }
 
-/// Bytes with the share that they stand on.
+/// Bytes together with the permit that accounts for them.
 #[derive(Debug)]
 pub struct BudgetedBytes<B = Vec<u8>> {
     pub bytes: B,

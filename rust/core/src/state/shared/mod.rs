@@ -1,5 +1,5 @@
-//! What the requests of a worker share: breakers, budgets, kept answers, compiled configs. All of it bounded. Breakers and
-//! answers are shared with other workers and nodes where there is a Redis.
+//! State that the requests of a worker share: circuit breakers, retry budgets, cached responses, compiled configs. All
+//! of it is bounded. With Redis, breakers and cached responses are shared with other workers and nodes.
 
 pub mod bounded_cache;
 pub mod circuit_breakers;
@@ -39,10 +39,10 @@ use redis::RedisClient;
 
 use crate::{credentials::CredentialCache, error::Problem, process::settings::Settings};
 
-/// What signatures of calls take at most.
+/// Maximum bytes of tool call signatures.
 const MAX_SIGNATURES_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bodies of management requests that are there at once take no more than this together, or twice the largest.
+/// Maximum bytes of all concurrent bodies of management requests, unless twice the largest allowed body is more.
 const MAX_MANAGEMENT_BODIES_BYTES: usize = 64 * 1024 * 1024;
 
 pub struct SharedState {
@@ -52,18 +52,18 @@ pub struct SharedState {
     pub inline_configs: InlineConfigCache,
     pub credential_cache: CredentialCache,
     pub latency_histograms: LatencyTracker,
-    /// For streams that are held, and what was said of those that may be continued.
+    /// Memory budget of buffered streams, and of the transcripts of streams that may be continued.
     pub recovery_memory: MemoryBudget,
-    /// For bodies of management requests on their way to the control process.
+    /// Memory budget of management request bodies on their way to the control process.
     pub management_memory: MemoryBudget,
-    /// For bodies that are held whole on their way to providers.
+    /// Memory budget of buffered request bodies on their way to providers.
     pub body_memory: MemoryBudget,
     pub sticky_sessions: StickySessionStore,
-    /// Of responses in the background.
+    /// Pending charges of background responses.
     pub pending_charges: Arc<PendingCharges>,
-    /// The other workers of this node, where there are any and no Redis.
+    /// Store shared with the other workers of this node; `None` with a single worker or with Redis.
     pub node_store: Option<Arc<NodeStoreClient>>,
-    /// Of calls of tools.
+    /// Signatures of tool calls.
     pub tool_call_signatures: Arc<SignatureCache>,
     pub clock: Arc<MonotonicClock>,
     pub redis: Option<Arc<RedisClient>>,
@@ -79,7 +79,7 @@ impl SharedState {
         let (clock, redis) = (Arc::<MonotonicClock>::default(), RedisClient::from_settings(settings)?);
         let neighbours = (settings.workers > 1 && redis.is_none()).then(Arc::default);
         let seed = match &settings.redis_url {
-            // The same for all who share.
+            // The seed is the same for all workers that share this Redis.
             Some(url) => {
                 let mut seed = DefaultHasher::new();
                 (url.expose(), &settings.redis_prefix).hash(&mut seed);
@@ -99,7 +99,7 @@ impl SharedState {
                 MAX_MANAGEMENT_BODIES_BYTES.max(settings.max_body_bytes * 2),
                 settings.max_body_bytes,
             ),
-            // The largest has room where it is alone.
+            // The budget admits at least one body of the maximum size.
             body_memory: MemoryBudget::new(settings.gathered_bytes.max(settings.max_body_bytes), usize::MAX),
             sticky_sessions: StickySessionStore::new(redis.clone()),
             pending_charges: Arc::new(PendingCharges::new(select_charge_store(redis.as_ref(), neighbours.as_ref()))),
@@ -115,7 +115,7 @@ impl SharedState {
         self.clock.now()
     }
 
-    /// Looks after what is shared with others, for ever.
+    /// Keeps state that is shared through Redis up to date; runs until the worker ends.
     pub async fn sync_with_redis(&self) {
         let (answers, breakers, clock) = (&self.response_cache, &self.breakers, &self.clock);
         let ears = PubSubHandler {
@@ -128,13 +128,14 @@ impl SharedState {
         }
     }
 
-    /// The same, for something of a config: one that is saved, or one that a request brought.
+    /// Returns the keyed hash of something in a config. Its lowest bit tells saved configs from inline configs.
     pub fn keyed_hash_in_config(&self, is_saved: bool, of: impl Hash) -> u64 {
         let mark = self.keyed_hash(of);
         if is_saved { mark | SAVED_CONFIG_BIT } else { mark & !SAVED_CONFIG_BIT }
     }
 
-    /// A number that stands for something among those who share; nobody outside can choose what has the same.
+    /// Returns a hash that is equal among workers that share state. The secret seed keeps clients from choosing values
+    /// that collide.
     pub fn keyed_hash(&self, of: impl Hash) -> u64 {
         let mut hasher = self.hash_seed.clone();
         of.hash(&mut hasher);
@@ -142,7 +143,7 @@ impl SharedState {
     }
 }
 
-/// Who else knows of responses in the background.
+/// Returns the store through which pending charges are shared with other workers.
 fn select_charge_store(redis: Option<&Arc<RedisClient>>, neighbours: Option<&Arc<NodeStoreClient>>) -> SharedStore {
     match (redis, neighbours) {
         (Some(redis), _) => SharedStore::Redis(Arc::clone(redis)),
@@ -151,39 +152,39 @@ fn select_charge_store(redis: Option<&Arc<RedisClient>>, neighbours: Option<&Arc
     }
 }
 
-/// Those that come are noted for others, where there is somebody to note them.
+/// Creates the store of tool call signatures. With Redis, new signatures are also stored there for other workers.
 fn build_signatures(redis: Option<Arc<RedisClient>>) -> SignatureCache {
     let Some(redis) = redis else { return SignatureCache::new(MAX_SIGNATURES_BYTES) };
     let hear = move |owner, call: &str, signature: &str| redis.put(signature_key(owner, call), signature);
     SignatureCache::with_callback(MAX_SIGNATURES_BYTES, Box::new(hear))
 }
 
-/// By what the signature of a call is noted.
+/// Returns the Redis key of a tool call's signature.
 pub fn signature_key(owner: u64, call: &str) -> String {
     format!("signature:{owner}:{call}")
 }
 
-/// So many states of targets are kept.
+/// Maximum number of targets with stored state.
 const MAX_TARGET_STATES: usize = 10_000;
 
-/// A number with this bit stands for something of a saved config, one without it for something of a request's own.
+/// Bit that is set in hashes for saved configs and clear in hashes for inline configs.
 const SAVED_CONFIG_BIT: u64 = 1;
 
-/// A small state for each of many targets.
+/// Bounded map from target keys to a small state per target.
 #[derive(Debug)]
 struct TargetStates<T>(Mutex<StateMap<T>>);
 
 #[derive(Debug)]
 struct StateMap<T> {
     entries: HashMap<u64, StateEntry<T>>,
-    /// Counts all that is done with any of them.
+    /// Number of accesses so far, used as the time of an access.
     access_count: u64,
 }
 
 #[derive(Debug, Default)]
 struct StateEntry<T> {
     value: T,
-    /// When something was last done with it.
+    /// Access count at the last access to this entry.
     last_access: u64,
 }
 
@@ -194,8 +195,8 @@ impl<T> Default for TargetStates<T> {
 }
 
 impl<T> StateMap<T> {
-    /// Leaves one half. What saved configs made stays before what requests brought, of which there can be any number; then
-    /// what still says something; then what was used last.
+    /// Evicts half of the entries. Keeps states of saved configs before those of inline configs, which clients can
+    /// create without limit. Within each group, keeps states that are not idle, then those accessed most recently.
     fn evict_half(&mut self, is_idle: impl Fn(&T) -> bool) {
         let rank = |target: u64, state: &StateEntry<T>| {
             (target & SAVED_CONFIG_BIT != SAVED_CONFIG_BIT, is_idle(&state.value), u64::MAX - state.last_access)
@@ -208,7 +209,8 @@ impl<T> StateMap<T> {
 }
 
 impl<T: Default> TargetStates<T> {
-    /// Does something with the state of a target. Where there are too many, one half goes.
+    /// Runs a function on the state of a target, which is created if missing. Evicts half of the entries first if the
+    /// map is full.
     fn with_entry<R>(&self, target: u64, is_idle: impl Fn(&T) -> bool, work: impl FnOnce(&mut T) -> R) -> R {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if states.entries.len() >= MAX_TARGET_STATES && !states.entries.contains_key(&target) {
@@ -221,7 +223,7 @@ impl<T: Default> TargetStates<T> {
         work(&mut state.value)
     }
 
-    /// The same with a state that is there.
+    /// Runs a function on the state of a target if it exists; `None` otherwise.
     fn with_existing<R>(&self, target: u64, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         states.entries.get_mut(&target).map(|state| work(&mut state.value))
@@ -256,7 +258,7 @@ mod tests {
             .for_each(|number| ledger.with_entry(saved(number), |_| true, |state| *state = number));
         let used = u64::MAX - 1;
         for number in 0..MAX_TARGET_STATES as u64 * 3 {
-            // All of them say something, and one of them is somebody else's who goes on.
+            // All of these states are active; one belongs to another client that keeps sending requests.
             ledger.with_entry(number << 1, |_| false, |state| *state = 1);
             ledger.with_entry(used, |_| false, |state| *state += 1);
         }

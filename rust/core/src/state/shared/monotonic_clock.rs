@@ -1,15 +1,15 @@
-//! Time that nobody sets: not the machine's date, which may jump.
+//! Monotonic clock of a worker. Unlike the system date, it cannot be set or jump back.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-/// Counts from the start of a worker.
+/// Measures time from the start of the worker.
 #[derive(Debug)]
 pub struct MonotonicClock {
     started_at: Instant,
-    /// Milliseconds.
+    /// Milliseconds added to the elapsed time.
     offset_ms: AtomicU64,
 }
 
@@ -24,7 +24,7 @@ impl MonotonicClock {
         self.started_at.elapsed() + Duration::from_millis(self.offset_ms.load(Ordering::Relaxed))
     }
 
-    /// Lets it run ahead, as after a machine that slept; tests do.
+    /// Moves the clock forward, as after a suspended machine. Used by tests.
     pub fn advance(&self, by: Duration) {
         self.offset_ms.fetch_add(by.as_millis() as u64, Ordering::Relaxed);
     }

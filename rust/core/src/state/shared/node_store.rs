@@ -1,4 +1,5 @@
-//! What the workers of a node tell each other where there is no Redis: short notes, which the control process keeps for them.
+//! Client of the node-local key-value store. Workers of one node share short values through the control process when
+//! Redis is not configured.
 
 use std::{
     sync::{
@@ -13,15 +14,15 @@ use tokio::{
     time::timeout,
 };
 
-/// What finds no room is dropped, and counted.
+/// Capacity of the command queue. Commands beyond it are dropped and counted.
 const MAX_QUEUED_COMMANDS: usize = 1024;
-/// Longest wait for a note. Who is not told goes on as if there were none.
+/// Longest wait for a reply. After it the request continues as if no value were stored.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What is to be done at the control process, one after the other: who looks behind a note of its own finds it.
+/// Command to the control process. Commands run in order, so a read that follows a write sees the written value.
 #[derive(Debug)]
 pub enum NodeStoreCommand {
-    /// Whoever wants to know is told what it takes the place of.
+    /// Stores a value. `reply`, if set, receives the value that it replaces.
     Put {
         key: String,
         value: String,
@@ -48,17 +49,19 @@ impl Default for NodeStoreClient {
 }
 
 impl NodeStoreClient {
-    /// Leaves a note for others.
+    /// Stores a value without waiting for the control process.
     pub fn put(&self, name: String, said: String) {
         self.try_send(NodeStoreCommand::Put { key: name, value: said, reply: None });
     }
 
-    /// Likewise, and says what was noted there before; nothing where that is not said in time. A request waits for this.
+    /// Stores a value and returns the one that it replaces; `None` if there was none or no reply came within
+    /// `REPLY_TIMEOUT`. A request waits for this.
     pub async fn swap(&self, name: String, said: String) -> Option<String> {
         self.send_and_wait(|told| NodeStoreCommand::Put { key: name, value: said, reply: Some(told) }).await
     }
 
-    /// What others noted; nothing where that is not said in time. A request waits for this.
+    /// Returns the value stored under this key; `None` if there is none or no reply came within `REPLY_TIMEOUT`. A
+    /// request waits for this.
     pub async fn get(&self, name: String) -> Option<String> {
         self.send_and_wait(|told| NodeStoreCommand::Get { key: name, reply: told }).await
     }
@@ -86,7 +89,7 @@ impl NodeStoreClient {
         self.dropped_count.load(Ordering::Relaxed)
     }
 
-    /// What is to be done, for who does it.
+    /// Returns the receiving end of the command queue. `None` after the first call.
     pub fn take_command_receiver(&self) -> Option<mpsc::Receiver<NodeStoreCommand>> {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,27 +1,27 @@
-//! Responses that go on in the background: each is paid for once, by who is told first what it used. Other workers know of them
-//! through Redis; without one those of the same node do, through the control process.
+//! Pending charges of background responses. Each response is charged once, by the worker that first learns its usage.
+//! Workers share pending charges through Redis, or else on the same node through the control process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::redis::RedisClient;
 use crate::state::shared::{bounded_cache::BoundedCache, node_store::NodeStoreClient};
 
-/// Bytes of all that one worker remembers, and of one of them with its place.
+/// Maximum bytes of all pending charges of one worker, and the overhead of one entry.
 const MAX_TOTAL_BYTES: usize = 4 * 1024 * 1024;
 const ENTRY_OVERHEAD_BYTES: usize = 96;
-/// An id that is longer is none.
+/// Maximum bytes of a response id; longer ids are ignored.
 const MAX_ID_BYTES: usize = 512;
-/// What is noted of one that is paid for.
+/// Value stored for a response that is already charged.
 const PAID_MARKER: &str = "";
 
 #[derive(Debug)]
 pub struct PendingCharges {
-    /// By provider and id: the model as it was asked for, and its own name where it has another.
+    /// Maps provider and response id to the requested model, and the provider's own model name if it differs.
     entries: Mutex<BoundedCache<Box<str>, Box<str>>>,
     shared_store: SharedStore,
 }
 
-/// Who else may be asked for a response, or be told what it used.
+/// Store through which workers share pending charges.
 #[derive(Debug)]
 pub enum SharedStore {
     None,
@@ -38,7 +38,7 @@ impl SharedStore {
         }
     }
 
-    /// Leaves a note, and says what was noted there before.
+    /// Stores a value and returns the previous one.
     async fn swap(&self, name: String, said: &str) -> Option<String> {
         match self {
             Self::None => None,
@@ -47,7 +47,7 @@ impl SharedStore {
         }
     }
 
-    /// What one of them noted last.
+    /// Returns the value that was stored last.
     async fn get(&self, name: String) -> Option<String> {
         match self {
             Self::None => None,
@@ -62,7 +62,7 @@ impl PendingCharges {
         Self { entries: Mutex::new(BoundedCache::new(MAX_TOTAL_BYTES)), shared_store }
     }
 
-    /// What it will have used nobody knows yet.
+    /// Adds the charge of a background response whose usage is not known yet.
     pub fn add(&self, provider: &str, id: &str, (model, own): (&str, Option<&str>)) {
         if id.len() > MAX_ID_BYTES {
             return;
@@ -72,14 +72,14 @@ impl PendingCharges {
         self.put_local(key.into(), said.into());
     }
 
-    /// Whether it is to be paid for.
+    /// Returns the pending charge of a response; `None` if there is none or it is already paid.
     pub async fn find(self: &Arc<Self>, provider: &str, id: &str) -> Option<PendingCharge> {
         if id.len() > MAX_ID_BYTES {
             return None;
         }
         let key: Box<str> = format!("{provider}/{id}").into();
         match self.shared_store.get(store_key(&key)).await {
-            // Whoever it was that paid.
+            // Another worker, or this one, has already charged it.
             Some(said) if said == PAID_MARKER => self.lock_entries().remove(&key),
             Some(said) => self.put_local(key.clone(), said.into()),
             None => (),
@@ -102,7 +102,7 @@ fn store_key(key: &str) -> String {
     format!("due:{key}")
 }
 
-/// One that is not paid for.
+/// Background response that is not charged yet.
 #[derive(Debug)]
 pub struct PendingCharge {
     charges: Arc<PendingCharges>,
@@ -110,12 +110,13 @@ pub struct PendingCharge {
 }
 
 impl PendingCharge {
-    /// Whether somebody else may pay for it too.
+    /// Returns true if another worker may also charge this response.
     pub fn is_shared(&self) -> bool {
         !matches!(self.charges.shared_store, SharedStore::None)
     }
 
-    /// Tells all others that it is paid for now; whether nobody did so before. Who hears nothing of others is the first.
+    /// Marks the response as paid for all workers; returns true if none had paid before. Without an answer from the
+    /// shared store, this worker counts as the first.
     pub async fn claim_first_payment(&self) -> bool {
         self.charges
             .shared_store
@@ -124,7 +125,8 @@ impl PendingCharge {
             .is_none_or(|before| before != PAID_MARKER)
     }
 
-    /// The model, and its own name where it has another; `None` where somebody else was faster.
+    /// Removes the charge. Returns the requested model, and the provider's own model name if it differs; `None` if
+    /// another request settled it first.
     pub fn settle(self) -> Option<(String, Option<String>)> {
         let Self { charges: dues, key } = self;
         let said = {
@@ -150,7 +152,7 @@ mod tests {
         dues.add("openai", &"x".repeat(MAX_ID_BYTES + 1), ("m", None));
         assert!(dues.find("azure-openai", "resp_1").await.is_none());
         assert!(dues.find("openai", &"x".repeat(MAX_ID_BYTES + 1)).await.is_none());
-        // Two see it, and one of them pays.
+        // Two requests find the charge, and one of them settles it.
         let (one, other) = (dues.find("openai", "resp_1").await.unwrap(), dues.find("openai", "resp_1").await.unwrap());
         assert_eq!((one.settle(), other.settle()), (Some(("m".to_owned(), Some("own".to_owned()))), None));
         assert!(dues.find("openai", "resp_1").await.is_none());

@@ -1,4 +1,5 @@
-//! What workers and nodes tell each other of what they share.
+//! Pub/sub messages about shared state: circuit breaker counts and replaced cached responses. Workers and nodes
+//! exchange them through Redis.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +10,7 @@ use crate::state::shared::{
     circuit_breakers::CircuitBreakers, monotonic_clock::MonotonicClock, response_cache::ResponseCache,
 };
 
-/// What one worker saw of a target since it last told.
+/// Requests and failures that one worker counted for a target since its last message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerDelta {
     pub target: u64,
@@ -18,16 +19,16 @@ pub struct BreakerDelta {
     pub failures: u64,
 }
 
-/// One message. What a newer version says besides is passed over.
+/// One pub/sub message. Unknown fields of newer versions are ignored.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PubSubMessage {
-    /// Who says it: everybody hears their own words too.
+    /// Id of the sending worker. Every worker also receives its own messages and skips them by this id.
     pub from: u64,
     pub seen: Vec<BreakerDelta>,
     pub opened: Vec<u64>,
     pub closed: Vec<u64>,
-    /// Answers in whose place there are new ones.
+    /// Keys of cached responses that were replaced by newer ones.
     pub refreshed: Vec<CacheKey>,
 }
 
@@ -37,7 +38,7 @@ impl PubSubMessage {
     }
 }
 
-/// Where it goes.
+/// Applies received messages to the worker's own state.
 #[derive(Clone)]
 pub struct PubSubHandler {
     pub response_cache: Arc<ResponseCache>,
@@ -54,7 +55,7 @@ impl PubSubHandler {
         news.refreshed.iter().for_each(|key| self.response_cache.invalidate(key));
     }
 
-    /// What was opened before this worker was there, and how long ago.
+    /// Opens breakers that other workers opened before this worker connected, each with the time since it was opened.
     pub fn restore_open_breakers(&self, opened: impl Iterator<Item = (u64, Duration)>) {
         let now = self.clock.now();
         opened.for_each(|(target, age)| self.breakers.open(target, now.saturating_sub(age)));

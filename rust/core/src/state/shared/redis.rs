@@ -1,5 +1,5 @@
-//! The way to the Redis through which workers and nodes share answers and breakers. Nobody waits long for it, and while it
-//! is away each worker goes on with what it has.
+//! Redis client for cached responses, circuit breakers and sticky sessions shared between workers and nodes. Requests
+//! wait for it only briefly, and while it is unavailable each worker uses its local state.
 
 use std::{
     fmt, io,
@@ -32,29 +32,29 @@ use crate::{
     upstream::tls,
 };
 
-/// To connect, and for what nobody waits for.
+/// Timeout for connecting, pinging and sending a batch, none of which a request waits for.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
-/// News and orders go out at least this often.
+/// Longest time between two flushes of messages and commands.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// While all is well it is looked at so often; once it was slow it is left alone for so long.
+/// Interval between pings: `PING_INTERVAL` while Redis is available, `UNAVAILABLE_PING_INTERVAL` after it was too slow.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 const UNAVAILABLE_PING_INTERVAL: Duration = Duration::from_secs(1);
-/// Orders that wait: so many, with answers of so many bytes; so many bytes go out at once.
+/// Limits of the command queue: number of commands, bytes of their bodies, and bytes sent in one batch.
 const MAX_QUEUED_COMMANDS: usize = 4096;
 const MAX_QUEUED_BYTES: usize = 32 * 1024 * 1024;
 const MAX_BATCH_BYTES: usize = 256 * 1024;
-/// More open breakers than this are not learned.
+/// Most open breakers that a worker loads when it connects.
 const MAX_LOADED_BREAKERS: isize = 10_000;
-/// No breaker stays open for so long without being opened anew.
+/// Age after which an open breaker is deleted from Redis, unless it was opened again.
 const BREAKER_EXPIRY_MS: i64 = 24 * 3600 * 1000;
-/// No session is remembered for longer.
+/// Longest time for which a sticky session is stored.
 const MAX_SESSION_TTL: Duration = Duration::from_hours(365 * 24);
-/// So long a note is there.
+/// How long values of `put` and `swap` are stored.
 const VALUE_TTL: Duration = Duration::from_hours(24);
-/// How an answer is written down; another version is not read.
+/// Version of the stored response format. Responses of another version are treated as misses.
 const FORMAT_VERSION: u8 = 1;
 
-/// What is to be done there when there is time.
+/// Command that is queued and sent in the background.
 #[derive(Debug)]
 pub enum RedisCommand {
     StoreResponse {
@@ -64,14 +64,14 @@ pub enum RedisCommand {
         ttl: Duration,
         is_refresh: bool,
     },
-    /// A few words that workers leave for each other.
+    /// Stores a short value for other workers.
     Put {
         key: String,
         value: String,
     },
-    /// Tells what was seen now rather than with the next tick.
+    /// Flushes the breaker deltas now instead of at the next `FLUSH_INTERVAL`.
     Flush,
-    /// Asks for the right to try a target.
+    /// Claims the right to probe a half-open target.
     ClaimProbe {
         target: u64,
         cooldown: Duration,
@@ -95,7 +95,7 @@ impl RedisCommand {
     }
 }
 
-/// What it has of an answer.
+/// Result of a response lookup in Redis.
 pub enum CachedLookup {
     Hit {
         content_type: Arc<str>,
@@ -103,22 +103,22 @@ pub enum CachedLookup {
         remaining_ttl: Duration,
     },
     Miss,
-    /// It did not say in time.
+    /// Redis is unavailable, or did not reply in time.
     Unavailable,
 }
 
-/// What is counted of it.
+/// Counters of the Redis client, exported as metrics.
 #[derive(Debug, Default)]
 pub struct RedisMetrics {
     pub lookups: Counter,
     pub hits: Counter,
-    /// Look-ups that were given up, and commands that it refused.
+    /// Lookups that timed out, and commands that Redis rejected.
     pub timed_out_lookups: Counter,
     pub rejected_commands: Counter,
-    /// Orders that could not be kept, and connections that were lost.
+    /// Commands that did not fit into the queue, and connections that were lost.
     pub dropped_commands: Counter,
     pub lost_connections: Counter,
-    /// Messages of other workers.
+    /// Pub/sub messages received from other workers.
     pub received_messages: Counter,
 }
 
@@ -126,29 +126,29 @@ pub struct RedisClient {
     client: Client,
     key_prefix: String,
     request_timeout: Duration,
-    /// Bytes of one answer.
+    /// Largest response body that is stored, in bytes.
     max_response_bytes: usize,
-    /// There, and quick.
+    /// Connection that replies in time. Empty while Redis is unavailable.
     healthy_connection: ArcSwapOption<MultiplexedConnection>,
-    /// Told when it is that no longer: whoever waits for it goes on.
+    /// Notified when Redis becomes unavailable, so that waiting requests stop waiting.
     became_unavailable: Notify,
     commands: mpsc::Sender<RedisCommand>,
     receiver: Mutex<Option<mpsc::Receiver<RedisCommand>>>,
     queued_bytes: AtomicUsize,
-    /// What this worker's words are known by.
+    /// Random id of this worker in pub/sub messages and probe claims.
     worker_id: u64,
     pub metrics: Arc<RedisMetrics>,
 }
 
 impl fmt::Debug for RedisClient {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its address may hold a password.
+        // The address may contain a password, so no field is printed.
         formatter.write_str("Redis")
     }
 }
 
 impl RedisClient {
-    /// Where the settings name one; nothing is connected yet.
+    /// Returns a client if the settings contain a Redis URL. Does not connect yet.
     pub fn from_settings(settings: &Settings) -> Result<Option<Arc<Self>>, Problem> {
         let Some(url) = &settings.redis_url else { return Ok(None) };
         let refused = |_| Problem::new("$.redis_url", "must be an address such as `redis://host:6379`");
@@ -180,18 +180,18 @@ impl RedisClient {
         })))
     }
 
-    /// Whether it answers, and in time.
+    /// Returns true while Redis replies in time.
     pub fn is_available(&self) -> bool {
         self.healthy_connection.load().is_some()
     }
 
-    /// From now on nobody asks it.
+    /// Marks Redis as unavailable and wakes the requests that wait for it.
     fn mark_unavailable(&self) {
         self.healthy_connection.store(None);
         self.became_unavailable.notify_waiters();
     }
 
-    /// Puts something in the queue; what finds no room there is dropped.
+    /// Queues a command. Drops it and returns false if the queue is full or the body is too large.
     pub fn enqueue(&self, order: RedisCommand) -> bool {
         let bytes = order.size_bytes();
         let is_too_much =
@@ -209,7 +209,7 @@ impl RedisClient {
         is_taken
     }
 
-    /// The answer that it has. A request waits for this, so it is given up soon.
+    /// Looks up a cached response. A request waits for this, so the wait is short.
     pub async fn find_response(&self, key: &CacheKey) -> CachedLookup {
         if !self.is_available() {
             return CachedLookup::Unavailable;
@@ -227,8 +227,8 @@ impl RedisClient {
         }
     }
 
-    /// The target that a session was given to and for how long that still holds; it is given to this one where it has none, or
-    /// the old one is gone. Given up as soon as a look-up is.
+    /// Returns the target of a sticky session and how long the assignment is still valid. Assigns `wanted.target` if
+    /// the session has no target, or if `replaces` is set. Times out like a lookup.
     pub async fn assign_session(&self, wanted: SessionAssignment, replaces: bool) -> Option<(u64, Duration)> {
         let (name, mut asked) = (format!("{}session:{}", self.key_prefix, wanted.key), pipe());
         let ttl = wanted.ttl.min(MAX_SESSION_TTL).as_millis() as u64;
@@ -239,12 +239,13 @@ impl RedisClient {
         Some((target?, Duration::from_millis(left.try_into().unwrap_or(0))))
     }
 
-    /// Leaves a note for others.
+    /// Stores a value for other workers without waiting.
     pub fn put(&self, name: String, said: impl Into<String>) {
         self.enqueue(RedisCommand::Put { key: name, value: said.into() });
     }
 
-    /// Likewise, and says what was noted there before; nothing where Redis does not say so in time. A request waits for this.
+    /// Stores a value and returns the one that it replaces; `None` if there was none or Redis did not reply in time. A
+    /// request waits for this.
     pub async fn swap(&self, name: &str, said: &str) -> Option<String> {
         if !self.is_available() {
             return None;
@@ -255,7 +256,7 @@ impl RedisClient {
         self.query::<(Option<String>,)>(&asked).await?.0
     }
 
-    /// What others noted under these names; nothing where it does not say so in time. A request waits for this.
+    /// Returns the values stored under these names; empty if Redis did not reply in time. A request waits for this.
     pub async fn get_many(&self, names: &[String]) -> Vec<Option<String>> {
         if !self.is_available() || names.is_empty() {
             return Vec::new();
@@ -265,9 +266,9 @@ impl RedisClient {
         self.query::<(Vec<Option<String>>,)>(&asked).await.map(|(said,)| said).unwrap_or_default()
     }
 
-    /// What it says, where it does in time. A request waits for this.
+    /// Runs a pipeline; `None` if it fails or Redis does not reply within `request_timeout`. A request waits for this.
     async fn query<T: FromRedisValue>(&self, asked: &Pipeline) -> Option<T> {
-        // Before it is looked for: what is told after that is heard.
+        // Registered before the connection is loaded, so that no notification in between is missed.
         let left = self.became_unavailable.notified();
         let mut near = MultiplexedConnection::clone(&*self.healthy_connection.load_full()?);
         let asking = timeout(self.request_timeout, asked.query_async::<T>(&mut near));
@@ -283,7 +284,7 @@ impl RedisClient {
                 None
             }
             Err(_) => {
-                // Whoever else waits, or comes next, need not wait as long to learn the same.
+                // Marks Redis as unavailable at once, so that other requests do not wait for the same timeout.
                 self.mark_unavailable();
                 self.metrics.timed_out_lookups.add(1);
                 None
@@ -291,7 +292,7 @@ impl RedisClient {
         }
     }
 
-    /// Keeps the connection and does what was ordered, for ever.
+    /// Keeps a connection open and sends queued commands. Never returns.
     pub async fn run(&self, ears: &PubSubHandler) {
         let taken = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut orders) = taken else { return };
@@ -302,7 +303,7 @@ impl RedisClient {
                 self.mark_unavailable();
                 self.metrics.lost_connections.add(1);
             }
-            // Nobody is told of old news.
+            // Queued commands are stale after a lost connection, so they are dropped.
             while let Ok(order) = orders.try_recv() {
                 self.queued_bytes.fetch_sub(order.size_bytes(), Ordering::Relaxed);
                 self.metrics.dropped_commands.add(1);
@@ -312,7 +313,8 @@ impl RedisClient {
         }
     }
 
-    /// A connection on which news come in, and how far its clock is ahead of this worker's.
+    /// Returns a connection that is subscribed to pub/sub messages, and the offset of Redis's clock to this worker's in
+    /// milliseconds.
     async fn connect(&self, ears: &PubSubHandler) -> RedisResult<(MultiplexedConnection, i64)> {
         let (from, hearing, figures) = (self.worker_id, ears.clone(), Arc::clone(&self.metrics));
         let hear = move |push: PushInfo| {
@@ -322,7 +324,7 @@ impl RedisClient {
             }
             Ok::<(), ()>(())
         };
-        // Waits are bounded by who waits.
+        // No timeouts here: every request to Redis sets its own.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let config = config.set_push_sender(hear).set_pipeline_buffer_size(1024);
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -344,7 +346,7 @@ impl RedisClient {
         Ok((connection, now - ears.clock.now().as_millis() as i64))
     }
 
-    /// Until the connection is of no use any more.
+    /// Sends batches and pings Redis until the connection fails.
     async fn serve_connection(
         &self,
         mut link: ActiveConnection,
@@ -373,7 +375,7 @@ impl RedisClient {
         }
     }
 
-    /// Orders that go out together: what waits, or comes within one tick.
+    /// Collects the commands of one batch: those that are queued, or the first one within `FLUSH_INTERVAL`.
     async fn collect_batch(&self, orders: &mut mpsc::Receiver<RedisCommand>, batch: &mut Vec<RedisCommand>) {
         let mut next = timeout(FLUSH_INTERVAL, orders.recv()).await.ok().flatten();
         let mut bytes = 0;
@@ -385,7 +387,7 @@ impl RedisClient {
         }
     }
 
-    /// Says whether it was heard.
+    /// Sends one batch. Returns false if Redis did not reply.
     async fn send_batch(
         &self,
         link: &mut ActiveConnection,
@@ -411,7 +413,7 @@ impl RedisClient {
         let Ok(Ok(told)) = timeout(BACKGROUND_TIMEOUT, sent).await else { return false };
         self.metrics.rejected_commands.add(told.iter().filter(|result| result.is_err()).count() as u64);
         for (place, target) in claims {
-            // Where it takes no writes everybody tries for themselves.
+            // If Redis accepts no writes, every worker probes for itself.
             let is_ours = !matches!(told.get(place), Some(Ok(Value::Nil)));
             ears.breakers.apply_claim_reply(target, ears.clock.now(), is_ours);
         }
@@ -439,7 +441,7 @@ impl RedisClient {
                 let age = VALUE_TTL.as_millis() as u64;
                 asked.cmd("SET").arg(self.prefixed_key(&name)).arg(said).arg("PX").arg(age);
             }
-            // It woke who tells.
+            // Nothing to send: queueing the command has already woken the sender.
             RedisCommand::Flush => (),
             RedisCommand::ClaimProbe { target, cooldown } => {
                 claims.push((asked.len(), target));
@@ -474,7 +476,7 @@ impl RedisClient {
 
 struct ActiveConnection {
     connection: MultiplexedConnection,
-    /// Milliseconds.
+    /// Offset of Redis's clock to this worker's, in milliseconds.
     clock_offset_ms: i64,
 }
 

@@ -1,4 +1,4 @@
-//! Answers that are kept for the next who asks the same, bounded in bytes; through Redis for other workers too.
+//! Response cache of a worker, bounded in bytes. Cached responses are shared with other workers through Redis.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -11,37 +11,37 @@ use super::redis::{CachedLookup, RedisClient, RedisCommand};
 use crate::features::cache::CacheKey;
 use crate::state::shared::{bounded_cache::BoundedCache, monotonic_clock::MonotonicClock};
 
-/// Beside its bytes an entry needs about this.
+/// Approximate memory of a cache entry in addition to its content.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
-/// For so long Redis is not asked whether it still has what is here too.
+/// Time for which a local entry is used without checking that Redis still has it.
 const REDIS_RECHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A whole answer.
+/// Complete response in the cache.
 #[derive(Debug, Clone)]
 pub struct CachedResponse {
     pub content_type: Arc<str>,
     pub body: Bytes,
     expires_at: Duration,
-    /// When Redis is asked again; `Duration::MAX` where it does not have it.
+    /// Time of the next check in Redis; `Duration::MAX` if Redis does not have this response.
     recheck_at: Duration,
 }
 
 #[derive(Debug)]
 pub struct ResponseCache {
     entries: Mutex<BoundedCache<CacheKey, CachedResponse>>,
-    /// Of one answer.
+    /// Maximum bytes of one response.
     max_response_bytes: usize,
     clock: Arc<MonotonicClock>,
     redis: Option<Arc<RedisClient>>,
 }
 
 impl ResponseCache {
-    /// For about so many bytes in all.
+    /// Creates a cache of about this many bytes.
     pub fn new(bytes: usize, clock: Arc<MonotonicClock>, redis: Option<Arc<RedisClient>>) -> Self {
         Self { entries: Mutex::new(BoundedCache::new(bytes)), max_response_bytes: bytes / 8, clock, redis }
     }
 
-    /// The answer to this question: from here, else from Redis where that is quick.
+    /// Returns the cached response for a key: from this worker, or from Redis if that answers in time.
     pub async fn find(&self, key: &CacheKey) -> Option<CachedResponse> {
         let here = self.find_local(key);
         let Some(redis) = self.redis.as_ref().filter(|redis| redis.is_available()) else { return here };
@@ -49,7 +49,7 @@ impl ResponseCache {
         if here.as_ref().is_some_and(|kept| kept.recheck_at > now) {
             return here;
         }
-        // In a box: few wait there, and all walks would be larger.
+        // Boxed, because few requests wait here and an inline future would enlarge the future of every request.
         match Box::pin(redis.find_response(key)).await {
             CachedLookup::Hit { content_type: kind, body, remaining_ttl: left } => {
                 let kept = CachedResponse {
@@ -84,13 +84,13 @@ impl ResponseCache {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).put(key, kept, bytes);
     }
 
-    /// Another worker has a newer one.
+    /// Removes a local entry, because another worker has stored a newer response.
     pub fn invalidate(&self, key: &CacheKey) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
-/// An answer that is on its way to the caller and will be kept when it is complete.
+/// Response that is being sent to the client and is cached once it is complete.
 #[derive(Debug)]
 pub struct PendingCacheEntry {
     cache: Arc<ResponseCache>,
@@ -99,7 +99,7 @@ pub struct PendingCacheEntry {
     content_type: Arc<str>,
     body: Vec<u8>,
     is_too_large: bool,
-    /// It takes the place of an older one.
+    /// True if it replaces an older response on the client's demand.
     is_refresh: bool,
 }
 
@@ -108,7 +108,7 @@ impl PendingCacheEntry {
         Self { cache, key, max_age, content_type: kind.into(), body: Vec::new(), is_too_large: false, is_refresh }
     }
 
-    /// A part of it.
+    /// Appends a chunk of the response; drops the content if it exceeds the size limit.
     pub fn append(&mut self, piece: &[u8]) {
         self.is_too_large |= self.body.len() + piece.len() > self.cache.max_response_bytes;
         if self.is_too_large {
@@ -118,7 +118,7 @@ impl PendingCacheEntry {
         }
     }
 
-    /// It is complete.
+    /// Stores the complete response in this worker and, if connected, in Redis.
     pub fn store(self) {
         let Self { cache: answers, key, max_age: age, content_type: kind, body, is_too_large, is_refresh: refreshes } =
             self;

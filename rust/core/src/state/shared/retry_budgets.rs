@@ -1,15 +1,15 @@
-//! How many retries a target may get: a share of its requests, and a floor below which all are made.
+//! Retry budgets per target: a percentage of its requests, and a minimum per second that is always allowed.
 
 use std::time::Duration;
 
 use super::TargetStates;
 
-/// What retries a worker may add.
+/// Retries that a worker may send to one target.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryAllowance {
-    /// Of the requests of a target, in percent.
+    /// Percentage of the target's requests.
     pub percent_of_requests: u32,
-    /// Each second, whatever the requests.
+    /// Retries per second that are allowed in addition, even without requests.
     pub min_per_second: u32,
 }
 
@@ -19,7 +19,7 @@ struct WindowCounts {
     retries: f64,
 }
 
-/// What happened to one target in this second and in the one before.
+/// Requests and retries of one target in the current second and in the one before.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RetryBudget {
     current_second: u64,
@@ -37,13 +37,13 @@ impl RetryBudget {
         }
     }
 
-    /// A request came that may be retried.
+    /// Counts a request that may be retried.
     fn count_request(&mut self, now: Duration) {
         self.advance_window(now);
         self.current.requests += 1.0;
     }
 
-    /// Whether one retry more is within the allowance of the last second; if so it is counted.
+    /// Returns true, and counts the retry, if one more fits the allowance of the last second.
     fn admit_retry(&mut self, now: Duration, allowance: RetryAllowance) -> bool {
         self.advance_window(now);
         let share = 1.0 - f64::from(now.subsec_nanos()) / 1e9;
@@ -60,7 +60,7 @@ impl RetryBudget {
     }
 }
 
-/// The budgets of all targets of this worker, by what stands for an account at a provider.
+/// Retry budgets of all targets of this worker, keyed by the hash of an account at a provider.
 pub struct RetryBudgets {
     states: TargetStates<RetryBudget>,
     allowance: RetryAllowance,
@@ -105,7 +105,7 @@ mod tests {
             if millisecond % 10 < 3 {
                 budget.count_request(now);
             }
-            // Each request wants three.
+            // About three retries are attempted per request.
             retries[now.as_secs() as usize] += i32::from(budget.admit_retry(now, ALLOWANCE));
         }
         for (second, retries) in retries.into_iter().enumerate().skip(1) {

@@ -1,5 +1,5 @@
-//! Which target the sessions of a sticky load balance were given to: workers that share through Redis agree with the one who was
-//! first, for as long as it holds. Without Redis nothing is remembered, and all come to the same by themselves.
+//! Target assignments of sticky sessions. Workers that share a Redis use the first assignment while it is valid;
+//! without Redis nothing is stored, because every worker computes the same target.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,11 +9,11 @@ use std::{
 use super::redis::RedisClient;
 use crate::state::shared::bounded_cache::BoundedCache;
 
-/// Bytes of all that one worker remembers, and of one of them with its place.
+/// Bytes of the local cache, and estimated bytes of one entry.
 const MAX_CACHE_BYTES: usize = 8 * 1024 * 1024;
 const ENTRY_BYTES: usize = 64;
 
-/// A session that is to be given to a target, by what stands for both.
+/// Assignment of a session to a target, both identified by hashes.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionAssignment {
     pub key: u64,
@@ -23,7 +23,7 @@ pub struct SessionAssignment {
 
 #[derive(Debug)]
 pub struct StickySessionStore {
-    /// Targets, and until when they hold.
+    /// Targets by session key, each with the time until which the assignment is valid.
     assignments: Mutex<BoundedCache<u64, (u64, Duration)>>,
     redis: Option<Arc<RedisClient>>,
 }
@@ -33,8 +33,8 @@ impl StickySessionStore {
         Self { assignments: Mutex::new(BoundedCache::new(MAX_CACHE_BYTES)), redis }
     }
 
-    /// The target of a session, which is given to the one that is wanted where it has none that is still there. `None` where
-    /// nobody remembers, now or at all.
+    /// Returns the target of a session. Assigns the wanted one if the session has none or its target is no longer
+    /// available. `None` without Redis, or if Redis does not reply in time.
     pub async fn assign_target(
         &self,
         wanted: SessionAssignment,
@@ -55,7 +55,7 @@ impl StickySessionStore {
         Some(target)
     }
 
-    /// The target that this worker remembers.
+    /// Returns the target that this worker has cached for a session.
     pub fn cached_target(&self, key: u64, now: Duration) -> Option<u64> {
         let given = self.assignments.lock().unwrap_or_else(PoisonError::into_inner).get(&key);
         given.filter(|(_, until)| *until > now).map(|(target, _)| target)

@@ -1,4 +1,5 @@
-//! Everything that Python decided, compiled, immutable, swapped at once; what did not change is shared with the one before.
+//! Immutable snapshot of the configuration that the control process published: keys, providers, configs and prices.
+//! Swapped atomically; unchanged parts are shared with the previous snapshot.
 
 mod published;
 mod tables;
@@ -25,28 +26,29 @@ use crate::{
     upstream::BaseUrl,
 };
 
-/// Keys that take noticeable time to be freed.
+/// Number of entries from which a snapshot is freed on a thread of its own, because that takes noticeable time.
 const MIN_ENTRIES_FOR_BACKGROUND_DROP: usize = 1000;
-/// Tenths of a second: longer than a request waits for its answer.
+/// Number of polls, 100 ms apart, for the last reference to a snapshot: together longer than a request waits for its
+/// response.
 const MAX_DROP_POLLS: u32 = 3000;
 
-/// A gateway key, found by the digest of what the caller sent.
+/// A gateway key. Found by the digest of the key that the client sent.
 #[derive(Debug, Clone)]
 pub struct GatewayKey {
     pub id: Box<str>,
     pub name: Box<str>,
     /// Unix seconds.
     pub expires_at: Option<u64>,
-    /// The one workspace whose saved providers and configs it may use; those of no workspace are everybody's.
+    /// The workspace whose saved providers and configs the key may use, besides the global ones.
     pub workspace: Option<Arc<str>>,
     pub(crate) defaults: Option<Box<KeyDefaults>>,
 }
 
-/// Why a key that is known may do nothing on the data plane.
+/// Why a known key may not call the data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyDenial {
-    /// It is an organisation's.
+    /// The key belongs to an organisation, not to a workspace.
     Workspace,
     Scope,
 }
@@ -54,34 +56,34 @@ pub enum KeyDenial {
 impl KeyDenial {
     pub fn reason(self) -> &'static str {
         match self {
-            Self::Workspace => "it is an organisation's, and only a workspace's may",
+            Self::Workspace => "it belongs to an organisation; use a key of a workspace",
             Self::Scope => "it lacks the scope completions.write",
         }
     }
 }
 
-/// What requests with a key have unless they say otherwise; most keys say nothing.
+/// Defaults that a key sets for its requests. Most keys set none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyDefaults {
-    /// A slug or an id.
+    /// Slug or id of the default config.
     config: Option<Box<str>>,
-    /// Whether a request may bring no other config.
+    /// True if a request may not send another config.
     is_config_locked: bool,
     metadata: Vec<(String, String)>,
 }
 
 impl GatewayKey {
-    /// The slug or id of the config that is used where none is sent.
+    /// Returns the slug or id of the config that applies if the request sends none.
     pub fn default_config(&self) -> Option<&str> {
         self.defaults.as_ref()?.config.as_deref()
     }
 
-    /// What it says of all requests made with it.
+    /// Returns the metadata that the key adds to all its requests.
     pub fn metadata(&self) -> &[(String, String)] {
         self.defaults.as_ref().map_or(&[], |defaults| &defaults.metadata)
     }
 
-    /// Whether a request may bring no other config.
+    /// Returns true if a request may not send another config.
     pub fn is_config_locked(&self) -> bool {
         self.defaults.as_ref().is_some_and(|defaults| defaults.is_config_locked)
     }
@@ -102,13 +104,13 @@ pub struct SavedProvider {
 }
 
 impl SavedProvider {
-    /// Whether header fields are stored with it: what stands in them may be its credential.
+    /// Returns true if header fields are stored with it. Their values may be its credential.
     pub fn has_header_fields(&self) -> bool {
         !self.header_fields.is_empty() || self.models.as_ref().is_some_and(|models| models.has_stored_fields)
     }
 }
 
-/// A workspace, as tokens name it.
+/// A workspace, with the names by which tokens refer to it.
 #[derive(Debug)]
 pub struct Workspace {
     pub id: Arc<str>,
@@ -119,39 +121,39 @@ pub struct Workspace {
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub epoch: String,
-    /// Of the settings file.
+    /// Tables from the settings file.
     settings_tables: LookupTables,
-    /// Of the store, which may hold very many.
+    /// Tables from the database. They may be very large.
     stored_tables: LookupTables,
     providers: WorkspaceScoped<SavedProvider>,
-    /// What workspaces say of all requests made in them.
+    /// Metadata that workspaces add to all their requests, by workspace id.
     workspace_metadata: HashMap<Box<str>, Vec<(String, String)>>,
-    /// Those that refuse what a request chooses inline.
+    /// Workspaces that reject inline configs.
     inline_blocking_workspaces: HashSet<Box<str>>,
-    /// Those of whose requests records keep figures alone.
+    /// Workspaces whose request log contains only figures such as usage and cost, no content.
     metrics_only_workspaces: HashSet<Box<str>>,
     workspaces: Vec<Workspace>,
     token_verifier: Option<TokenAuthenticator>,
     pub prices: Arc<Prices>,
-    /// Whether the control process has a catalogue of models.
+    /// True if the control process has a model catalogue.
     pub has_model_catalogue: bool,
     /// Path prefixes that the control process serves.
     management_prefixes: Vec<String>,
 }
 
 impl Snapshot {
-    /// Compiles what was published; every problem at once, and nothing of it when there is one.
+    /// Compiles a full snapshot. Returns all problems at once; a snapshot with a problem is not used.
     pub fn compile(json: &[u8]) -> Result<Self, Vec<Problem>> {
         Self::default().apply_update(json)
     }
 
-    /// What comes of what is here and what was published since: only that is compiled. Where it says nothing of what was
-    /// before, it stands for itself.
+    /// Returns a new snapshot with the published changes applied. Only the changes are compiled. Published JSON without
+    /// `since` replaces the snapshot completely.
     pub fn apply_update(&self, json: &[u8]) -> Result<Self, Vec<Problem>> {
         published::compile(self, json, false)
     }
 
-    /// Finds every problem of what was published, whatever it was published after.
+    /// Returns all problems of published JSON, whatever snapshot it is based on.
     pub fn validate(json: &[u8]) -> Result<(), Vec<Problem>> {
         published::compile(&Self::default(), json, true).map(drop)
     }
@@ -160,40 +162,40 @@ impl Snapshot {
         self.tables_by_precedence().any(LookupTables::has_keys) || self.token_verifier.is_some()
     }
 
-    /// Whether callers may show tokens in the place of keys.
+    /// Returns true if callers may authenticate with tokens instead of keys.
     pub fn accepts_tokens(&self) -> bool {
         self.token_verifier.is_some()
     }
 
-    /// Who showed this text, where it is a token.
+    /// Verifies a token and returns the identity in it. `None` if the text is not a token.
     pub fn authenticate_token(&self, text: &str) -> Option<Result<Arc<TokenIdentity>, Error>> {
         self.token_verifier.as_ref()?.authenticate(text, &self.workspaces)
     }
 
-    /// Whether a workspace is called so.
+    /// Returns true if a workspace has this id or slug.
     pub fn is_workspace_name(&self, workspace: &str, name: &str) -> bool {
         workspace == name || self.workspaces.iter().any(|one| &*one.id == workspace && &*one.slug == name)
     }
 
-    /// Whether a workspace, or its organisation, refuses what a request chooses inline.
+    /// Returns true if the workspace or its organisation rejects inline configs.
     pub fn blocks_inline_config(&self, workspace: Option<&str>) -> bool {
         !self.inline_blocking_workspaces.is_empty()
             && workspace.is_some_and(|id| self.inline_blocking_workspaces.contains(id))
     }
 
-    /// Whether records of a workspace's requests keep figures alone.
+    /// Returns true if the request log of this workspace contains only figures, no content.
     pub fn is_metrics_only(&self, workspace: Option<&str>) -> bool {
         !self.metrics_only_workspaces.is_empty()
             && workspace.is_some_and(|id| self.metrics_only_workspaces.contains(id))
     }
 
-    /// The key with this text.
+    /// Returns the key with this text.
     pub fn find_key(&self, text: &str) -> Option<&GatewayKey> {
         let digest = sha256_digest(text);
         self.tables_by_precedence().find_map(|tables| tables.find_key(&digest))
     }
 
-    /// Why the key with this text may do nothing here, where it is one of those.
+    /// Returns why the key with this text may not be used here; `None` if it is unknown or allowed.
     pub fn key_denial(&self, text: &str) -> Option<KeyDenial> {
         let mut refusing = self.tables_by_precedence().filter(|tables| tables.has_denied_keys()).peekable();
         refusing.peek()?;
@@ -201,12 +203,12 @@ impl Snapshot {
         refusing.find_map(|tables| tables.key_denial(&digest))
     }
 
-    /// Whether there is anything that must not reach a provider.
+    /// Returns true if there are keys or tokens that must not be forwarded to a provider.
     pub fn has_gateway_credentials(&self) -> bool {
         self.has_keys() || self.tables_by_precedence().any(LookupTables::has_denied_keys)
     }
 
-    /// Whether a text is a key of the gateway's, whatever it may do, or a token of somebody whose tokens it takes.
+    /// Returns true if a text is a gateway key, denied ones included, or a token from an accepted issuer.
     pub fn is_gateway_credential(&self, text: &str) -> bool {
         let digest = sha256_digest(text);
         self.tables_by_precedence()
@@ -214,35 +216,35 @@ impl Snapshot {
             || self.token_verifier.as_ref().is_some_and(|tokens| tokens.has_valid_signature(text))
     }
 
-    /// One whose end has come is not there, also while nobody publishes that.
+    /// Returns a saved provider that has not expired, even if its expiry was not published yet.
     pub fn find_provider(&self, workspace: Option<&str>, slug: &str) -> Option<&SavedProvider> {
         self.providers.get(workspace, slug).filter(|saved| !saved.expires_at.is_some_and(has_expired))
     }
 
-    /// The config of this slug or id.
+    /// Returns the config with this slug or id.
     pub fn find_config(&self, workspace: Option<&str>, slug: &str) -> Option<&Config> {
         self.tables_by_precedence().find_map(|tables| tables.find_config(workspace, slug))
     }
 
-    /// The slug of a config that may be named by its id. What is not active is there for nobody, and the id tells who
-    /// misses it.
+    /// Returns the slug of a config that may be given by id. An unknown or inactive config yields `named` unchanged, so
+    /// that the error message contains it.
     pub fn resolve_config_slug<'s>(&'s self, named: &'s str) -> &'s str {
         self.tables_by_precedence().find_map(|tables| tables.find_config_slug(named)).unwrap_or(named)
     }
 
-    /// The store's goes before the file's.
+    /// Returns the tables in lookup order: stored entries take precedence over the settings file.
     fn tables_by_precedence(&self) -> impl Iterator<Item = &LookupTables> {
         [&self.stored_tables, &self.settings_tables].into_iter()
     }
 
-    /// What a key says of all requests made with it, and its workspace of all made there; the latter goes first.
+    /// Returns the metadata that the key and its workspace add to a request. The workspace's values take precedence.
     pub fn default_metadata<'s>(&'s self, key: &'s GatewayKey) -> [&'s [(String, String)]; 2] {
         let own = key.metadata();
         let shared = key.workspace.as_ref().and_then(|workspace| self.workspace_metadata.get(&**workspace));
         [own, shared.map_or(&[], Vec::as_slice)]
     }
 
-    /// Whether the control process serves this path: a prefix of it ends where a segment ends.
+    /// Returns true if the control process serves this path. Prefixes match whole path segments.
     pub fn is_management_path(&self, path: &str) -> bool {
         self.management_prefixes.iter().any(|prefix| {
             path.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -250,7 +252,7 @@ impl Snapshot {
     }
 }
 
-/// Whether a moment has come, in Unix seconds.
+/// Returns true if a time, in Unix seconds, has passed.
 pub(crate) fn has_expired(end: u64) -> bool {
     end <= SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -259,14 +261,14 @@ fn sha256_digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-/// Lets go of a snapshot where nobody waits: to free a hundred thousand keys takes longer than a request may. The thread
-/// gives way as the one does that compiled: it begins with the same place in the queue for a core.
+/// Drops a large snapshot on a thread of its own: freeing a hundred thousand keys takes longer than a request may wait.
+/// The thread inherits the low priority of the compiling thread.
 pub fn drop_in_background(mut old: Arc<Snapshot>) {
     if old.stored_tables.entry_count() < MIN_ENTRIES_FOR_BACKGROUND_DROP {
         return;
     }
     let gravedigger = std::thread::Builder::new().name("bury".into());
-    // Whoever holds it lets go of it in a moment; should one not, it frees it itself.
+    // Waits until the last request has released the snapshot. If one keeps it longer, that request frees it.
     drop(gravedigger.spawn(move || {
         for _ in 0..MAX_DROP_POLLS {
             match Arc::try_unwrap(old) {

@@ -1,4 +1,4 @@
-//! What the control process publishes, as JSON, and how it is compiled.
+//! JSON that the control process publishes, and its compilation into a snapshot.
 
 use std::{
     borrow::Cow,
@@ -31,7 +31,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 struct PublishedSnapshot<'a> {
     epoch: String,
-    /// The epoch of the snapshot that it is a change of; what may be left out is as it was there.
+    /// Epoch of the snapshot that this update is based on. Omitted parts stay unchanged.
     #[serde(default, borrow)]
     since: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -46,7 +46,7 @@ struct PublishedSnapshot<'a> {
     departed: Vec<jwt::RemovedMembers>,
     #[serde(default)]
     jwt: Option<jwt::PublishedSettings>,
-    /// May be left out.
+    /// Prices. Unchanged if omitted in an update.
     #[serde(default)]
     prices: Option<prices::PublishedPrices>,
     #[serde(default)]
@@ -55,12 +55,12 @@ struct PublishedSnapshot<'a> {
     configs: Vec<PublishedConfig<'a>>,
     #[serde(default)]
     management: Vec<String>,
-    /// Those that did not change may be left out.
+    /// Parts of the stored tables. Unchanged parts may be omitted.
     #[serde(default, borrow)]
     parts: Vec<PublishedPart<'a>>,
 }
 
-/// A part of the store's large tables; of those that it names, it says all that was and is in it.
+/// One part of the stored tables. A table that it contains replaces all previous entries of that part.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedPart<'a> {
@@ -86,12 +86,12 @@ struct PublishedKey<'a> {
     workspace: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     defaults: Option<PublishedDefaults<'a>>,
-    /// Why it may do nothing here; of such a key nothing else is kept.
+    /// Why the key may not be used here. Nothing else of such a key is stored.
     #[serde(default)]
     lacks: Option<KeyDenial>,
 }
 
-/// What a key says of its requests, or a token in `defaults`.
+/// Defaults that a key, or the `defaults` claim of a token, sets for its requests.
 #[derive(Deserialize)]
 struct PublishedDefaults<'a> {
     #[serde(default, borrow)]
@@ -102,8 +102,8 @@ struct PublishedDefaults<'a> {
     metadata: Option<StringMap>,
 }
 
-/// A table whose values are told as texts. What is no text stays as it is written, however deep it goes: a row from before
-/// that was bounded must not end publishing for all.
+/// A JSON object whose values are stored as strings. Other values keep their JSON text at any nesting depth: a row that
+/// predates the depth limit must not block publishing.
 #[derive(Default)]
 struct StringMap(Vec<(String, String)>);
 
@@ -163,7 +163,7 @@ struct PublishedProvider {
     options: BTreeMap<String, String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// The id of what is said of its models.
+    /// Id of the `models` entry that applies to this provider.
     #[serde(default)]
     models: Option<String>,
     #[serde(default)]
@@ -190,7 +190,7 @@ impl PublishedWorkspace {
     }
 }
 
-/// Compiles what was published after this snapshot, or after whichever.
+/// Compiles published JSON on top of `before`. With `is_after_any` an update is accepted whatever its `since`.
 pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Result<Snapshot, Vec<Problem>> {
     let published: PublishedSnapshot =
         serde_json::from_slice(json).map_err(|error| vec![Problem::new("$", error.to_string())])?;
@@ -199,7 +199,12 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
         Some(since) if *since == before.epoch || is_after_any => {
             (stored, prices) = (before.stored_tables.clone(), Arc::clone(&before.prices));
         }
-        Some(_) => return Err(vec![Problem::new("$.since", "is not the epoch of what is here")]),
+        Some(_) => {
+            return Err(vec![Problem::new(
+                "$.since",
+                "is not the epoch of the current snapshot; publish a full snapshot",
+            )]);
+        }
         None => {}
     }
     let mut problems = Vec::new();
@@ -232,7 +237,7 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
     if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
 }
 
-/// Puts what parts say in the place of what they said.
+/// Replaces the stored entries of the given parts.
 fn replace_parts(tables: &mut LookupTables, parts: Vec<PublishedPart<'_>>, problems: &mut Vec<Problem>) {
     let names =
         |has: fn(&PublishedPart<'_>) -> bool| parts.iter().filter(|part| has(part)).map(|part| &*part.name).collect();
@@ -246,7 +251,7 @@ fn replace_parts(tables: &mut LookupTables, parts: Vec<PublishedPart<'_>>, probl
     }
 }
 
-/// Where rows stand in what was published.
+/// Part and JSON path of published rows, for lookups and error messages.
 struct RowLocation {
     part: Arc<str>,
     path: String,
@@ -259,7 +264,7 @@ impl RowLocation {
 }
 
 fn add_keys(tables: &mut LookupTables, place: &RowLocation, keys: Vec<PublishedKey<'_>>, problems: &mut Vec<Problem>) {
-    // Many keys are of one workspace: its id is kept once.
+    // Many keys belong to the same workspace, so its id is stored once.
     let mut workspaces: HashSet<Arc<str>> = HashSet::new();
     for (index, row) in keys.into_iter().enumerate() {
         let Some(digest) = parse_digest(&row.sha256) else {
@@ -304,12 +309,12 @@ fn compile_defaults(said: PublishedDefaults) -> Option<Box<KeyDefaults>> {
         .then(|| Box::new(KeyDefaults { config, is_config_locked: is_bound, metadata }))
 }
 
-/// What a token says in `defaults`, if it can be read.
+/// Parses the `defaults` claim of a token.
 pub(crate) fn parse_defaults(json: &str) -> serde_json::Result<Option<Box<KeyDefaults>>> {
     serde_json::from_str(json).map(compile_defaults)
 }
 
-/// The one copy of a text.
+/// Returns the shared copy of a string.
 fn intern(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
     if let Some(found) = known.get(text) {
         return Arc::clone(found);
@@ -347,17 +352,17 @@ fn compile_providers(
     for (index, row) in saved.into_iter().enumerate() {
         let path = |field: &str| format!("$.providers[{index}].{field}");
         if catalog::find_provider(&row.provider).is_none() {
-            problems.push(Problem::new(path("provider"), format!("`{}` is not known", row.provider)));
+            problems.push(Problem::new(path("provider"), format!("`{}` is not a known provider", row.provider)));
         }
         if row.api_key.as_ref().is_some_and(|key| key.expose().chars().any(char::is_control)) {
-            problems.push(Problem::new(path("api_key"), "must not hold control characters"));
+            problems.push(Problem::new(path("api_key"), "must not contain control characters"));
         }
         let own = format!("$.providers[{index}]");
         let custom_host = models::parse_custom_host(row.custom_host.as_deref(), &own, problems);
         let fields = models::compile_header_fields(row.headers, &own, problems);
         let said = row.models.as_ref().and_then(|id| models.get(id)).map(Arc::clone);
         if row.models.is_some() && said.is_none() {
-            problems.push(Problem::new(path("models"), "is not there"));
+            problems.push(Problem::new(path("models"), "is not among the published models"));
         }
         let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
         let mut options = Options::default();
@@ -375,18 +380,18 @@ fn compile_providers(
             expires_at: row.expires_at,
         };
         if compiled.insert(row.workspace, row.slug, provider).is_some() {
-            problems.push(Problem::new(path("slug"), "is there twice"));
+            problems.push(Problem::new(path("slug"), "is used twice; slugs must be unique within a workspace"));
         }
     }
     compiled
 }
 
-/// What the control process serves to the engine alone stays out of everybody else's reach, whatever was published.
+/// Checks the published path prefixes. Paths below `/internal` are never exposed to clients, whatever was published.
 fn compile_management(prefixes: Vec<String>, problems: &mut Vec<Problem>) -> Vec<String> {
     for (index, prefix) in prefixes.iter().enumerate() {
         let first = prefix.strip_prefix('/').and_then(|rest| rest.split('/').next());
         if matches!(first, None | Some("" | "internal")) {
-            problems.push(Problem::new(format!("$.management[{index}]"), "must be a path, and not below `/internal`"));
+            problems.push(Problem::new(format!("$.management[{index}]"), "must be a path outside of `/internal`"));
         }
     }
     prefixes

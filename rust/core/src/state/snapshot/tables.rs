@@ -1,4 +1,5 @@
-//! Keys and saved configs, of which there may be very many: a change of some leaves the others where they are.
+//! Lookup tables of keys and saved configs. They may be very large, so an update copies only references to unchanged
+//! entries.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,7 +10,7 @@ use std::{
 use super::{GatewayKey, KeyDenial};
 use crate::config::Config;
 
-/// What was saved under slugs: of everybody, and of one workspace each.
+/// Values by slug: global ones and those of single workspaces.
 #[derive(Debug, Clone)]
 pub(super) struct WorkspaceScoped<T> {
     global: HashMap<String, T>,
@@ -23,7 +24,7 @@ impl<T> Default for WorkspaceScoped<T> {
 }
 
 impl<T> WorkspaceScoped<T> {
-    /// What stood there before, as with a map.
+    /// Inserts a value and returns the one that it replaces.
     pub fn insert(&mut self, workspace: Option<String>, slug: String, value: T) -> Option<T> {
         match workspace {
             Some(workspace) => self.by_workspace.entry(workspace).or_default().insert(slug, value),
@@ -31,7 +32,7 @@ impl<T> WorkspaceScoped<T> {
         }
     }
 
-    /// A workspace's own goes before everybody's; another's is not there.
+    /// Returns the value of the workspace, else the global one. Values of other workspaces are invisible.
     pub fn get(&self, workspace: Option<&str>, slug: &str) -> Option<&T> {
         let own = workspace.and_then(|workspace| self.by_workspace.get(workspace)?.get(slug));
         own.or_else(|| self.global.get(slug))
@@ -46,7 +47,7 @@ impl<T> WorkspaceScoped<T> {
     }
 }
 
-/// Something that a part says, shared by all tables that have it.
+/// An entry from one published part, shared by all snapshots that contain it.
 #[derive(Debug)]
 pub(super) struct Row<T> {
     part: Arc<str>,
@@ -59,20 +60,20 @@ impl<T> Row<T> {
     }
 }
 
-// Not derived: what it holds needs no copy.
+// Not derived, so that `T` need not be `Clone`.
 impl<T> Clone for Row<T> {
     fn clone(&self) -> Self {
         Self { part: Arc::clone(&self.part), value: Arc::clone(&self.value) }
     }
 }
 
-/// Found by the digests of what callers send.
+/// Map keyed by the SHA-256 digest of what the client sent.
 type DigestMap<T> = HashMap<[u8; 32], T, BuildHasherDefault<DigestHasher>>;
 type KeyTable = DigestMap<Row<GatewayKey>>;
-/// Keys that may do nothing here, and the parts that say so.
+/// Keys that may not be used here, each with the part that published it.
 type DeniedKeyTable = DigestMap<(Arc<str>, KeyDenial)>;
 
-/// A digest is as good a hash as any that would be made of it.
+/// Uses the first eight bytes of a digest as its hash. A digest is already uniformly distributed.
 #[derive(Default)]
 struct DigestHasher(u64);
 
@@ -91,11 +92,11 @@ impl Hasher for DigestHasher {
 #[derive(Debug, Default, Clone)]
 struct ConfigTable {
     by_slug: WorkspaceScoped<Row<Config>>,
-    /// Slugs by ids.
+    /// Config slugs by id.
     slug_by_id: HashMap<Box<str>, Row<Box<str>>>,
 }
 
-/// Copied as a whole where some of it changes: of a hundred thousand keys in three milliseconds.
+/// Lookup tables of one source. A table is copied when it changes; a hundred thousand keys take three milliseconds.
 #[derive(Debug, Default, Clone)]
 pub(super) struct LookupTables {
     keys: Arc<KeyTable>,
@@ -134,7 +135,7 @@ impl LookupTables {
         self.configs.slug_by_id.get(id).map(|row| &**row.value)
     }
 
-    /// Forgets the keys of these parts.
+    /// Removes the keys of these parts.
     pub fn remove_keys(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() {
             Arc::make_mut(&mut self.keys).retain(|_, row| !parts.contains(&*row.part));
@@ -144,7 +145,7 @@ impl LookupTables {
         }
     }
 
-    /// Forgets the configs of these parts.
+    /// Removes the configs of these parts.
     pub fn remove_configs(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() {
             let configs = Arc::make_mut(&mut self.configs);
@@ -153,7 +154,7 @@ impl LookupTables {
         }
     }
 
-    /// Makes room for so many more.
+    /// Reserves capacity for this many additional keys.
     pub fn reserve_keys(&mut self, more: usize) {
         if more > 0 {
             Arc::make_mut(&mut self.keys).reserve(more);
@@ -177,7 +178,7 @@ impl LookupTables {
     }
 }
 
-/// How a saved config is found.
+/// Names under which a saved config is stored.
 pub(super) struct ConfigNames {
     pub id: Option<Box<str>>,
     pub slug: String,

@@ -1,4 +1,4 @@
-//! The dialects in which callers write their requests and read their answers.
+//! Client formats. Each module parses the requests and writes the responses of one API format that clients use.
 
 pub mod anthropic_messages;
 pub mod bedrock_converse;

@@ -1,4 +1,5 @@
-//! Anthropic's messages where somebody else hosts the models: the caller's own bytes, but for what stands in the path there.
+//! Anthropic Messages as Bedrock and Vertex AI host them. Passes the client's body through with small edits, because
+//! these hosts expect some fields elsewhere.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -15,28 +16,28 @@ use crate::{
     translation::TranslationInput,
 };
 
-/// A host of Claude.
+/// Format of a cloud host that serves Claude models.
 pub struct HostedMessagesFormat {
     api_version: &'static str,
-    /// Fields that the host refuses.
+    /// Body fields that the host rejects.
     rejected_fields: &'static [&'static str],
     framing: EventFraming,
 }
 
-/// Google takes the same fields as Anthropic, betas in their header.
+/// Vertex AI accepts the same body fields as Anthropic, and beta names in Anthropic's header.
 pub static VERTEX: HostedMessagesFormat = HostedMessagesFormat {
     api_version: "vertex-2023-10-16",
     rejected_fields: &["model"],
     framing: EventFraming::ServerSentEvents,
 };
-/// Amazon is told by the path whether to stream, and of betas in the body.
+/// Bedrock selects streaming by the path and expects beta names in the body.
 pub static BEDROCK: HostedMessagesFormat = HostedMessagesFormat {
     api_version: "bedrock-2023-05-31",
     rejected_fields: &["model", "stream"],
     framing: EventFraming::AwsEventStream,
 };
 
-/// As many tokens as must be said where nothing is to be said.
+/// Value of the required `max_tokens` in a count request, which generates nothing.
 const PLACEHOLDER_MAX_TOKENS: u64 = 10;
 
 impl HostedMessagesFormat {
@@ -58,11 +59,11 @@ impl HostedMessagesFormat {
         edit::set_fields(body.as_deref().unwrap_or(question.body), &missing, &[]).map_err(wrong)
     }
 
-    /// Only what would be asked is said, and that in full.
+    /// Writes the body of a token count request. Bedrock expects the complete invoke body, encoded as base64.
     fn write_count_body(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
         let wrong = |error: crate::api_format::ScanError| RequestError::new("$", error.message);
         if !self.is_bedrock() {
-            // The model stands in the body here, without who made it.
+            // This endpoint expects the model in the body, without the vendor prefix.
             let model = question.model.trim_start_matches("anthropic.");
             return edit::set_fields(question.body, &[], &[json_field("model", &model.into())]).map_err(wrong);
         }
@@ -99,7 +100,7 @@ impl ProviderFormat for HostedMessagesFormat {
         anthropic_messages::VERTEX.read_response(answer, taker)
     }
 
-    /// For who asks in another dialect: the model stands in the body here too, without who made it.
+    /// Used for other client formats. Here too, the model is in the body and without the vendor prefix.
     fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         asked.model = asked.model.trim_start_matches("anthropic.").to_owned();
         anthropic_messages::ANTHROPIC.write_count_request(asked)

@@ -1,4 +1,5 @@
-//! Amazon Bedrock's models by their vendors' own bodies: embeddings and images, which Converse does not have.
+//! Bedrock `InvokeModel` bodies in the formats of the model vendors. Used for embeddings and images, which Converse
+//! does not support.
 
 use serde_json::{Value, json};
 
@@ -16,16 +17,16 @@ use crate::{
     images::request::{ImageRequest, ImageResponse},
 };
 
-/// Whose bodies.
+/// Vendor format of an invoke body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvokeFormat {
     Titan,
     Cohere,
     /// Stable Diffusion XL.
     StableDiffusionXl,
-    /// Stable Image, Stable Diffusion 3 and later.
+    /// Stable Image, and Stable Diffusion 3 or later.
     StableImage,
-    /// Amazon's own.
+    /// Amazon's own image models.
     AmazonImage,
 }
 
@@ -35,9 +36,9 @@ pub static STABLE_DIFFUSION_XL: InvokeFormat = InvokeFormat::StableDiffusionXl;
 pub static STABLE_IMAGE: InvokeFormat = InvokeFormat::StableImage;
 pub static AMAZON_IMAGE: InvokeFormat = InvokeFormat::AmazonImage;
 
-/// A model's name without the region that it is asked in.
+/// Returns the model id without the region prefix of an inference profile.
 pub(crate) fn strip_region(model: &str) -> &str {
-    // In an ARN the name is behind the kind of what it names.
+    // In an ARN, the model id follows the resource type.
     let model = model.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map_or(model, |(_, name)| name);
     match model.split_once('.') {
         Some(("us" | "eu" | "apac" | "us-gov" | "global" | "jp" | "au" | "ca", name)) => name,
@@ -62,7 +63,7 @@ pub fn image_format(model: &str) -> Option<&'static InvokeFormat> {
     }
 }
 
-/// Stable Diffusion XL, at Amazon and at its maker's.
+/// Writes the Stable Diffusion XL body, which Bedrock and Stability's own API share.
 pub(crate) fn stable_diffusion_xl_body(picture: &mut ImageRequest) -> Value {
     let mut prompts = vec![json!({"text": picture.prompt, "weight": 1})];
     if let Some(text) = picture.fields.shift_remove("negative_prompt") {
@@ -89,7 +90,7 @@ fn amazon_image_body(picture: &mut ImageRequest) -> Value {
     json!({"taskType": "TEXT_IMAGE", "textToImageParams": params, "imageGenerationConfig": config})
 }
 
-/// The one of Amazon's models that embeds pictures.
+/// Returns true for the one Titan model that embeds images.
 fn is_titan_image_embedding(model: &str) -> bool {
     model.contains("titan-embed-image")
 }
@@ -132,7 +133,7 @@ impl ProviderFormat for InvokeFormat {
         let out = match self {
             Self::Titan => titan_embedding_body(texts)?,
             Self::Cohere => super::cohere::build_embed_body(texts)?,
-            _ => return Err(RequestError::new("model", "this model embeds nothing")),
+            _ => return Err(RequestError::new("model", "this model does not support embeddings")),
         };
         Ok(out.to_string().into_bytes())
     }
@@ -146,7 +147,7 @@ impl ProviderFormat for InvokeFormat {
                 ..EmbeddingResponse::default()
             });
         }
-        // By kind, or the only kind there is.
+        // The vectors are grouped by type, or are a plain list if there is only one type.
         let vectors = answer.pointer("/embeddings/float").or_else(|| answer.get("embeddings"))?.as_array()?.clone();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
@@ -166,7 +167,7 @@ impl ProviderFormat for InvokeFormat {
                 picture.move_fields(&more, &mut out);
                 out
             }
-            _ => return Err(RequestError::new("model", "this model makes no images")),
+            _ => return Err(RequestError::new("model", "this model does not generate images")),
         };
         Ok(out.to_string().into_bytes())
     }

@@ -1,4 +1,4 @@
-//! The ways in which providers are spoken to: requests out, answers, streams and errors in.
+//! Provider formats: request bodies to providers, and their responses, streams and errors.
 
 pub mod anthropic_hosted;
 pub mod anthropic_messages;
@@ -28,166 +28,170 @@ use crate::{
     translation::TranslationInput,
 };
 
-/// What a provider understands and answers, for operations that talk.
+/// API format of a provider: writes its requests and reads its responses. Each method has a default for operations that
+/// the format does not support.
 pub trait ProviderFormat: Sync {
-    /// The body to send. It takes of the request what it can say; what it leaves was lost.
+    /// Writes the request body. Takes the fields that the format supports out of the request; those that remain are
+    /// reported as dropped.
     fn write_request(&self, _asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        Err(RequestError::new("$", "this provider holds no conversation"))
+        Err(RequestError::new("$", "this provider does not support chat"))
     }
 
-    /// Whether this model is told in the body which of Anthropic's betas it is asked for.
+    /// Returns true if this model expects the names of Anthropic betas in the body.
     fn has_betas_in_body(&self, _model: &str) -> bool {
         false
     }
 
-    /// Whether this model signs the calls that it makes, and wants its signatures back.
+    /// Returns true if this model signs its tool calls and expects the signatures back.
     fn signs_tool_calls(&self, _model: &str) -> bool {
         false
     }
 
-    /// A whole answer, in pieces.
+    /// Reads a complete response and emits its events.
     fn read_response(&self, _answer: &[u8], _taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        Err(MalformedResponse("it is no conversation".into()))
+        Err(MalformedResponse("it is not a chat response".into()))
     }
 
-    /// Who hears one stream.
+    /// Creates a decoder for one stream.
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         openai_chat::OPENAI.stream_decoder()
     }
 
-    /// What an error says.
+    /// Reads the details of an error response.
     fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 
-    /// The body that asks for embeddings.
+    /// Writes the body of an embeddings request.
     fn write_embedding_request(&self, _texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
-        Err(RequestError::new("$", "this provider embeds nothing"))
+        Err(RequestError::new("$", "this provider does not support embeddings"))
     }
 
-    /// Whether this model embeds pictures too.
+    /// Returns true if this model also embeds images.
     fn can_embed_images(&self, _model: &str) -> bool {
         false
     }
 
-    /// Whether it embeds films besides.
+    /// Returns true if this model also embeds video.
     fn can_embed_video(&self, _model: &str) -> bool {
         false
     }
 
-    /// The vectors of an answer.
+    /// Reads the vectors of an embeddings response.
     fn read_embeddings(&self, _answer: &Value) -> Option<EmbeddingResponse> {
         None
     }
 
-    /// The caller's own body for who hosts the model, with what must be changed; `None` where it is said anew.
+    /// Adapts the client's own body to a host of the same API format. Returns `None` if the request must be translated
+    /// instead.
     fn pass_through_request(&self, _question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
         None
     }
 
-    /// The answer to a body that was carried.
+    /// Adapts the response to a request that was passed through.
     fn pass_through_response(&self, _operation: Operation, answer: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         Ok(answer.to_vec())
     }
 
-    /// The body that asks for images.
+    /// Writes the body of an image generation request.
     fn write_image_request(&self, _picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
-        Err(RequestError::new("$", "this provider makes no images"))
+        Err(RequestError::new("$", "this provider does not generate images"))
     }
 
-    /// The images of an answer.
+    /// Reads the images of a response.
     fn read_images(&self, _answer: &Value) -> Option<ImageResponse> {
         None
     }
 
-    /// The body that asks how well documents answer a query.
+    /// Writes the body of a rerank request.
     fn write_rerank_request(&self, _ranking: &mut RerankRequest) -> Result<Vec<u8>, RequestError> {
-        Err(RequestError::new("$", "this provider ranks nothing"))
+        Err(RequestError::new("$", "this provider does not support rerank"))
     }
 
     fn read_ranking(&self, _answer: &Value) -> Option<RerankResponse> {
         None
     }
 
-    /// The body that asks how many tokens a request has.
+    /// Writes the body of a token count request.
     fn write_count_request(&self, _asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        Err(RequestError::new("$", "this provider counts no tokens"))
+        Err(RequestError::new("$", "this provider does not count tokens"))
     }
 
     fn read_token_count(&self, _answer: &Value) -> Option<u64> {
         None
     }
 
-    /// The body that begins a job of fine-tuning.
+    /// Writes the body that creates a fine-tuning job.
     fn write_tuning_request(&self, _tune: &mut FineTuningRequest<'_>) -> Result<Vec<u8>, RequestError> {
-        Err(RequestError::new("$", "this provider fine-tunes nothing"))
+        Err(RequestError::new("$", "this provider does not support fine-tuning"))
     }
 
-    /// The body that begins a batch.
+    /// Writes the body that creates a batch.
     fn write_batch_request(&self, _run: &mut BatchRequest<'_>) -> Result<Vec<u8>, RequestError> {
-        Err(RequestError::new("$", "this provider runs no batches"))
+        Err(RequestError::new("$", "this provider does not support batches"))
     }
 
-    /// What is said of a batch, under `OpenAI`'s names; why it failed as `why`, and when it was over as `ended`.
+    /// Reads a batch into `OpenAI`'s fields. `why` holds the reason of a failure and `ended` the time at which the
+    /// batch ended.
     fn read_batch(&self, _job: &Value) -> Option<Fields> {
         None
     }
 
-    /// What is said of a job, under `OpenAI`'s names.
+    /// Reads a fine-tuning job into `OpenAI`'s fields.
     fn read_tuning_job(&self, _job: &Value) -> Option<Fields> {
         None
     }
 
-    /// Whether a batch is ended by deleting it, so that nothing is known of it after that.
+    /// Returns true if the provider cancels a batch by deleting it, so that its state cannot be read afterwards.
     fn cancels_by_delete(&self) -> bool {
         false
     }
 
-    /// The jobs of a list, and whether there are more than fit.
+    /// Reads a list of jobs, and whether more pages follow.
     fn read_job_list<'a>(&self, _answer: &'a Value) -> Option<JobList<'a>> {
         None
     }
 
-    /// The checkpoints that a job has so far.
+    /// Reads the checkpoints that a fine-tuning job has so far.
     fn read_checkpoints(&self, _job: &Value) -> Vec<Fields> {
         Vec::new()
     }
 
-    /// The models of a list.
+    /// Reads a list of models.
     fn read_model_list(&self, _answer: &Value) -> Option<Vec<ListedModel>> {
         None
     }
 
-    /// The type of a body that asks for images.
+    /// Returns the content type of an image generation request.
     fn image_request_content_type(&self) -> String {
         "application/json".into()
     }
 
-    /// What a stream is cut into.
+    /// Returns how the provider frames its streams.
     fn event_framing(&self) -> EventFraming {
         EventFraming::ServerSentEvents
     }
 }
 
-/// Hears the events of a stream one by one.
+/// Decoder of one provider stream. It receives the events one by one.
 pub trait StreamDecoder: Send {
     fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink);
 
-    /// The same, where frames say what they are.
+    /// Decodes an event whose frame carries its name.
     fn decode_named(&mut self, _name: &str, data: &[u8], taker: &mut dyn EventSink) {
         self.decode(data, taker);
     }
 
-    /// Nothing more comes.
+    /// Emits the remaining events at the end of the stream.
     fn finish_stream(&mut self, _taker: &mut dyn EventSink) {}
 }
 
-/// What a stream is cut into.
+/// Framing of the events in a provider's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventFraming {
     /// Server-sent events.
     ServerSentEvents,
-    /// Amazon's frames, which have checksums.
+    /// AWS event stream: binary frames with checksums.
     AwsEventStream,
 }
 
@@ -200,7 +204,7 @@ impl EventFraming {
     }
 }
 
-/// An answer that is not what this provider's answers are.
+/// A response that does not match the provider's format, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MalformedResponse(pub String);
 
@@ -210,12 +214,12 @@ impl From<serde_json::Error> for MalformedResponse {
     }
 }
 
-/// What an error's body says.
+/// Details of a provider's error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ErrorDetails {
     pub message: Option<String>,
     pub kind: Option<String>,
-    /// What of the request it is about.
+    /// Request parameter that the error is about.
     pub param: Option<String>,
     pub code: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Nvidia's Triton: a server of one's own whose language models continue a text.
+//! Text completion on Nvidia's Triton, a self-hosted inference server.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::chat::{
 
 pub struct TritonFormat;
 
-/// What must be said, and what is said where the caller did not.
+/// Returns the required parameters with their default values.
 fn required_params() -> [(&'static str, Value); 4] {
     [("max_tokens", 100.into()), ("temperature", json!(0.7)), ("top_p", json!(0.7)), ("top_k", 50.into())]
 }
@@ -44,7 +44,7 @@ impl ProviderFormat for TritonFormat {
         if asked.stream {
             out.insert("stream".into(), true.into());
         }
-        // The address says which.
+        // The URL states the model.
         asked.model.clear();
         Ok(Value::Object(out).to_string().into_bytes())
     }
@@ -75,13 +75,13 @@ struct GenerateResponse {
     error: Option<String>,
 }
 
-/// It has one word for every end: none.
+/// Emits the end of the response. Triton reports no finish reason, so `stop` is assumed.
 fn emit_end(taker: &mut dyn EventSink) {
     taker.push_event(ResponseEvent::Finish { reason: "stop", stop_sequence: None });
     taker.push_event(ResponseEvent::End);
 }
 
-/// Hears a streamed text.
+/// Stream decoder for Triton's generated text.
 #[derive(Default)]
 struct TextStreamDecoder {
     has_started: bool,
@@ -90,7 +90,7 @@ struct TextStreamDecoder {
 
 impl StreamDecoder for TextStreamDecoder {
     fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
-        // What is no event of this kind says nothing.
+        // Ignores data that is not a Triton event.
         let Ok(answer) = serde_json::from_slice::<GenerateResponse>(data) else { return };
         if !std::mem::replace(&mut self.has_started, true) {
             taker.push_event(ResponseEvent::Start { id: "", model: "" });
@@ -104,7 +104,7 @@ impl StreamDecoder for TextStreamDecoder {
         }
     }
 
-    /// Nothing says the end but the end.
+    /// Emits the end of the response, because Triton sends no event for it.
     fn finish_stream(&mut self, taker: &mut dyn EventSink) {
         if self.has_started && !self.has_failed {
             emit_end(taker);

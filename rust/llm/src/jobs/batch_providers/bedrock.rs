@@ -1,4 +1,5 @@
-//! Bedrock's model invocation jobs: lines and answers in the customer's buckets, which a role of theirs reads and writes.
+//! Bedrock model invocation jobs. Input and output lie in the customer's S3 buckets, which Bedrock accesses through the
+//! customer's role.
 
 use serde_json::{Value, json};
 
@@ -11,7 +12,7 @@ use crate::{
 };
 
 const EMBEDDINGS_ENDPOINT: &str = ENDPOINTS[2];
-/// How lines are meant: as Converse has them, or as the model itself does.
+/// Values of `modelInvocationType`: batch lines in the Converse format, or in the model's native format.
 const CONVERSE_INVOCATION_TYPE: &str = "Converse";
 const INVOKE_MODEL_INVOCATION_TYPE: &str = "InvokeModel";
 
@@ -37,7 +38,7 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     Ok(json!({
         "jobName": name,
         "roleArn": role,
-        // Told again with the job, which has no other room for what its lines are for.
+        // Bedrock returns this token with the job. It carries the endpoint, because the job has no other field for it.
         "clientRequestToken": format!("{}-{}", endpoint_slug(run.endpoint), run.unique_id),
         "modelId": run.model,
         "modelInvocationType": if run.endpoint == EMBEDDINGS_ENDPOINT { INVOKE_MODEL_INVOCATION_TYPE } else { CONVERSE_INVOCATION_TYPE },
@@ -47,11 +48,11 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
 }
 
 pub fn parse_job(job: &Value) -> Option<Fields> {
-    // The answer to a new one is its ARN alone.
+    // The response to a new job contains only its ARN.
     let id = last_segment(&job["jobArn"])?;
     let status = match job["status"].as_str() {
         Some("InProgress") => "in_progress",
-        // What there was no time for has no answer.
+        // Lines that ran out of time have no result.
         Some("Completed" | "PartiallyCompleted") => "completed",
         Some("Failed") => "failed",
         Some("Stopping") => "cancelling",
@@ -89,7 +90,7 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
     ]))
 }
 
-/// As it is called elsewhere, where it is one of a vendor's.
+/// Returns the model id without the `foundation-model` ARN prefix, as other APIs name the model.
 fn foundation_model_id(said: &Value) -> Value {
     let name = said.as_str().map(|name| name.split_once(":foundation-model/").map_or(name, |(_, name)| name));
     name.into()

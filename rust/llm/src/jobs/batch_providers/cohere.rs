@@ -1,4 +1,4 @@
-//! Embed jobs of Cohere: texts in a dataset, and what was made of them in another.
+//! Cohere embed jobs. They read texts from one dataset and write the embeddings to another.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,8 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     let mut body = json!({
         "model": run.model,
         "dataset_id": run.input_address,
-        // It must be said; who does not say it keeps what it embeds.
+        // Cohere requires `input_type`. The default is `search_document`, because clients that do not set it usually
+        // store the embeddings.
         "input_type": run.take_string("input_type").unwrap_or_else(|| "search_document".into()),
         "name": stated.unwrap_or_else(|| format!("penstock-batch-{}", run.unique_id)),
     });
@@ -28,7 +29,7 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     Ok(body)
 }
 
-/// How many texts there were is not said, nor when it ended.
+/// Parses a job. Cohere reports neither request counts nor an end time.
 pub fn parse_job(job: &Value) -> Option<Fields> {
     let id = job["job_id"].as_str().filter(|id| !id.is_empty())?;
     let status = match job["status"].as_str() {
@@ -37,7 +38,7 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
         Some("failed") => "failed",
         Some("cancelling") => "cancelling",
         Some("cancelled") => "cancelled",
-        // The answer to a new one is its id alone.
+        // The response to a new job contains only its id.
         _ => "validating",
     };
     let output = if status == "completed" { job["output_dataset_id"].clone() } else { Value::Null };

@@ -1,4 +1,4 @@
-//! Batch inference jobs of Fireworks: lines and answers in datasets of an account.
+//! Fireworks batch inference jobs. Input and output are datasets of an account.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Batches where they are not asked for as `OpenAI` has them.
+//! Batch formats of providers whose batch API differs from `OpenAI`'s.
 
 mod bedrock;
 mod cohere;
@@ -16,7 +16,7 @@ use crate::{
     jobs::{batch::BatchRequest, fine_tuning::JobList},
 };
 
-/// Whose way.
+/// Provider whose batch API is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchFormat {
     Bedrock,
@@ -65,7 +65,7 @@ impl ProviderFormat for BatchFormat {
     }
 }
 
-/// Google's words for how a job stands, which Fireworks has too.
+/// Maps Google's job states, which Fireworks uses too, to `OpenAI`'s batch status.
 fn map_job_state(state: &str) -> &'static str {
     match state.strip_prefix("JOB_STATE_").unwrap_or(state) {
         "SUCCEEDED" | "PARTIALLY_SUCCEEDED" | "COMPLETED" => "completed",
@@ -79,7 +79,9 @@ fn map_job_state(state: &str) -> &'static str {
     }
 }
 
-/// Where a provider is to write: said as its jobs have it, or as one address, or else here.
+/// Resolves where the provider writes the results. Returns `Ok(Ok(config))` for a provider-native object and
+/// `Ok(Err(address))` for a bucket address. Defaults to a folder in the configured bucket, or else in the input file's
+/// bucket.
 fn resolve_output_location(
     run: &mut BatchRequest<'_>,
     scheme: &str,
@@ -96,7 +98,7 @@ fn resolve_output_location(
         None => {
             let beside = run.input_address.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
             let bucket = run.option(option).or(beside).unwrap_or_default();
-            // Where files may be read with a stored credential.
+            // Stored credentials may read files in this folder.
             Ok(Err(format!("{scheme}{bucket}/{}batches/{}/", crate::files::GATEWAY_PREFIX, run.unique_id)))
         }
     }

@@ -1,4 +1,4 @@
-//! Batch prediction jobs of Vertex AI: lines and answers in Cloud Storage.
+//! Vertex AI batch prediction jobs. Input and output lie in Cloud Storage.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// The label by which a job says what its lines are for.
+/// Job label that stores the endpoint of the batch lines.
 const ENDPOINT_LABEL: &str = "gateway_endpoint";
 
 pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError> {
@@ -21,7 +21,7 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     let output = resolve_output_location(run, "gs://", "vertex_storage_bucket_name")?.unwrap_or_else(
         |place| json!({"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": place.trim_end_matches('/')}}),
     );
-    // What the caller notes of it is noted there too.
+    // The client's metadata becomes labels of the job.
     let mut labels = std::mem::take(&mut run.metadata);
     labels.insert(ENDPOINT_LABEL.into(), endpoint_slug(run.endpoint).into());
     let mut body = json!({

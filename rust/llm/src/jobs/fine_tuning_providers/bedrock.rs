@@ -1,4 +1,5 @@
-//! Bedrock's customization of models: files and results in the customer's buckets, which a role of theirs reads and writes.
+//! Fine-tuning on Bedrock (model customization). The files are in the customer's S3 buckets, which Bedrock accesses
+//! with a role of the customer.
 
 use serde_json::{Value, json};
 
@@ -8,12 +9,12 @@ use crate::{
     jobs::fine_tuning::FineTuningRequest,
 };
 
-/// Settings by the names that they have here; others go as they are called.
+/// Hyperparameters with other names on Bedrock; the remaining ones keep their names.
 const HYPERPARAMETER_NAMES: [(&str, &str); 3] =
     [("n_epochs", "epochCount"), ("batch_size", "batchSize"), ("learning_rate_multiplier", "learningRateMultiplier")];
-/// What a name is made of where nobody gave one.
+/// Prefix of the job name if the request has no suffix.
 const DEFAULT_JOB_NAME: &str = "fine-tune";
-/// As much of a suffix as fits into the name of a job.
+/// Number of characters of the suffix that fit into a job name.
 const MAX_SUFFIX_CHARS: usize = 48;
 
 pub fn write_job(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError> {
@@ -46,7 +47,7 @@ pub fn write_job(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError
     Ok(body)
 }
 
-/// A job is known by its name, which must be one of its own.
+/// Returns a unique job name from the suffix and the current time, because Bedrock identifies a job by its name.
 fn job_name(tune: &FineTuningRequest<'_>) -> String {
     let suffix = tune.suffix.as_deref().unwrap_or(DEFAULT_JOB_NAME);
     let plain = |one: char| if one.is_ascii_alphanumeric() { one } else { '-' };
@@ -66,7 +67,7 @@ fn output_uri(tune: &mut FineTuningRequest<'_>, name: &str) -> Result<String, Re
     Ok(format!("s3://{bucket}/{name}/"))
 }
 
-/// All of them are text here.
+/// Returns the hyperparameters under Bedrock's names, with all values as strings.
 fn write_hyperparameters(from: &mut Fields) -> Fields {
     let named = |(key, value): (String, Value)| {
         let name = HYPERPARAMETER_NAMES
@@ -80,7 +81,7 @@ fn write_hyperparameters(from: &mut Fields) -> Fields {
 }
 
 pub fn read_job(job: &Value) -> Option<Fields> {
-    // The answer to a new one is its ARN alone.
+    // The response to a job creation contains only the ARN.
     job["jobArn"].as_str()?;
     let status = match job["status"].as_str() {
         Some("Completed") => "succeeded",
@@ -106,7 +107,7 @@ pub fn read_job(job: &Value) -> Option<Fields> {
     ]))
 }
 
-/// Those that are numbers come back as numbers.
+/// Returns the hyperparameters under `OpenAI`'s names, with numeric strings as numbers.
 fn read_hyperparameters(of: &Value) -> Value {
     let named = |(key, value): (&String, &Value)| {
         let name = HYPERPARAMETER_NAMES

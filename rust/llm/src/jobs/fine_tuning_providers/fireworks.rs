@@ -1,4 +1,4 @@
-//! Supervised fine-tuning at Fireworks: datasets, models and results are resources of an account.
+//! Supervised fine-tuning on Fireworks. Datasets, models and results are resources of an account.
 
 use serde_json::{Value, json};
 
@@ -28,12 +28,12 @@ pub fn write_job(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError
     if let Some(suffix) = &tune.suffix {
         body.insert("displayName".into(), suffix.as_str().into());
     }
-    // Theirs need no account.
+    // Fireworks' own models need no customer account.
     body.insert("baseModel".into(), account_resource("fireworks", "models", &tune.model).into());
     if let Some(output) = tune.take_field_or_option("output_model", "") {
         body.insert("outputModel".into(), account_resource(&account, "models", &output).into());
     }
-    // Beside the settings is where some clients say it.
+    // Some clients send the learning rate outside of the hyperparameters.
     move_setting(&mut tune.fields, "learning_rate", &mut body, "learningRate");
     for (key, name) in HYPERPARAMETER_NAMES {
         move_setting(&mut tune.hyperparameters, key, &mut body, name);

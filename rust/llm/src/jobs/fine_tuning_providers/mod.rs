@@ -1,4 +1,4 @@
-//! Fine-tuning where it is not asked for as `OpenAI` has it.
+//! Fine-tuning formats of providers that do not use `OpenAI`'s.
 
 mod bedrock;
 mod fireworks;
@@ -13,7 +13,7 @@ use crate::{
     jobs::fine_tuning::{FineTuningRequest, JobList},
 };
 
-/// Whose way.
+/// Fine-tuning format of one provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FineTuningFormat {
     Bedrock,
@@ -57,35 +57,35 @@ impl ProviderFormat for FineTuningFormat {
     }
 }
 
-/// The full name of what belongs to an account at Fireworks.
+/// Returns the full resource name of an object in a Fireworks account.
 pub fn account_resource(account: &str, kind: &str, id: &str) -> String {
     if id.contains('/') { id.to_owned() } else { format!("accounts/{account}/{kind}/{id}") }
 }
 
-/// Moves a setting under the name that it has here.
+/// Moves a setting to the provider's name for it.
 fn move_setting(from: &mut Fields, key: &str, to: &mut Fields, name: &str) {
     if let Some(value) = from.shift_remove(key) {
         to.insert(name.to_owned(), value);
     }
 }
 
-/// What of a job's fields has a value.
+/// Returns the job fields that are not null.
 pub fn non_null_fields<const N: usize>(fields: [(&str, Value); N]) -> Fields {
     let said = fields.into_iter().filter(|(_, value)| !value.is_null());
     said.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// The last segment of a resource's name.
+/// Returns the last segment of a resource name.
 pub fn last_segment(name: &Value) -> Option<&str> {
     name.as_str()?.rsplit('/').next().filter(|last| !last.is_empty())
 }
 
-/// In seconds since 1970, where it is one.
+/// Converts a timestamp to Unix seconds; returns null if it is not a timestamp.
 pub fn unix_seconds(text: &Value) -> Value {
     text.as_str().and_then(crate::timestamp::parse_rfc3339).map_or(Value::Null, Value::from)
 }
 
-/// Why a job that failed did.
+/// Returns the error of a failed job; null for any other status.
 fn job_error(status: &str, code: &Value, message: &Value) -> Value {
     if status != "failed" {
         return Value::Null;
@@ -94,7 +94,7 @@ fn job_error(status: &str, code: &Value, message: &Value) -> Value {
     serde_json::json!({"code": code, "message": message.as_str().unwrap_or("it failed"), "param": null})
 }
 
-/// Google's words for how a job stands, which Fireworks has too.
+/// Converts Google's job states, which Fireworks uses too.
 fn job_status(state: &str) -> &'static str {
     match state.strip_prefix("JOB_STATE_").unwrap_or(state) {
         "RUNNING" | "UPDATING" | "PAUSED" | "WRITING_RESULTS" => "running",

@@ -1,4 +1,5 @@
-//! Tuning jobs of Vertex AI: files in Cloud Storage, settings within the spec of the method.
+//! Fine-tuning on Vertex AI. The files are in Cloud Storage, and the hyperparameters are in the spec of the tuning
+//! method.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,7 @@ use crate::{
     jobs::fine_tuning::FineTuningRequest,
 };
 
-/// What `OpenAI` calls a method, and where its settings stand here.
+/// `OpenAI`'s name of each method, and the field with its spec on Vertex AI.
 const METHOD_SPECS: [(&str, &str); 2] = [("supervised", "supervisedTuningSpec"), ("dpo", "preferenceOptimizationSpec")];
 const HYPERPARAMETER_NAMES: [(&str, &str); 6] = [
     ("n_epochs", "epochCount"),
@@ -45,7 +46,7 @@ pub fn write_job(tune: &mut FineTuningRequest<'_>) -> Result<Value, RequestError
 }
 
 pub fn read_job(job: &Value) -> Option<Fields> {
-    // The answer to one that is to be cancelled says nothing.
+    // The response to a cancellation is an empty object.
     job.as_object()?;
     let status = job["state"].as_str().map(job_status);
     let (method, spec) = method_spec(job).unwrap_or((METHOD_SPECS[0].0, &Value::Null));
@@ -82,12 +83,12 @@ fn read_hyperparameters(of: &Value) -> Value {
     if of.is_object() { HYPERPARAMETER_NAMES.iter().filter_map(named).collect::<Fields>().into() } else { Value::Null }
 }
 
-/// Whole numbers of 64 bits are text in Google's JSON.
+/// Parses a 64-bit integer, which Google's JSON encodes as a string.
 fn parse_int64(of: &Value) -> Value {
     of.as_str().and_then(|text| text.parse::<u64>().ok()).map_or(Value::Null, Value::from)
 }
 
-/// What was kept on the way.
+/// Returns the checkpoints that were saved during tuning.
 pub fn read_checkpoints(job: &Value) -> Vec<Fields> {
     let all = job["tunedModel"]["checkpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
     let step = |one: &Value| if one["step"].is_number() { one["step"].clone() } else { parse_int64(&one["step"]) };
@@ -100,6 +101,6 @@ pub fn read_checkpoints(job: &Value) -> Vec<Fields> {
             ("metrics", json!({"step": step(one)})),
         ])
     };
-    // The newest first.
+    // Newest first.
     all.iter().rev().map(told).collect()
 }

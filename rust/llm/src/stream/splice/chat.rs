@@ -1,4 +1,5 @@
-//! Chunks of a second chat or completion: the id of the first, no second role, usage added up.
+//! Splicing of chat and completion streams. Chunks of the second stream get the first id and no second role, and usage
+//! is summed up.
 
 use serde_json::{Value, json};
 
@@ -7,11 +8,11 @@ use super::{EventRewriter, OverlapFilter, PriorUsage, Transcript, add_to_count, 
 #[derive(Debug)]
 pub(super) struct ChatRewriter {
     prior_usage: PriorUsage,
-    /// Of the first stream.
+    /// Id of the first stream.
     id: String,
     has_started: bool,
     overlap: OverlapFilter,
-    /// So many characters were said before.
+    /// Number of characters in the text before the second stream.
     prior_chars: i64,
 }
 

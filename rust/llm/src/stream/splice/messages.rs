@@ -1,4 +1,5 @@
-//! Events of a second message: within the block that is open, or in blocks behind those that were, usage added up.
+//! Splicing of Anthropic message streams. Continues the open block or appends new blocks after the earlier ones, and
+//! sums up usage.
 
 use serde_json::{Value, json};
 
@@ -9,11 +10,11 @@ pub(super) struct MessageRewriter {
     prior_usage: PriorUsage,
     has_started: bool,
     overlap: OverlapFilter,
-    /// The block that is open.
+    /// Index of the first stream's block that is still open.
     open_block: Option<u64>,
-    /// How many blocks there were.
+    /// Number added to the block indexes of the second stream.
     index_offset: u64,
-    /// What the second stream said at its start of its cost.
+    /// Usage from the `message_start` event of the second stream.
     start_usage: Value,
 }
 
@@ -29,7 +30,8 @@ impl MessageRewriter {
         }
     }
 
-    /// The last word on what it cost, in which the first word of the second stream was not told.
+    /// Completes the final usage with the fields that only `message_start` of the second stream had, and adds the usage
+    /// of the earlier streams.
     fn merge_usage(&self, usage: &mut Value) {
         if let (Some(start), Some(usage)) = (self.start_usage.as_object(), usage.as_object_mut()) {
             for (key, value) in start {

@@ -1,4 +1,4 @@
-//! The seam between a stream that broke off and the one that goes on in its place: the caller reads one answer.
+//! Splicing of a broken stream and the stream that resumes it, so that the client reads a single response.
 
 mod chat;
 mod messages;
@@ -11,10 +11,11 @@ use self::{chat::ChatRewriter, messages::MessageRewriter, responses::ResponseRew
 use super::sse::{Event, Splitter};
 use crate::stream::transcript::{StreamFormat, Transcript};
 
-/// A longer event is not passed on, and nothing after it: the stream then ends as broken.
+/// Maximum size of one event. A longer event and everything after it is dropped, and the stream ends as broken.
 const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
-/// Tokens that the streams before have cost, which the caller and the record get to know in the sum.
+/// Tokens used by the earlier streams of a response. They are added to the usage that the client and the request log
+/// see.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PriorUsage {
     pub input: u64,
@@ -26,27 +27,28 @@ impl PriorUsage {
         self.input.saturating_add(self.output)
     }
 
-    /// To what the second stream has cost, under the names that its dialect has for it.
+    /// Adds these tokens to the usage of the second stream, under the field names of its API format.
     fn add_to_usage(self, usage: &mut Value, [input, output]: [&str; 2]) {
         add_to_count(&mut usage[input], self.input);
         add_to_count(&mut usage[output], self.output);
     }
 }
 
-/// How the events of a second stream become those of the first.
+/// Rewrites the events of a resumed stream so that they continue the first stream.
 trait EventRewriter: Send {
-    /// An event, as the caller gets it.
+    /// Returns the bytes to send to the client for this event; empty if the event is dropped.
     fn rewrite(&mut self, event: Value) -> Vec<u8>;
 }
 
-/// Makes the rest of one answer of what a provider sends that was asked to go on.
+/// Rewrites the stream of the target that resumes a response so that it continues the response that the client has
+/// begun to read.
 pub struct StreamSplicer {
     splitter: Splitter,
     rewriter: Box<dyn EventRewriter>,
 }
 
 impl StreamSplicer {
-    /// After this; `repeated` is what the second stream may say of it again.
+    /// Creates a splicer that continues this transcript. `repeated` is the text that the second stream may repeat.
     pub fn new(said: &Transcript, spent: PriorUsage, repeated: String) -> Self {
         let overlap = OverlapFilter::new(said, repeated);
         let rewriter: Box<dyn EventRewriter> = match said.format() {
@@ -57,7 +59,7 @@ impl StreamSplicer {
         Self { splitter: Splitter::new(MAX_EVENT_BYTES), rewriter }
     }
 
-    /// The next bytes of the second stream, or `None` at its end, as the caller gets them.
+    /// Reads the next bytes of the second stream, or `None` at its end. Returns the bytes to send to the client.
     pub fn push(&mut self, piece: Option<Bytes>) -> Bytes {
         let Some(piece) = piece else {
             return self.splitter.finish().map(|event| self.rewrite_event(&event)).unwrap_or_default().into();
@@ -67,7 +69,7 @@ impl StreamSplicer {
         for event in events {
             match event {
                 Ok(event) => out.extend_from_slice(&self.rewrite_event(&event)),
-                // From here on nothing is read.
+                // The splitter yields nothing after an error.
                 Err(_) => return out.into(),
             }
         }
@@ -83,15 +85,16 @@ impl StreamSplicer {
     }
 }
 
-/// With what a second text begins that the caller has already: what some repeat of what they were given, and space.
+/// Removes text at the start of the second stream that the client already has. Some providers repeat the prefill, or
+/// the whitespace at its end.
 #[derive(Debug)]
 struct OverlapFilter {
     repeated: String,
-    /// How much of it was repeated so far; `None` when that is over.
+    /// Number of bytes of `repeated` that matched so far; `None` once matching is over.
     matched_bytes: Option<usize>,
     ends_in_space: bool,
     should_strip_space: bool,
-    /// So many characters were taken away.
+    /// Number of characters removed.
     removed_chars: i64,
 }
 
@@ -102,7 +105,7 @@ impl OverlapFilter {
         Self { repeated, matched_bytes, ends_in_space, should_strip_space: ends_in_space, removed_chars: 0 }
     }
 
-    /// Takes it away from the next piece of the text.
+    /// Removes the repeated text from the next chunk of text.
     fn strip_chunk(&mut self, text: &mut String) {
         if self.matched_bytes.is_none() && !self.should_strip_space {
             return;
@@ -116,7 +119,8 @@ impl OverlapFilter {
         self.removed_chars += before - count_chars(text);
     }
 
-    /// Annotations say which characters of their text they are about: that begins so much before theirs.
+    /// Shifts the character positions of annotations. They count from the start of the second stream's text; `before`
+    /// is the number of characters in front of it.
     fn shift_annotations(&self, annotations: &mut Value, before: i64) {
         let listed = annotations.as_array_mut().into_iter().flatten();
         listed.for_each(|annotation| self.shift_annotation(annotation, before));
@@ -140,13 +144,13 @@ impl OverlapFilter {
         }
         match text.strip_prefix(expected) {
             Some(rest) => *text = rest.to_owned(),
-            // It was no repetition, although it began like one.
+            // The text only began like a repetition: restores the matched prefix.
             None => text.insert_str(0, &self.repeated[..seen]),
         }
         self.matched_bytes = None;
     }
 
-    /// Takes it away from the whole of the text.
+    /// Removes the repeated text from the complete text of the second stream.
     fn strip_complete<'t>(&self, whole: &'t str) -> &'t str {
         let rest = Some(&*self.repeated).filter(|repeated| !repeated.is_empty());
         let rest = rest.and_then(|repeated| whole.strip_prefix(repeated)).unwrap_or(whole);
@@ -181,7 +185,7 @@ mod tests {
         said
     }
 
-    /// What a seam makes of a second stream, however it is cut into pieces.
+    /// Splices a second stream and asserts that the result does not depend on how the bytes are split into chunks.
     fn splice(said: &Transcript, spent: PriorUsage, second: &str) -> String {
         splice_repeating(said, spent, second, "")
     }
@@ -225,7 +229,7 @@ mod tests {
             chunk(&format!("{{\"annotations\":[{{\"type\":\"url_citation\",\"url_citation\":{place}}}]}}"))
         };
         let text = |text: &str| chunk(&format!("{{\"content\":\"{text}\"}}"));
-        // Some begin anew, with a space or with what was there.
+        // Some providers start over, with a space or with the earlier text.
         for (second, told, (start, end)) in
             [("three", "three", (0, 5)), (" three", "three", (1, 6)), ("Öne two three", "three", (8, 13))]
         {
@@ -286,7 +290,7 @@ mod tests {
             splice(&record_transcript(StreamFormat::Messages, &first_message_events()), spent, &second),
             empty.clone() + &remaining_events() + &usage
         );
-        // The block has ended before the stream broke off.
+        // The block ended before the stream broke off.
         let closed = first_message_events() + &message_event("content_block_stop", ",\"index\":0");
         let start =
             message_event("content_block_start", ",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}");
@@ -374,7 +378,7 @@ mod tests {
             &(thought.clone() + &first_message_events().replace("\"index\":0", "\"index\":1")),
         );
         assert_eq!((spoken.text(), spoken.resume_obstacle(), spoken.open_block()), ("One", None, Some(1)));
-        // Who goes on may think, too: behind the text, which ends there.
+        // The second target may reason too: its thinking block follows the text block, which ends first.
         let told = splice(&spoken, PriorUsage::default(), &thought);
         let moved =
             message_event("content_block_stop", ",\"index\":1") + &thought.replace("\"index\":0", "\"index\":2");
@@ -403,7 +407,7 @@ mod tests {
         )
     }
 
-    /// A response with an open message that says `One `.
+    /// Returns the events of a response with an open message that contains `One `.
     fn open_response(index: u64) -> String {
         response_event("created", ",\"response\":{\"id\":\"a\",\"created_at\":1}")
             + &item_added_event(index, "message")
@@ -411,7 +415,7 @@ mod tests {
             + &part_event(index, "output_text.delta", ",\"delta\":\"One \"")
     }
 
-    /// The same that says something else, to its end.
+    /// Returns the events of a complete response with a different text.
     fn complete_response(index: u64, text: &str, before: &str) -> String {
         let part = format!("{{\"type\":\"output_text\",\"text\":\"{text}\"}}");
         let whole = format!("{{\"type\":\"message\",\"id\":\"b-{index}\",\"content\":[{part}]}}");

@@ -1,4 +1,5 @@
-//! Events of a second response: its first message goes on in the one that is open, numbers and ids are those of the first.
+//! Splicing of streams of the responses API. The first message of the second stream continues the open one; ids and
+//! sequence numbers are those of the first stream.
 
 use serde_json::{Value, json};
 
@@ -8,15 +9,15 @@ use crate::stream::transcript::{OpenMessage, ResponseOutput};
 #[derive(Debug)]
 pub(super) struct ResponseRewriter {
     prior_usage: PriorUsage,
-    /// Of the first stream.
+    /// Id of the first response.
     id: String,
     has_started: bool,
     overlap: OverlapFilter,
-    /// What the caller knows of, and the number of the next event.
+    /// Output that the client has received, and the next sequence number.
     output: ResponseOutput,
-    /// Whether the second stream's first item is the open message.
+    /// True if the first item of the second stream continues the open message.
     is_message_continued: bool,
-    /// How far the second stream's items are moved.
+    /// Number added to the output indexes of the second stream.
     index_offset: u64,
 }
 
@@ -36,23 +37,23 @@ impl ResponseRewriter {
         }
     }
 
-    /// The open message, where an event of the second stream speaks of it.
+    /// Returns the open message if this event of the second stream belongs to it.
     fn continued_message(&self, event: &Value) -> Option<&OpenMessage> {
         self.output.open_message.as_ref().filter(|_| self.is_message_continued && event["output_index"] == 0)
     }
 
-    /// The text that stands before that of a part of the second stream.
+    /// Returns the text that precedes this event's content part in the complete message.
     fn prior_text(&self, event: &Value) -> Option<&str> {
         self.continued_message(event).filter(|_| event["content_index"] == 0)?.open_text.as_deref()
     }
 
-    /// The whole of a text of which the second stream said the rest.
+    /// Returns the complete text: the earlier text, and the rest from the second stream.
     fn complete_text(&self, before: &str, rest: &Value) -> Value {
         let rest = self.overlap.strip_complete(rest.as_str().unwrap_or_default());
         json!(format!("{before}{rest}"))
     }
 
-    /// A part of the second stream, whose text is the rest of one that began so.
+    /// Completes a content part of the second stream with the text before it.
     fn complete_part(&self, before: &str, part: &mut Value) {
         part["text"] = self.complete_text(before, &part["text"]);
         if let Some(annotations) = part.get_mut("annotations") {
@@ -60,7 +61,7 @@ impl ResponseRewriter {
         }
     }
 
-    /// The whole of the message of which the second stream said the rest.
+    /// Completes a message of the second stream with the id and the content of the open message.
     fn complete_message(&self, open: &OpenMessage, item: &mut Value) {
         item["id"] = open.item["id"].clone();
         let mut content = open.item["content"].as_array().cloned().unwrap_or_default();
@@ -73,7 +74,7 @@ impl ResponseRewriter {
         item["content"] = content.into();
     }
 
-    /// Ends the part of the open message in which text was said.
+    /// Returns the events that end the open text part.
     fn close_part(&mut self) -> Vec<u8> {
         let Some(open) = &mut self.output.open_message else { return Vec::new() };
         let Some(text) = open.open_text.take() else { return Vec::new() };
@@ -92,7 +93,7 @@ impl ResponseRewriter {
         [self.serialize_event(said), self.serialize_event(over)].concat()
     }
 
-    /// Ends the open message, with which the second stream does not go on.
+    /// Returns the events that end the open message if the second stream does not continue it.
     fn close_message(&mut self) -> Vec<u8> {
         let mut before = self.close_part();
         if let Some(OpenMessage { output_index: index, mut item, .. }) = self.output.open_message.take() {
@@ -105,7 +106,7 @@ impl ResponseRewriter {
         before
     }
 
-    /// The whole of the answer.
+    /// Completes the final response object with the earlier items, the first id, and the usage of all streams.
     fn complete_response(&self, response: &mut Value) {
         if let Value::Array(mut items) = response["output"].take() {
             if let (Some(open), Some(first)) =
@@ -126,7 +127,7 @@ impl ResponseRewriter {
         }
     }
 
-    /// In the place that its item has in the whole.
+    /// Shifts the indexes of an event to its item's position in the complete output.
     fn shift_indexes(&self, mut event: Value) -> Value {
         if let Some(open) = self.continued_message(&event) {
             if event["item_id"].is_string() {
@@ -142,7 +143,7 @@ impl ResponseRewriter {
         event
     }
 
-    /// With the next number.
+    /// Serializes an event with the next sequence number.
     fn serialize_event(&mut self, mut event: Value) -> Vec<u8> {
         event["sequence_number"] = self.output.next_sequence_number.into();
         self.output.next_sequence_number = self.output.next_sequence_number.saturating_add(1);

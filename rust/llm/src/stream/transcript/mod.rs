@@ -1,4 +1,5 @@
-//! What a stream has said so far: whether another model can go on from there, and how it is asked to.
+//! Transcript of a stream: the content that the client has received so far. Decides if another target can resume the
+//! stream, and builds the resume request.
 
 pub(crate) mod response_output;
 
@@ -9,10 +10,10 @@ use super::sse::Splitter;
 pub use crate::stream::transcript::response_output::{OpenMessage, ResponseOutput};
 use crate::{api_format::ApiFormat, json::edit, operation::Operation};
 
-/// A stream with a longer event is not continued.
+/// Maximum size of one event. A stream with a longer event is not resumed.
 const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
-/// The streams that can be gone on from, by how they say their text.
+/// Stream formats that can be resumed, by where they carry their text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamFormat {
     Chat,
@@ -32,7 +33,7 @@ impl StreamFormat {
         }
     }
 
-    /// Where a request has what was said before.
+    /// Returns the name of the request field that holds the conversation.
     fn conversation_field(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages => "messages",
@@ -42,15 +43,15 @@ impl StreamFormat {
     }
 }
 
-/// A request to say the rest.
+/// Request that asks a target for the rest of a response.
 #[derive(Debug)]
 pub struct ResumeRequest {
     pub body: Vec<u8>,
-    /// With what the conversation ends; empty where it does not end with a beginning.
+    /// Assistant text at the end of the conversation; empty if the conversation does not end with such text.
     pub prefill: String,
 }
 
-/// Why nobody else can say the rest.
+/// Reasons why no other target can resume the stream.
 const TOOL_CALLED: &str = "a tool was called";
 const SEVERAL_CHOICES: &str = "it gives several choices";
 const ALREADY_ENDED: &str = "it has ended";
@@ -58,7 +59,8 @@ const ERROR_REPORTED: &str = "it told of an error";
 const NOT_ONLY_TEXT: &str = "it holds more than text";
 const DURING_REASONING: &str = "it broke off within a thought";
 
-/// The text of an answer, as long as it is nothing but text, or text after a thought that has ended.
+/// Records the text of a response. A stream can be resumed only if it is plain text, or text after reasoning that has
+/// ended.
 #[derive(Debug)]
 pub struct Transcript {
     format: StreamFormat,
@@ -67,11 +69,11 @@ pub struct Transcript {
     id: String,
     has_started: bool,
     is_thinking: bool,
-    /// What there was that cannot be said again.
+    /// Received content that a resume request cannot express, if any.
     resume_obstacle: Option<&'static str>,
     open_block: Option<u64>,
     block_count: u64,
-    /// Of a response.
+    /// Output of the response so far; only for the responses API.
     output: ResponseOutput,
 }
 
@@ -99,7 +101,7 @@ impl Transcript {
         &self.text
     }
 
-    /// By which the caller knows the answer.
+    /// Response id that the client has received.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -108,17 +110,18 @@ impl Transcript {
         self.has_started
     }
 
-    /// Whether the space at its end is one that is said again: a prompt is gone on from to the letter.
+    /// Returns true if the text ends in whitespace that the resumed stream may repeat. The resume request trims that
+    /// whitespace, except in completion prompts, which are continued verbatim.
     pub fn ends_in_space(&self) -> bool {
         self.format != StreamFormat::Completions && self.text.ends_with(char::is_whitespace)
     }
 
-    /// The block of a message that has begun and not ended.
+    /// Returns the index of the message block that has started but not ended.
     pub fn open_block(&self) -> Option<u64> {
         self.open_block
     }
 
-    /// How many blocks there were.
+    /// Returns the number of message blocks that have started.
     pub fn block_count(&self) -> u64 {
         self.block_count
     }
@@ -127,22 +130,22 @@ impl Transcript {
         &self.output
     }
 
-    /// How many bytes of it are remembered.
+    /// Returns the number of buffered bytes.
     pub fn buffered_bytes(&self) -> usize {
         self.text.len() + self.output.buffered_bytes()
     }
 
-    /// Why nobody else could say the rest, if so.
+    /// Returns the reason why the stream cannot be resumed; `None` if it can be.
     pub fn resume_obstacle(&self) -> Option<&'static str> {
         self.resume_obstacle.or(self.is_thinking.then_some(DURING_REASONING))
     }
 
-    /// Nothing was said: whoever goes on begins anew.
+    /// Returns true if no text was received. The resumed response then starts from the beginning.
     pub fn is_blank(&self) -> bool {
         self.text.trim().is_empty()
     }
 
-    /// Takes what the caller got.
+    /// Records events that the client has received.
     pub fn record_events(&mut self, events: Bytes) {
         let read: Vec<_> = self.splitter.push(events).collect();
         for event in read {
@@ -158,7 +161,7 @@ impl Transcript {
         }
     }
 
-    /// The first obstacle is the one that is told.
+    /// Records why the stream cannot be resumed. The first reason is kept, because it is the one that is reported.
     fn set_obstacle(&mut self, because: &'static str) {
         self.resume_obstacle.get_or_insert(because);
     }
@@ -189,7 +192,7 @@ impl Transcript {
         match (key, value) {
             ("role", _) | (_, Value::Null) => (),
             (_, Value::String(text)) if text.is_empty() => (),
-            // A thought has no end of its own: it is over when the answer begins.
+            // Reasoning has no end marker of its own: it ends when the answer text begins.
             ("content", Value::String(text)) => {
                 self.is_thinking = false;
                 self.text += text;
@@ -256,9 +259,10 @@ impl Transcript {
         self.output.record_event(kind, event);
     }
 
-    /// The request again, with what was said as the beginning of its answer. `None` where it has no conversation.
+    /// Returns the request again, with the received text as an assistant prefill. `None` if its conversation cannot be
+    /// extended.
     pub fn build_resume_request(&self, body: &[u8]) -> Option<ResumeRequest> {
-        // Some models refuse a beginning that ends in space.
+        // Some models reject a prefill that ends in whitespace.
         let said = self.text.trim_end();
         if said.is_empty() {
             return Some(ResumeRequest { body: body.to_vec(), prefill: String::new() });
@@ -266,7 +270,7 @@ impl Transcript {
         let key = self.format.conversation_field();
         let mut picked = edit::pick_values(body, &[key.to_owned(), "echo".to_owned()]).into_iter();
         let mut messages = match (picked.next()??, picked.next()?) {
-            // An echo was part of what was said.
+            // With `echo`, the recorded text already contains the prompt.
             (Value::String(prompt), None | Some(Value::Bool(false))) if self.format == StreamFormat::Completions => {
                 let body = edit::set_fields(body, &[], &[edit::json_field(key, &json!(prompt + &self.text))]).ok()?;
                 return Some(ResumeRequest { body, prefill: String::new() });
@@ -278,7 +282,7 @@ impl Transcript {
             _ => return None,
         };
         let beginning = match messages.last_mut() {
-            // The caller had begun the answer.
+            // The client sent an assistant prefill of its own.
             Some(last) if last["role"] == "assistant" => {
                 let whole = last["content"].as_str()?.to_owned() + said;
                 last["content"] = json!(whole);

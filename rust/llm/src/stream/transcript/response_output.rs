@@ -1,37 +1,37 @@
-//! The output of a response as far as it was told: items that are over, and the message that is not.
+//! Output of a stream of the responses API so far: the completed items, and the message that is still open.
 
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Default)]
 pub struct ResponseOutput {
-    /// The number of the next event.
+    /// Sequence number of the next event.
     pub next_sequence_number: u64,
     pub created_at: Value,
-    /// As they were told in the end.
+    /// Items as their `response.output_item.done` events reported them.
     pub completed_items: Vec<Value>,
     pub open_message: Option<OpenMessage>,
     buffered_bytes: usize,
 }
 
-/// A message that has begun and not ended.
+/// Message that has started but not ended.
 #[derive(Debug, Clone)]
 pub struct OpenMessage {
     pub output_index: u64,
-    /// With the parts of its content that are over.
+    /// The message item, with its completed content parts.
     pub item: Value,
-    /// The text of the part that is not.
+    /// Text of the content part that has not ended; `None` if no part is open.
     pub open_text: Option<String>,
 }
 
 impl OpenMessage {
-    /// The number of the part that is open, or comes next.
+    /// Returns the index of the open content part, or of the next one if none is open.
     pub fn part_index(&self) -> u64 {
         self.item["content"].as_array().map_or(0, Vec::len) as u64
     }
 }
 
 impl ResponseOutput {
-    /// How many bytes are remembered.
+    /// Returns the number of buffered bytes.
     pub(crate) fn buffered_bytes(&self) -> usize {
         self.buffered_bytes
     }
@@ -70,7 +70,7 @@ impl ResponseOutput {
     fn begin_part(&mut self, number: u64) {
         if let Some(open) = &mut self.open_message {
             open.open_text = Some(String::new());
-            // Some tell an item with an empty part before that begins.
+            // Some providers list an empty part in the item before that part starts.
             if let Some(content) = open.item["content"].as_array_mut() {
                 content.truncate(number as usize);
             }

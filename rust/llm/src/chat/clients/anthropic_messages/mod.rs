@@ -1,4 +1,4 @@
-//! Messages, Anthropic's dialect.
+//! Anthropic Messages as a client format.
 
 mod request;
 pub(crate) mod response;

@@ -1,4 +1,4 @@
-//! Reads a request for a message.
+//! Parser of Anthropic Messages requests.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// What seals a text comes as a block that every client of this dialect gives back unread.
+/// Prefix of a text signature. It travels as a redacted thinking block, because clients return such blocks unchanged.
 pub(crate) const TEXT_SIGNATURE_PREFIX: &str = "seal:";
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
@@ -39,7 +39,7 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     Ok(asked)
 }
 
-/// Parameters under the names that chat completions have for them.
+/// Renames parameters to their names in chat completions.
 fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
     if let Some(stop) = fields.shift_remove("stop_sequences") {
         fields.insert("stop".into(), stop);
@@ -50,7 +50,7 @@ fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
         }
         lost.add_remaining_fields("metadata", &metadata);
     }
-    // The words behind it are not those of others.
+    // The values of `service_tier` differ between providers.
     if fields.shift_remove("service_tier").is_some_and(|tier| tier != "auto") {
         lost.add("service_tier");
     }
@@ -75,7 +75,7 @@ fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<M
         "assistant" => Role::Assistant,
         "system" => Role::System,
         other => {
-            let message = format!("`{other}` is not known here: it must be user or assistant");
+            let message = format!("`{other}` is not supported; must be user or assistant");
             return Err(RequestError::new(format!("{path}.role"), message));
         }
     };
@@ -139,7 +139,10 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
             }
         }
         other => {
-            return Err(RequestError::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));
+            return Err(RequestError::new(
+                format!("{path}.type"),
+                format!("`{other}` is not supported by this provider"),
+            ));
         }
     };
     lost.add_remaining_fields(&kind, &fields);
@@ -158,7 +161,7 @@ fn parse_source(fields: &mut Fields, path: &str) -> Result<Source, RequestError>
         "url" => Ok(Source::Url { url: take_required_string(&mut source, "url", &path)?, mime: None }),
         "text" => Ok(Source::Text(take_required_string(&mut source, "data", &path)?)),
         "file" => Ok(Source::File(take_required_string(&mut source, "file_id", &path)?)),
-        other => Err(RequestError::new(format!("{path}.type"), format!("this provider has nothing like `{other}`"))),
+        other => Err(RequestError::new(format!("{path}.type"), format!("`{other}` is not supported by this provider"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Writes a whole message.
+//! Builder of complete (not streamed) Anthropic messages.
 
 use std::ops::Range;
 
@@ -23,25 +23,26 @@ pub struct ResponseBuilder {
     id: String,
     model: String,
     content_blocks: Vec<Value>,
-    /// What is said next is a block of its own.
+    /// True if the next text starts a new block.
     should_start_block: bool,
-    /// Which block each call is, and its arguments so far.
+    /// Block index of each tool call, and its arguments so far.
     tool_calls: Vec<(usize, String)>,
-    /// Which stretches of all texts are from where.
+    /// Cited ranges of the concatenated text, with their sources.
     cited_ranges: Vec<(Range<usize>, Value)>,
     usage: Usage,
     finish_reason: String,
     stop_sequence: Option<String>,
-    /// What stands beside the words.
+    /// Fields that accompany the text.
     extra_fields: Fields,
 }
 
-/// An image as this dialect has them in requests; its own answers have none.
+/// Returns an image block in the format of Anthropic requests; Anthropic's own responses have no images.
 pub(crate) fn image_block(mime: &str, data: &str) -> Value {
     json!({"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}})
 }
 
-/// Where a block of text is from, if it is that and this dialect can say it.
+/// Parses the citations of a text block; `None` if the field is something else or has no equivalent in Anthropic's
+/// format.
 pub(crate) fn parse_citations(place: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
     let list =
         (place == FieldScope::Block && name == "citations").then(|| serde_json::from_str(json).ok()).flatten()?;
@@ -82,7 +83,7 @@ impl ResponseBuilder {
         self.content_blocks.push(block);
     }
 
-    /// Where the text is from that is said, or is about to be.
+    /// Attaches citations to the current text block; starts a text block if there is none.
     fn attach_citations(&mut self, citations: Vec<Value>) {
         if self.should_start_block || self.content_blocks.last().is_none_or(|last| last["type"] != "text") {
             self.append_block_text("text", "text", "");
@@ -182,7 +183,7 @@ impl EventSink for ResponseBuilder {
 impl ResponseWriter for ResponseBuilder {
     fn take_output(&mut self) -> Vec<u8> {
         for (block, arguments) in std::mem::take(&mut self.tool_calls) {
-            // What is no object was cut by the provider's limit.
+            // Arguments that are not a valid object were cut off by the provider's token limit.
             let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
             if let Some(block) = self.content_blocks.get_mut(block) {
                 block["input"] = input.into();

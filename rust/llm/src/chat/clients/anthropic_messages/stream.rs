@@ -1,4 +1,4 @@
-//! Writes a streamed message.
+//! Writer of streamed Anthropic messages.
 
 use std::io::Write;
 
@@ -27,15 +27,16 @@ pub struct StreamWriter {
     has_started: bool,
     block_count: usize,
     open_block: Option<BlockKind>,
-    /// What is said next is a block of its own.
+    /// True if the next text starts a new block.
     should_start_block: bool,
-    /// Where the block is from that is open, as it was told after its words: it ends before more of them.
+    /// Citations already sent for the open text block. They follow the text of the block, so more text starts a new
+    /// block.
     block_citations: Vec<Value>,
-    /// Which block each call is.
+    /// Block index of each tool call.
     tool_call_blocks: Vec<usize>,
     usage: Usage,
     finish_reason: Option<(String, Option<String>)>,
-    /// What stands beside the words.
+    /// Fields that accompany the text.
     extra_fields: Fields,
     is_finished: bool,
 }
@@ -46,7 +47,7 @@ enum BlockKind {
     Thinking,
     SignedThinking,
     ToolCall,
-    /// One that is there at once.
+    /// Block that is sent complete, without deltas.
     Complete,
 }
 
@@ -80,11 +81,11 @@ impl StreamWriter {
     }
 
     fn write_sse_event(&mut self, name: &str, data: &Value) {
-        // A Vec takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(self.output, "event: {name}\ndata: {data}\n\n");
     }
 
-    /// Sees to it that a block of this kind is open.
+    /// Opens a block of this kind unless one is open. A tool call always opens a new block.
     fn ensure_block_open(&mut self, kind: BlockKind, block: &Value) {
         if self.open_block == Some(kind) && kind != BlockKind::ToolCall {
             return;
@@ -131,7 +132,7 @@ impl StreamWriter {
         }
     }
 
-    /// Where the text is from that is said, or is about to be.
+    /// Writes citations for the current text block; opens a text block if there is none.
     fn write_citation_deltas(&mut self, citations: Vec<Value>) {
         self.ensure_text_block_open();
         let index = self.block_count - 1;
@@ -142,7 +143,8 @@ impl StreamWriter {
         }
     }
 
-    /// What was said already stays in its block, which all that it is from is told with.
+    /// Writes citations for the open text block. Text that is already sent stays in its block, which gets all of the
+    /// citations.
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
         let is_open = self.open_block == Some(BlockKind::Text) && !self.should_start_block;
         if is_open {
@@ -187,13 +189,13 @@ impl StreamWriter {
         self.open_block = Some(BlockKind::SignedThinking);
     }
 
-    /// A block that is there at once.
+    /// Writes a complete block, without deltas.
     fn write_complete_block(&mut self, block: &Value) {
         self.ensure_block_open(BlockKind::Complete, block);
         self.close_block();
     }
 
-    /// Names in a comment what cannot be told: the head of the answer is long gone.
+    /// Reports a dropped field in an SSE comment, because the response headers are already sent.
     fn report_dropped(&mut self, name: &str) {
         if self.context.dropped_fields.add(name) {
             self.write_dropped_comment(name);

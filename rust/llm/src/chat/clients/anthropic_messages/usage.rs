@@ -1,4 +1,4 @@
-//! What an answer cost, as Anthropic says it: what was cached is not part of the input.
+//! Token usage in Anthropic's format, where cached tokens are not part of the input tokens.
 
 use serde_json::{Value, json};
 

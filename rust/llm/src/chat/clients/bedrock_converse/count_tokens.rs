@@ -1,4 +1,4 @@
-//! What Amazon's clients want counted: a request to converse, or the body of one vendor's, wrapped.
+//! Parser of Bedrock's `CountTokens` requests, which wrap a Converse request or an `InvokeModel` body.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::invoke;
 use crate::chat::request::{ChatRequest, RequestError, into_object, parse_body, take_required_string};
 
-/// The request itself, and whether it is the body of a vendor's.
+/// Returns the wrapped request, and true if it is an `InvokeModel` body in a vendor's own format.
 pub fn extract_inner_request(json: &[u8]) -> Result<(Vec<u8>, bool), RequestError> {
     let mut fields = parse_body(json)?;
     let mut input = into_object(fields.shift_remove("input").unwrap_or_default(), "input")?;
@@ -19,7 +19,7 @@ pub fn extract_inner_request(json: &[u8]) -> Result<(Vec<u8>, bool), RequestErro
                 STANDARD.decode(text).map_err(|_| RequestError::new("input.invokeModel.body", "must be base64"))?;
             Ok((bytes, true))
         }
-        _ => Err(RequestError::new("input", "must have either an object `converse` or `invokeModel`")),
+        _ => Err(RequestError::new("input", "must have either `converse`, an object, or `invokeModel`")),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The bodies that Claude's models take on Bedrock: messages, their events in frames.
+//! `InvokeModel` requests and streams for Claude models on Bedrock: Anthropic messages, whose stream events are wrapped
+//! in AWS frames.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -17,11 +18,11 @@ use crate::{
     usage::Usage,
 };
 
-/// Reads a request as its vendor has it. Of the many shapes that there are only Claude's says the same to all.
+/// Parses an `InvokeModel` request in its vendor's own format. Supports only Claude's format, because it is the only
+/// one that can be translated to every provider.
 pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatRequest, RequestError> {
     if parse_body(json)?.get("anthropic_version").and_then(Value::as_str).is_none() {
-        let message =
-            "only bodies of Claude's models (`anthropic_version`) can be said to others: send a Converse request";
+        let message = "only bodies of Claude models (with `anthropic_version`) can be translated to other providers; send a Converse request";
         return Err(RequestError::new("$", message));
     }
     let mut asked = anthropic_messages::parse_request(json)?;
@@ -29,7 +30,7 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
     Ok(ChatRequest { model: model.to_owned(), stream, ..asked })
 }
 
-/// Each event of a streamed message as a frame.
+/// Writer that wraps each event of a streamed message in an AWS frame.
 #[derive(Debug)]
 pub struct StreamWriter {
     message_writer: anthropic_messages::StreamWriter,
@@ -49,7 +50,7 @@ impl StreamWriter {
     fn write_frame(&mut self, data: &[u8]) {
         let Ok(mut event) = serde_json::from_slice::<Value>(data) else { return };
         if event["type"] == "message_stop" {
-            // Bedrock's own count, which its clients read.
+            // Bedrock's own token counts, which its clients read.
             let Usage { input, audio_in, image_in, cache_write_5m, cache_write_1h, .. } = self.usage;
             event["amazon-bedrock-invocationMetrics"] = json!({
                 "inputTokenCount": input.saturating_add(audio_in).saturating_add(image_in),

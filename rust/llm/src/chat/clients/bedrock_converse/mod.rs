@@ -1,4 +1,4 @@
-//! Bedrock's dialect, as Amazon's own clients write and read it: conversations, and the bodies of single vendors.
+//! Bedrock's client formats, as the AWS SDKs use them: Converse, and `InvokeModel` bodies of single vendors.
 
 pub mod count_tokens;
 pub mod invoke;

@@ -1,4 +1,4 @@
-//! Reads a request to converse.
+//! Parser of Converse requests.
 
 use serde_json::{Value, json};
 
@@ -11,14 +11,14 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// Limits of the answer and their names among those of chat completions.
+/// Fields of `inferenceConfig` and their names in chat completions.
 const INFERENCE_PARAM_NAMES: &[(&str, &str)] =
     &[("maxTokens", "max_tokens"), ("temperature", "temperature"), ("topP", "top_p"), ("stopSequences", "stop")];
 
 pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;
     let mut asked = ChatRequest { model: model.to_owned(), stream, ..ChatRequest::default() };
-    // The path names it.
+    // The model is taken from the URL path.
     fields.shift_remove("model");
     let system = parse_blocks(fields.shift_remove("system"), "system", &mut asked.dropped_params)?;
     if !system.is_empty() {
@@ -50,7 +50,7 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
     {
         out.insert("performance_config".into(), config);
     }
-    // What else there is has no name elsewhere.
+    // The remaining fields have no equivalent elsewhere and are passed on unchanged.
     out.extend(fields);
     asked.fields = out;
     Ok(asked)
@@ -60,7 +60,8 @@ fn take_field(fields: &mut Fields, key: &str) -> Option<Value> {
     fields.shift_remove(key).filter(|value| !value.is_null())
 }
 
-/// What one vendor's models take has the name that chat completions have for it, or none.
+/// Adds the fields that are specific to one vendor's models. Renames those that chat completions have under another
+/// name.
 fn add_vendor_fields(more: Fields, out: &mut Fields) {
     for (key, value) in more {
         let key = match key.as_str() {
@@ -95,7 +96,7 @@ fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<M
         "user" => Role::User,
         "assistant" => Role::Assistant,
         other => {
-            let message = format!("`{other}` is not known here: it must be user or assistant");
+            let message = format!("`{other}` is not supported; must be user or assistant");
             return Err(RequestError::new(format!("{path}.role"), message));
         }
     };
@@ -118,16 +119,16 @@ fn parse_blocks(value: Option<Value>, path: &str, lost: &mut DroppedParams) -> R
     Ok(parts)
 }
 
-/// The one field that says what a block is.
+/// Returns the only field of an object; its key is the kind of the block.
 fn parse_single_field(item: Value, path: &str) -> Result<(String, Value), RequestError> {
     let mut fields = into_object(item, path)?.into_iter().filter(|(_, value)| !value.is_null());
     match (fields.next(), fields.next()) {
         (Some(one), None) => Ok(one),
-        _ => Err(RequestError::new(path, "must have one field, which says what it is")),
+        _ => Err(RequestError::new(path, "must have exactly one field, which names its kind")),
     }
 }
 
-/// A point up to which is cached, as a hint.
+/// Returns a `cache_control` hint for a cache point, with its TTL.
 fn build_cache_control(point: &Value) -> Value {
     let mut hint = json!({"type": "ephemeral"});
     if let Some(ttl) = point.get("ttl").filter(|ttl| !ttl.is_null()) {
@@ -136,7 +137,7 @@ fn build_cache_control(point: &Value) -> Value {
     hint
 }
 
-/// What stands before the point says so.
+/// Marks the part before a cache point as the end of the cached prefix.
 fn mark_cache_point(parts: &mut [Part], point: &Value, lost: &mut DroppedParams) {
     let hint = build_cache_control(point);
     match parts.last_mut() {
@@ -187,7 +188,7 @@ fn parse_block(kind: &str, value: Value, path: &str, lost: &mut DroppedParams) -
             Ok(part)
         }
         ("reasoningContent", value) => parse_reasoning(into_object(value, &path)?, &path),
-        _ => Err(RequestError::new(path, format!("this provider has nothing like `{kind}`"))),
+        _ => Err(RequestError::new(path, format!("`{kind}` is not supported by this provider"))),
     }
 }
 
@@ -228,7 +229,7 @@ fn parse_source(fields: &mut Fields, mime: String, path: &str) -> Result<Source,
             let mut place = into_object(value, &path)?;
             Ok(Source::Url { url: take_required_string(&mut place, "uri", &path)?, mime: Some(mime) })
         }
-        _ => Err(RequestError::new(path, "must be bytes, text or a place in S3")),
+        _ => Err(RequestError::new(path, "must be bytes, text or an S3 location")),
     }
 }
 
@@ -267,7 +268,7 @@ fn parse_tool_config(mut config: Fields, asked: &mut ChatRequest) -> Result<(), 
         ("auto", _) => ToolChoice::Auto,
         ("any", _) => ToolChoice::Any,
         ("tool", Value::String(name)) => ToolChoice::Tool(name),
-        _ => return Err(RequestError::new("toolConfig.toolChoice", "must be auto, any or a tool by name")),
+        _ => return Err(RequestError::new("toolConfig.toolChoice", "must be auto, any or a named tool")),
     });
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Writes a whole conversation's next message.
+//! Builder of complete (not streamed) Converse responses.
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ use crate::{
     usage::Usage,
 };
 
-/// Beside a text until all of it is said.
+/// Key that holds the citations of a text block until the response is complete.
 const CITATIONS_KEY: &str = "citations";
 
-/// Where a block of text is from, if it is that and this dialect can say it.
+/// Parses the citations of a text block; `None` if the field is something else or has no equivalent in Converse.
 pub(crate) fn parse_citations(place: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
     let list =
         (place == FieldScope::Block && name == CITATIONS_KEY).then(|| serde_json::from_str(json).ok()).flatten()?;
@@ -32,11 +32,11 @@ pub(crate) fn parse_citations(place: FieldScope, name: &str, json: &str) -> Opti
 pub struct ResponseBuilder {
     context: ResponseContext,
     content_blocks: Vec<Value>,
-    /// What is said next is a block of its own.
+    /// True if the next text starts a new block.
     should_start_block: bool,
-    /// Which block each call is, and its arguments so far.
+    /// Block index of each tool call, and its arguments so far.
     tool_calls: Vec<(usize, String)>,
-    /// Which stretches of all texts are from where.
+    /// Cited ranges of the concatenated text, with their sources.
     cited_ranges: Vec<(Range<usize>, Value)>,
     usage: Usage,
     finish_reason: String,
@@ -64,7 +64,7 @@ impl ResponseBuilder {
         self.content_blocks.push(json!({"text": text}));
     }
 
-    /// Where the text is from that is said, or is about to be.
+    /// Attaches citations to the current text block; starts a text block if there is none.
     fn attach_citations(&mut self, citations: Vec<Value>) {
         if self.should_start_block || self.content_blocks.last().is_none_or(|last| last.get("text").is_none()) {
             self.append_text("");
@@ -84,7 +84,7 @@ impl ResponseBuilder {
         self.context.record_dropped_citations(cites, self.cited_ranges.len() - before == cites.citations.len());
     }
 
-    /// The thought that is not signed yet.
+    /// Returns the reasoning block that has no signature yet; starts a new one if there is none.
     fn unsigned_reasoning(&mut self) -> &mut Value {
         let is_open = |last: &Value| {
             let thought = &last["reasoningContent"]["reasoningText"];
@@ -150,7 +150,7 @@ impl EventSink for ResponseBuilder {
 impl ResponseWriter for ResponseBuilder {
     fn take_output(&mut self) -> Vec<u8> {
         for (block, arguments) in std::mem::take(&mut self.tool_calls) {
-            // What is no object was cut by the provider's limit.
+            // Arguments that are not a valid object were cut off by the provider's token limit.
             let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
             self.content_blocks[block]["toolUse"]["input"] = input.into();
         }

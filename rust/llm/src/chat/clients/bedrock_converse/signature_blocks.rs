@@ -1,13 +1,14 @@
-//! Signatures that this dialect has no place for: they travel as thoughts that nobody may read, and come back as such.
+//! Blocks for thought signatures, which Converse has no field for. They travel as redacted reasoning, which clients
+//! return unchanged.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::chat::request::Part;
 
-/// Of the call behind it.
+/// Prefix of a signature that belongs to the tool call after it.
 const CALL_SIGNATURE_PREFIX: &str = "thought_signature:call:";
-/// Of the text before it.
+/// Prefix of a signature that belongs to the text before it.
 const TEXT_SIGNATURE_PREFIX: &str = "thought_signature:text:";
 
 pub fn encode_call_signature(signature: &str) -> Value {
@@ -22,7 +23,7 @@ fn encode_signature_block(of: &str, signature: &str) -> Value {
     json!({"reasoningContent": {"redactedContent": STANDARD.encode(format!("{of}{signature}"))}})
 }
 
-/// Puts those that came back in the place where they were.
+/// Moves the signatures that a client returned back to the tool calls and texts that they belong to.
 pub fn restore_signatures(parts: Vec<Part>) -> Vec<Part> {
     let mut of_call = None;
     let mut opened = Vec::with_capacity(parts.len());

@@ -1,4 +1,4 @@
-//! Writes a streamed conversation's next message, in frames.
+//! Writer of streamed Converse responses, as AWS frames.
 
 use serde_json::{Value, json};
 
@@ -25,11 +25,12 @@ pub struct StreamWriter {
     has_started: bool,
     block_count: usize,
     open_block: Option<BlockKind>,
-    /// What is said next is a block of its own.
+    /// True if the next text starts a new block.
     should_start_block: bool,
-    /// Where the block is from that is open, as it was told after its words: it ends before more of them.
+    /// Citations already sent for the open text block. They follow the text of the block, so more text starts a new
+    /// block.
     block_citations: Vec<Value>,
-    /// Which block each call is.
+    /// Block index of each tool call.
     tool_call_blocks: Vec<usize>,
     usage: Usage,
     finish_reason: String,
@@ -70,7 +71,7 @@ impl StreamWriter {
         }
     }
 
-    /// The block of this kind that is open, or a new one.
+    /// Returns the index of the open block if it has this kind; otherwise opens a new block.
     fn ensure_block_open(&mut self, kind: BlockKind) -> usize {
         let is_apart = kind == BlockKind::Text && std::mem::take(&mut self.should_start_block);
         if self.open_block != Some(kind) || kind == BlockKind::ToolCall || is_apart {
@@ -99,7 +100,8 @@ impl StreamWriter {
         self.write_delta(index, delta);
     }
 
-    /// What was said already stays in its block, which all that it is from is told with.
+    /// Writes citations for the open text block. Text that is already sent stays in its block, which gets all of the
+    /// citations.
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
         let is_open = self.open_block == Some(BlockKind::Text) && !self.should_start_block;
         let told = |one: &Citation| one.to_converse(&self.context.document_names).filter(|_| is_open);
@@ -113,7 +115,7 @@ impl StreamWriter {
         }
     }
 
-    /// A block of its own that nobody may read.
+    /// Writes a redacted reasoning block.
     fn write_redacted_block(&mut self, delta: &Value) {
         self.close_block();
         self.write_block_delta(BlockKind::Thinking, delta);
@@ -156,7 +158,7 @@ impl EventSink for StreamWriter {
             }
             ResponseEvent::ThinkingSignature(text) => {
                 if self.open_block != Some(BlockKind::Thinking) {
-                    // Clients of Amazon's send no signature back without words.
+                    // AWS clients do not return a signature without a text.
                     self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"text": ""}}));
                 }
                 self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"signature": text}}));
@@ -168,7 +170,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::TextSignature(signature) => {
                 self.write_redacted_block(&signature_blocks::encode_text_signature(signature))
             }
-            // A frame has no place for a comment.
+            // AWS frames cannot carry comments.
             ResponseEvent::Image { .. } => self.context.record_dropped("image"),
             ResponseEvent::ExtraField { scope: place, name, json } => match parse_citations(place, name, json) {
                 Some(citations) => {

@@ -1,4 +1,4 @@
-//! What an answer cost, as Bedrock says it: what was cached is not part of the input.
+//! Token usage in Bedrock's format, where cached tokens are not part of the input tokens.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Gemini's dialect, as Google's own clients write and read it.
+//! Gemini's client format, as Google's own SDKs use it.
 
 mod parts;
 mod request;

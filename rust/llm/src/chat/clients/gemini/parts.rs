@@ -1,4 +1,4 @@
-//! What an answer consists of in Gemini's dialect, whole and in each chunk of a stream.
+//! Response parts in Gemini's format, used by complete responses and by stream chunks.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     usage::Usage,
 };
 
-/// With this begins what stands for thoughts that nobody may read: they come back where signatures do.
+/// Prefix of redacted thinking. It travels in the signature field, because clients return signatures unchanged.
 pub const REDACTED_PREFIX: &str = "redacted_thinking:";
 
 pub fn text_part(text: &str) -> Value {
@@ -26,7 +26,7 @@ pub fn redacted_part(data: &str) -> Value {
     thought_signature_part(&format!("{REDACTED_PREFIX}{data}"))
 }
 
-/// Seals the text before it.
+/// Returns a part with the signature of the text before it.
 pub fn text_signature_part(signature: &str) -> Value {
     json!({"text": "", "thoughtSignature": signature})
 }
@@ -35,7 +35,7 @@ pub fn image_part(mime: &str, data: &str) -> Value {
     json!({"inlineData": {"mimeType": mime, "data": data}})
 }
 
-/// A call of a tool, whose arguments come as JSON in pieces and are told at once.
+/// Tool call whose arguments arrive as JSON fragments and are sent as one object.
 #[derive(Debug, Default)]
 pub struct PendingToolCall {
     pub id: String,
@@ -51,7 +51,7 @@ impl PendingToolCall {
     }
 
     pub fn to_json(&self) -> Value {
-        // What is no object was cut by the provider's limit.
+        // Arguments that are not a valid object were cut off by the provider's token limit.
         let args = serde_json::from_str::<Fields>(&self.arguments).unwrap_or_default();
         let mut part = json!({"functionCall": {"id": self.id, "name": self.name, "args": args}});
         if let Some(signature) = &self.signature {
@@ -61,7 +61,7 @@ impl PendingToolCall {
     }
 }
 
-/// An answer, or a chunk of one, with these parts.
+/// Complete response, or one chunk of a streamed response.
 pub struct GenerateContentResponse<'a> {
     pub parts: Vec<Value>,
     pub finish_reason: Option<&'a str>,
@@ -86,7 +86,8 @@ impl GenerateContentResponse<'_> {
     }
 }
 
-/// What was cached is part of the prompt; thoughts are not part of the candidates.
+/// Encodes token usage as JSON. Cached tokens are part of the prompt tokens. Thinking tokens are not part of the
+/// candidates' tokens.
 fn encode_usage(of: &Usage) -> Value {
     let mut usage = json!({"promptTokenCount": of.total_input()});
     if of.total_cache_read() > 0 {

@@ -1,4 +1,4 @@
-//! Reads a request for content.
+//! Parser of Gemini's `generateContent` requests.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// Parameters of `generationConfig` and their names among those of chat completions.
+/// Parameters of `generationConfig` and their names in chat completions.
 const GENERATION_PARAM_NAMES: &[(&str, &str)] = &[
     ("temperature", "temperature"),
     ("topP", "top_p"),
@@ -26,14 +26,14 @@ const GENERATION_PARAM_NAMES: &[(&str, &str)] = &[
     ("logprobs", "top_logprobs"),
 ];
 
-/// Fields beside the configuration that some providers know under another name.
+/// Fields outside `generationConfig` that some providers have under another name.
 const TOP_LEVEL_PARAM_NAMES: &[(&str, &str)] =
     &[("safetySettings", "safety_settings"), ("cachedContent", "cached_content"), ("labels", "labels")];
 
 pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;
     let mut asked = ChatRequest { model: model.to_owned(), stream, ..ChatRequest::default() };
-    // The path names it.
+    // The model is taken from the URL path.
     fields.shift_remove("model");
     if let Some(system) = take_field(&mut fields, "systemInstruction") {
         let parts = ContentParser::default().parse_parts(system, "systemInstruction", &mut asked.dropped_params)?;
@@ -63,13 +63,13 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
             out.insert((*name).to_owned(), value);
         }
     }
-    // What else there is has no name elsewhere.
+    // The remaining fields have no equivalent elsewhere and are passed on unchanged.
     out.extend(fields);
     asked.fields = out;
     Ok(asked)
 }
 
-/// What is to be counted: a request as it would be sent, or what of one there is to read.
+/// Parses a request to count tokens, which may be wrapped in `generateContentRequest`.
 pub fn parse_count_request(json: &[u8], model: &str) -> Result<ChatRequest, RequestError> {
     match take_field(&mut parse_body(json)?, "generateContentRequest") {
         Some(request) => parse_request(request.to_string().as_bytes(), model, false),
@@ -77,7 +77,8 @@ pub fn parse_count_request(json: &[u8], model: &str) -> Result<ChatRequest, Requ
     }
 }
 
-/// A field under its name in JSON, or under the one that it has in Google's definitions: both are taken.
+/// Removes a field and returns its value unless it is null. Accepts the key in camel case (JSON) and in snake case
+/// (protobuf), as Google does.
 pub(crate) fn take_field(fields: &mut Fields, key: &str) -> Option<Value> {
     let found = fields.shift_remove(key).or_else(|| fields.shift_remove(&to_snake_case(key)));
     found.filter(|value| !value.is_null())
@@ -99,10 +100,11 @@ fn take_required_string(fields: &mut Fields, key: &str, path: &str) -> Result<St
     take_string(fields, key).ok_or_else(|| RequestError::new(format!("{path}.{key}"), "must be a string"))
 }
 
-/// What was read so far: calls have no ids here as a rule, and what a tool gave back is told by its name.
+/// Parser of `contents`. Tool calls usually have no ids in this format, so it matches function responses to calls by
+/// name.
 #[derive(Default)]
 struct ContentParser {
-    /// Id, name, and whether it was answered.
+    /// Id and name of each call, and true if it has a response.
     tool_calls: Vec<(String, String, bool)>,
 }
 
@@ -114,7 +116,7 @@ impl ContentParser {
             Some("model") => Role::Assistant,
             Some("system") => Role::System,
             Some(other) => {
-                let message = format!("`{other}` is not known here: it must be user or model");
+                let message = format!("`{other}` is not supported; must be user or model");
                 return Err(RequestError::new(format!("{path}.role"), message));
             }
         };
@@ -138,7 +140,7 @@ impl ContentParser {
         for (at, item) in items.into_iter().enumerate() {
             let seal = text_signature(&item);
             let part = self.parse_part(item, &format!("{path}[{at}]"), lost)?;
-            // A signature may come without the text that it seals.
+            // The signature of a text may come in a part of its own, with an empty text. Skip that text.
             let is_silent = matches!(&part, Part::Text { text, .. } if text.is_empty());
             if seal.is_none() || !is_silent {
                 append_part(&mut parts, part);
@@ -158,11 +160,11 @@ impl ContentParser {
             }
         }
         let Some((kind, value)) = take_part_data(&mut fields) else {
-            // A signature may stand alone.
+            // A part may consist of a signature only.
             return Ok(build_thinking_part(String::new(), signature));
         };
         let inner = format!("{path}.{kind}");
-        // A seal of a text was read already.
+        // Removes the signature of a text, which is already read, so that it is not reported as dropped.
         take_field(&mut fields, "thoughtSignature");
         lost.add_remaining_fields("parts", &fields);
         match (kind, value) {
@@ -190,7 +192,7 @@ impl ContentParser {
                 Ok(Part::ToolCall(self.parse_function_call((into_object(value, &inner)?, signature), &inner, lost)?))
             }
             ("functionResponse", value) => self.parse_function_response(into_object(value, &inner)?, &inner, lost),
-            (kind, _) => Err(RequestError::new(path, format!("this provider has nothing like `{kind}`"))),
+            (kind, _) => Err(RequestError::new(path, format!("`{kind}` is not supported by this provider"))),
         }
     }
 
@@ -221,8 +223,8 @@ impl ContentParser {
             id.as_ref().map_or(*called == name && !*answered, |id| id == known)
         };
         let call = self.tool_calls.iter_mut().find(is_it);
-        let call =
-            call.ok_or_else(|| RequestError::new(path, format!("no call of `{name}` before it waits for it")))?;
+        let call = call
+            .ok_or_else(|| RequestError::new(path, format!("no earlier call of `{name}` is waiting for a response")))?;
         call.2 = true;
         let id = call.0.clone();
         let response = take_field(&mut fields, "response").unwrap_or_else(|| json!({}));
@@ -243,14 +245,14 @@ impl ContentParser {
     }
 }
 
-/// What seals a text that is no thought.
+/// Returns the signature of a text part that is not thinking.
 fn text_signature(part: &Value) -> Option<String> {
     let is_thought = part["thought"] == true;
     let signature = part.get("thoughtSignature").or_else(|| part.get("thought_signature"))?.as_str()?;
     (!is_thought && part["text"].is_string()).then(|| signature.to_owned())
 }
 
-/// The one field that says what a part is.
+/// Removes and returns the field that determines the kind of a part.
 fn take_part_data(fields: &mut Fields) -> Option<(&'static str, Value)> {
     const PART_KINDS: [&str; 7] =
         ["text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode", "codeExecutionResult"];
@@ -267,7 +269,8 @@ fn build_thinking_part(text: String, signature: Option<String>) -> Part {
     }
 }
 
-/// Thoughts come in runs of any size, with their signature behind them.
+/// Appends a part. Merges thinking into an unsigned thinking part before it, because thinking comes in runs that end
+/// with their signature.
 fn append_part(parts: &mut Vec<Part>, part: Part) {
     if let (Some(Part::Thinking { text, signature: open @ None }), Part::Thinking { text: more, signature }) =
         (parts.last_mut(), &part)
@@ -378,7 +381,7 @@ fn parse_response_format(config: &mut Fields, out: &mut Fields) {
         }
         (Some("application/json"), None) => json!({"type": "json_object"}),
         (None | Some("text/plain"), None) => return,
-        // Nobody else answers with one word of a list.
+        // No other provider can restrict the response to one value of an enum.
         (_, schema) => {
             out.insert("responseMimeType".into(), kind.into());
             out.insert("responseSchema".into(), schema.unwrap_or_default());
@@ -388,7 +391,8 @@ fn parse_response_format(config: &mut Fields, out: &mut Fields) {
     out.insert("response_format".into(), format);
 }
 
-/// Whoever says how much is to be thought wants to see it.
+/// Parses `thinkingConfig`. Ignores `includeThoughts`, because a budget or level implies that the client wants to see
+/// the thinking.
 fn parse_thinking_config(mut config: Fields, out: &mut Fields, lost: &mut DroppedParams) -> Result<(), RequestError> {
     let wrong = || RequestError::new("generationConfig.thinkingConfig.thinkingBudget", "must be an integer");
     let budget =
@@ -404,7 +408,7 @@ fn parse_thinking_config(mut config: Fields, out: &mut Fields, lost: &mut Droppe
             out.insert("thinking".into(), json!({"type": "enabled", "budget_tokens": budget}));
         }
         (_, Some(level)) => drop(out.insert("reasoning_effort".into(), level.into())),
-        // As much as the model likes is what it does anyway.
+        // A negative budget lets the model decide, which is the default.
         _ => (),
     }
     take_field(&mut config, "includeThoughts");
@@ -412,7 +416,7 @@ fn parse_thinking_config(mut config: Fields, out: &mut Fields, lost: &mut Droppe
     Ok(())
 }
 
-/// Whether its caller wants to see what was thought.
+/// Returns true if the client wants to receive the model's thinking.
 pub fn should_show_thinking(asked: &ChatRequest) -> bool {
     let is_told = |thinking: &Value| !thinking.is_null() && thinking["type"] != "disabled";
     asked.fields.get("thinking").is_some_and(is_told) || asked.fields.contains_key("reasoning_effort")

@@ -1,4 +1,4 @@
-//! Writes whole content.
+//! Builder of complete (not streamed) Gemini content.
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ pub struct ResponseBuilder {
     id: String,
     model: String,
     parts: Vec<Value>,
-    /// Which part each call is.
+    /// Part index and data of each tool call.
     tool_calls: Vec<(usize, PendingToolCall)>,
     usage: Option<Usage>,
     finish_reason: String,
@@ -38,7 +38,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Adds to the last part where it is of the same kind.
+    /// Appends to the last part if that is of the same kind; otherwise adds a new part.
     fn append_part(&mut self, part: Value) {
         let is_open = |last: &&mut Value| {
             last["text"].is_string() && last["thought"] == part["thought"] && last.get("thoughtSignature").is_none()

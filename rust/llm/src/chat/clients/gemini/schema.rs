@@ -1,4 +1,4 @@
-//! A schema of Gemini's own kind as everybody else writes it: types in lower case, null among the types.
+//! Conversion of Gemini schemas to JSON Schema: types in lower case, and null as a type instead of `nullable`.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn convert_object(mut fields: Fields) -> Value {
     let one = |(key, value): (String, Value)| {
         let value = match (key.as_str(), value) {
             ("type", Value::String(kind)) => kind.to_ascii_lowercase().into(),
-            // Names of properties are nobody's words.
+            // The keys here are property names, not keywords, so they stay unchanged.
             ("properties" | "$defs" | "defs", Value::Object(inner)) => {
                 inner.into_iter().map(|(name, schema)| (name, to_json_schema(schema))).collect::<Fields>().into()
             }
@@ -39,7 +39,7 @@ fn convert_object(mut fields: Fields) -> Value {
     fields.into()
 }
 
-/// Google writes 64-bit numbers as strings.
+/// Keywords with 64-bit integers, which Google writes as strings.
 const COUNT_KEYWORDS: &[&str] = &["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
 
 #[cfg(test)]

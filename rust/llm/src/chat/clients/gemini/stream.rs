@@ -1,4 +1,4 @@
-//! Writes streamed content: each event is an answer with the next words.
+//! Writer of streamed Gemini content. Each event is a response with the next parts.
 
 use std::io::Write;
 
@@ -23,7 +23,7 @@ pub struct StreamWriter {
     context: ResponseContext,
     id: String,
     model: String,
-    /// Calls are told when they are complete: their arguments are an object here.
+    /// Tool calls are sent when they are complete, because their arguments are an object in this format.
     tool_calls: Vec<PendingToolCall>,
     sent_call_count: usize,
     usage: Option<Usage>,
@@ -48,7 +48,7 @@ impl StreamWriter {
 
     fn write_response(&mut self, said: GenerateContentResponse<'_>) {
         let told = said.into_json(&self.context, &self.id, &self.model);
-        // A Vec takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(self.output, "data: {told}\n\n");
     }
 
@@ -104,7 +104,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::Thinking(_) | ResponseEvent::ThinkingSignature(_) | ResponseEvent::RedactedThinking(_) => (),
             ResponseEvent::TextSignature(signature) => self.write_part(parts::text_signature_part(signature)),
             ResponseEvent::Image { mime, data } => self.write_part(parts::image_part(mime, data)),
-            // A comment would be too much: Google's own clients take every line for JSON.
+            // Dropped fields are not reported in SSE comments, because Google's clients parse every line as JSON.
             ResponseEvent::ExtraField { name, .. }
             | ResponseEvent::Citations(CitationSet { name, .. })
             | ResponseEvent::NativeBlock { kind: name, .. } => {

@@ -1,4 +1,4 @@
-//! Reads texts that are to be embedded, one or several.
+//! Parser of Gemini's embedding requests, for one text or several.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::{
     embeddings::request::{EmbeddingFormat, EmbeddingRequest},
 };
 
-/// What is said for all texts, and its name among those of embeddings.
+/// Settings that apply to all texts, and their names in embedding requests.
 const SETTING_NAMES: [(&str, &str); 3] =
     [("taskType", "task_type"), ("title", "title"), ("outputDimensionality", "dimensions")];
 
@@ -30,7 +30,7 @@ pub fn parse_batch_embed_request(json: &[u8], model: &str) -> Result<EmbeddingRe
         inputs.push(take_content_text(&mut request, &format!("{path}.content"))?);
         let settings = take_settings(&mut request);
         if all.as_ref().is_some_and(|all| *all != settings) {
-            let message = "this provider is told once what all vectors are for, and how long they are";
+            let message = "`taskType`, `title` and `outputDimensionality` must be the same for all requests";
             return Err(RequestError::new(path, message));
         }
         all = Some(settings);
@@ -50,7 +50,7 @@ fn build_request(
     inputs: Vec<String>,
     mut fields: Fields,
 ) -> EmbeddingRequest {
-    // The path names it.
+    // The model is taken from the URL path.
     fields.shift_remove("model");
     let dimensions = fields.shift_remove("dimensions");
     EmbeddingRequest {
@@ -69,9 +69,9 @@ fn take_settings(fields: &mut Fields) -> Fields {
     found.collect()
 }
 
-/// The text of a content, whose parts may be several.
+/// Removes a content and returns its text; joins several parts with newlines.
 fn take_content_text(fields: &mut Fields, path: &str) -> Result<String, RequestError> {
-    let content = take_field(fields, "content").ok_or_else(|| RequestError::new(path, "must be there"))?;
+    let content = take_field(fields, "content").ok_or_else(|| RequestError::new(path, "is required"))?;
     if let Value::String(text) = content {
         return Ok(text);
     }
@@ -81,8 +81,9 @@ fn take_content_text(fields: &mut Fields, path: &str) -> Result<String, RequestE
     };
     let mut texts = Vec::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
-        let wrong =
-            || RequestError::new(format!("{path}.parts[{at}]"), "this provider embeds texts: it must be a `text`");
+        let wrong = || {
+            RequestError::new(format!("{path}.parts[{at}]"), "must be a `text` part; this provider embeds text only")
+        };
         texts.push(part["text"].as_str().ok_or_else(wrong)?);
     }
     if texts.is_empty() {

@@ -1,4 +1,4 @@
-//! Chat completions, `OpenAI`'s dialect, with the few fields more that a gateway to all providers needs.
+//! `OpenAI` chat completions as a client format, with a few extra fields for the features of other providers.
 
 mod request;
 pub(crate) mod response;

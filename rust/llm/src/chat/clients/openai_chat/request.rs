@@ -1,4 +1,4 @@
-//! Reads a request for a chat completion.
+//! Parser of chat completion requests (`OpenAI` client format).
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     asked.stream = fields.shift_remove("stream") == Some(Value::Bool(true));
     asked.tools = parse_tools(fields.shift_remove("tools"), &mut asked.dropped_params)?;
     asked.tool_choice = parse_tool_choice(fields.shift_remove("tool_choice"))?;
-    // Usage is always asked for; who wants to see it says this.
+    // Usage is always requested from the provider; `include_usage` only decides if the client sees it.
     if let Some(mut options) = take_object(&mut fields, "stream_options") {
         options.shift_remove("include_usage");
         asked.dropped_params.add_remaining_fields("stream_options", &options);
@@ -34,7 +34,7 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     }
     for legacy in ["functions", "function_call"] {
         if fields.get(legacy).is_some_and(|value| !value.is_null()) {
-            return Err(RequestError::new(legacy, "this provider takes `tools`"));
+            return Err(RequestError::new(legacy, "not supported by this provider; use `tools`"));
         }
     }
     asked.fields = fields;
@@ -58,7 +58,7 @@ fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<M
         other => {
             return Err(RequestError::new(
                 format!("{path}.role"),
-                format!("`{other}` is not known here: it must be system, developer, user, assistant or tool"),
+                format!("`{other}` is not supported; must be system, developer, user, assistant or tool"),
             ));
         }
     };
@@ -73,14 +73,17 @@ fn parse_assistant_parts(
     lost: &mut DroppedParams,
 ) -> Result<Vec<Part>, RequestError> {
     if fields.get("function_call").is_some_and(|call| !call.is_null()) {
-        return Err(RequestError::new(format!("{path}.function_call"), "this provider takes `tool_calls`"));
+        return Err(RequestError::new(
+            format!("{path}.function_call"),
+            "not supported by this provider; use `tool_calls`",
+        ));
     }
     let thought = take_string(fields, "reasoning_content").filter(|text| !text.is_empty());
     let blocks = fields.shift_remove("content_blocks").filter(|blocks| !blocks.is_null());
     let mut parts = if let Some(blocks) = blocks {
         let blocks = into_array(Some(blocks), &format!("{path}.content_blocks"))?;
         let path = |at| format!("{path}.content_blocks[{at}]");
-        // They say all that is said.
+        // `content_blocks` holds the complete text, so `content` is redundant.
         fields.shift_remove("content");
         if cache.is_some() {
             lost.add("cache_control");
@@ -121,7 +124,7 @@ fn parse_tool_call(value: Value, path: &str, lost: &mut DroppedParams) -> Result
     let arguments = take_string(&mut function, "arguments").unwrap_or_default();
     let beside = beside.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str().map(ToOwned::to_owned));
     let signature = take_string(&mut function, "thought_signature").or(beside);
-    // They say again what and where it is.
+    // These fields only repeat the kind and the position of the call.
     for key in ["type", "index"] {
         fields.shift_remove(key);
     }
@@ -130,7 +133,7 @@ fn parse_tool_call(value: Value, path: &str, lost: &mut DroppedParams) -> Result
     Ok(ToolCall { id, name, arguments, signature, cache })
 }
 
-/// The content of a message; what was said of the message as a whole about caching goes to its last part.
+/// Parses the content of a message. Applies the `cache_control` of the message to its last part.
 fn parse_content(
     fields: &mut Fields,
     path: &str,
@@ -158,11 +161,12 @@ fn parse_content(
     Ok(parts)
 }
 
-/// Kinds of blocks that messages may have whoever answered them.
+/// Block types that are valid in a message regardless of the provider that produced it.
 const PORTABLE_BLOCK_TYPES: [&str; 7] =
     ["text", "refusal", "image_url", "input_audio", "file", "thinking", "redacted_thinking"];
 
-/// A block as it was told: one of a kind that nobody else has comes back as it was.
+/// Parses a block of `content_blocks`. A block type that only one provider has is kept unchanged, so that it can be
+/// sent back to that provider.
 fn parse_content_block(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
     match value.get("type").and_then(Value::as_str) {
         Some(kind) if !PORTABLE_BLOCK_TYPES.contains(&kind) => {
@@ -202,7 +206,7 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
         other => {
             return Err(RequestError::new(
                 format!("{path}.type"),
-                format!("`{other}` is not known here: it must be text, image_url, input_audio, file or refusal"),
+                format!("`{other}` is not supported; must be text, image_url, input_audio, file or refusal"),
             ));
         }
     };
@@ -225,7 +229,7 @@ fn parse_image(
     let source = Source::from_url(take_required_string(&mut image, "url", &path)?, mime);
     let detail = image.shift_remove("detail").filter(|detail| detail != "auto" && !detail.is_null());
     lost.add_remaining_fields("image_url", &image);
-    // A document may come where images do; providers want to be told.
+    // Clients may send a PDF as an image, but providers need it declared as a document.
     match &source {
         Source::Data { mime, .. } if mime == "application/pdf" => {
             if detail.is_some() {
@@ -249,7 +253,7 @@ fn parse_file(
         let mime = mime.unwrap_or_else(|| "application/pdf".into());
         match mime.as_str() {
             _ if data.starts_with("data:") => Source::from_url(data, None),
-            // Some write out what a text says.
+            // Some clients send plain text here instead of base64.
             "text/plain" if decode_base64_text(&data).is_none() => Source::Text(data),
             _ => Source::Data { mime, data },
         }
@@ -293,7 +297,7 @@ fn parse_tool(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Tool
 }
 
 fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, RequestError> {
-    let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a function by name");
+    let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a named function");
     match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(word)) => match word.as_str() {

@@ -1,4 +1,4 @@
-//! Writes a whole chat completion.
+//! Builder of complete (not streamed) chat completions.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub struct ResponseBuilder {
     text: Option<String>,
     refusal: Option<String>,
     content_blocks: Vec<Value>,
-    /// What is said next is a block of its own.
+    /// True if the next text starts a new block.
     should_start_block: bool,
     tool_calls: Vec<ToolCall>,
     thought_signature: Option<String>,
@@ -32,7 +32,7 @@ pub struct ResponseBuilder {
     finish_reason: String,
 }
 
-/// What stands beside the words.
+/// Fields that accompany the text, grouped by the JSON object that they belong to.
 #[derive(Debug, Default)]
 struct ExtraFields {
     response: Fields,
@@ -66,7 +66,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Adds to the last block where it is of this kind, else begins one.
+    /// Appends text to the last block if that has this kind; otherwise starts a new block.
     fn append_block_text(&mut self, kind: &'static str, key: &'static str, text: &str) {
         if !self.context.should_show_thinking {
             return;
@@ -90,7 +90,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// A block that is not text.
+    /// Adds a block that is not text. Records it as dropped if the client does not receive such blocks.
     fn add_block_or_drop(&mut self, is_shown: bool, kind: &str, block: Value) {
         if is_shown {
             self.content_blocks.push(block);
@@ -106,7 +106,7 @@ impl ResponseBuilder {
         };
         let Some(value) = kept else { return };
         if place == FieldScope::Block && self.should_start_block {
-            // Some say where it is from before they say it.
+            // Some providers send citations before the text that they belong to.
             self.append_block_text("text", "text", "");
         }
         let last = self.content_blocks.last_mut().filter(|last| last["type"] == "text");

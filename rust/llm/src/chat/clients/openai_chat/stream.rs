@@ -1,4 +1,4 @@
-//! Writes a streamed chat completion.
+//! Writer of streamed chat completions.
 
 use std::io::Write;
 
@@ -24,15 +24,15 @@ const CHUNK_AFTER_DELTA: &[u8] = b"},\"logprobs\":null,\"finish_reason\":null}]}
 #[derive(Debug)]
 pub struct StreamWriter {
     output: Vec<u8>,
-    /// What every chunk begins with.
+    /// Start of every chunk: `data: ` and the common JSON fields, without the closing brace.
     chunk_prefix: Vec<u8>,
     context: ResponseContext,
     tool_call_count: usize,
-    /// How many annotations were told.
+    /// Number of annotations sent so far.
     annotation_count: usize,
-    /// Blocks so far, and what the last one holds.
+    /// Index and kind of the last content block.
     last_block: Option<(usize, &'static str)>,
-    /// What is said next is a block of its own.
+    /// True if the next text starts a new block.
     should_start_block: bool,
     usage: Option<Usage>,
     finish_reason: Option<String>,
@@ -67,9 +67,9 @@ impl StreamWriter {
         self.chunk_prefix.pop();
     }
 
-    /// A chunk with one choice, of which the delta's fields are given, and about how long they are.
+    /// Writes a chunk with one choice. `delta` writes the fields of its delta, which take about `length` bytes.
     fn write_delta_chunk(&mut self, length: usize, delta: impl FnOnce(&mut Vec<u8>)) {
-        // Room that is exact is neither grown nor copied.
+        // An exact reservation avoids growing and copying the buffer.
         self.output.reserve(self.chunk_prefix.len() + CHUNK_BEFORE_DELTA.len() + length + CHUNK_AFTER_DELTA.len());
         self.output.extend_from_slice(&self.chunk_prefix);
         self.output.extend_from_slice(CHUNK_BEFORE_DELTA);
@@ -88,14 +88,15 @@ impl StreamWriter {
             if matches!(key, "text") {
                 out.push(b',');
             }
-            // A Vec takes every write.
+            // Writing to a `Vec` cannot fail.
             let _ = write!(out, "\"content_blocks\":[{{\"index\":{block},\"delta\":{{");
             write_json_field(out, key, text);
             out.extend_from_slice(b"}}]");
         });
     }
 
-    /// The block that a run of text belongs to, where blocks are shown.
+    /// Returns the index of the content block that a run of text belongs to; `None` if the client does not receive
+    /// content blocks.
     fn select_block(&mut self, key: &'static str) -> Option<usize> {
         if !self.context.should_show_thinking {
             return None;
@@ -111,7 +112,7 @@ impl StreamWriter {
         Some(at)
     }
 
-    /// Names in a comment what cannot be told: the head of the answer is long gone.
+    /// Reports a dropped field in an SSE comment, because the response headers are already sent.
     fn report_dropped(&mut self, name: &str) {
         if self.context.dropped_fields.add(name) {
             self.write_dropped_comment(name);
@@ -126,7 +127,8 @@ impl StreamWriter {
         let mut told: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
         let is_told = told.len() == cites.citations.len();
         for one in &mut told {
-            // OpenAI, which tells all in one chunk, has none; its SDKs put lists of several chunks together by it alone.
+            // `OpenAI` sends all annotations in one chunk, without `index`. Its SDKs need `index` to merge lists from
+            // several chunks.
             one["index"] = self.annotation_count.into();
             self.annotation_count += 1;
         }
@@ -142,7 +144,7 @@ impl StreamWriter {
         }
     }
 
-    /// A block that is not text.
+    /// Writes a block that is not text, complete in one chunk.
     fn write_complete_block(&mut self, kind: &'static str, delta: &Value) {
         let at = self.last_block.map_or(0, |(at, _)| at + 1);
         self.last_block = Some((at, kind));
@@ -152,7 +154,7 @@ impl StreamWriter {
     fn write_extra_field(&mut self, place: FieldScope, name: &str, json: &str) {
         let Ok(value) = serde_json::from_str::<Value>(json) else { return };
         if place == FieldScope::Block && self.should_start_block {
-            // Some say where it is from before they say it.
+            // Some providers send citations before the text that they belong to.
             self.select_block("text");
         }
         match (place, self.last_block) {
@@ -205,14 +207,14 @@ impl StreamWriter {
         let reason = self.finish_reason.take().unwrap_or_default();
         let reason = if self.context.is_strict { finish_reason::to_openai(&reason) } else { &reason };
         self.write_chunk(&json!({"choices": [{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]}));
-        // In an event of its own, which is taken out again where nobody asked for it.
+        // Usage has an event of its own, which is removed later if the client did not ask for it.
         if let Some(cost) = self.usage.take() {
             self.write_chunk(&json!({"choices": [], "usage": encode_usage(&cost)}));
         }
         self.output.extend_from_slice(openai_chat::DONE_EVENT);
     }
 
-    /// A chunk whose fields after the head are those of an object.
+    /// Writes a chunk that consists of the common prefix and the fields of an object.
     fn write_chunk(&mut self, fields: &Value) {
         let text = fields.to_string();
         self.output.extend_from_slice(&self.chunk_prefix);
@@ -289,12 +291,12 @@ impl ResponseWriter for StreamWriter {
     }
 }
 
-/// A chunk with nothing but a delta.
+/// Returns the fields of a chunk that has only a delta.
 fn delta_chunk_fields(delta: &Value) -> Value {
     json!({"choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": null}]})
 }
 
-/// How long a field is whose text needs no escapes.
+/// Returns the length in bytes of a JSON string field whose text needs no escapes.
 fn json_field_len(key: &str, text: &str) -> usize {
     key.len() + text.len() + "\"\":\"\"".len()
 }

@@ -1,10 +1,11 @@
-//! What an answer cost, as chat completions say it.
+//! Token usage in the format of chat completions.
 
 use serde_json::{Value, json};
 
 use crate::usage::Usage;
 
-/// What was cached is part of the prompt and said beside it, in Anthropic's words too.
+/// Encodes token usage as JSON. Cached tokens are part of the prompt tokens. They are also listed separately, under
+/// Anthropic's field names too.
 pub fn encode_usage(of: &Usage) -> Value {
     let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
     let mut usage = json!({

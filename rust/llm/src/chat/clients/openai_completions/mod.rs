@@ -1,4 +1,5 @@
-//! Completions, `OpenAI`'s oldest dialect: a prompt in, its continuation out. Who talks is asked it as what a user says.
+//! Completions, `OpenAI`'s oldest API format: a prompt in, its continuation out. Chat models receive the prompt as a
+//! user message.
 
 mod request;
 pub(crate) mod response;

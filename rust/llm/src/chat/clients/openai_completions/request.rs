@@ -1,4 +1,4 @@
-//! Reads a request for a completion.
+//! Parser of completion requests.
 
 use serde_json::Value;
 
@@ -13,24 +13,25 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     };
     let prompt = parse_prompt(fields.shift_remove("prompt"))?;
     asked.messages.push(Message { role: Role::User, parts: vec![Part::text(prompt)] });
-    // Usage is always asked for; who wants to see it says this.
+    // Usage is always requested from the provider; `include_usage` only decides if the client sees it.
     if let Some(Value::Object(mut options)) = fields.shift_remove("stream_options") {
         options.shift_remove("include_usage");
         asked.record_dropped_fields("stream_options", &options);
     }
     for (key, why) in [
-        ("suffix", "this provider cannot be told what comes after the completion"),
-        ("echo", "this provider does not repeat the prompt"),
+        ("suffix", "this provider does not support text after the completion; remove `suffix`"),
+        ("echo", "this provider does not repeat the prompt; remove `echo`"),
     ] {
         if fields.shift_remove(key).is_some_and(|value| !value.is_null() && value != false) {
             return Err(RequestError::new(key, why));
         }
     }
-    // A number here, where it is yes or no in chat completions: and the answer would have another shape.
+    // Dropped, because `logprobs` is an integer here but a boolean in chat completions. The response format differs as
+    // well.
     if fields.shift_remove("logprobs").is_some_and(|value| !value.is_null()) {
         asked.record_dropped("logprobs");
     }
-    // The best of one is that one.
+    // `best_of: 1` is the same as the default.
     if fields.get("best_of").is_some_and(|best| *best == 1) {
         fields.shift_remove("best_of");
     }
@@ -38,9 +39,10 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     Ok(asked)
 }
 
-/// One text. Tokens say nothing to who has others.
+/// Parses the prompt: one string, or an array of one string. Rejects token arrays, because other providers use other
+/// tokenizers.
 fn parse_prompt(value: Option<Value>) -> Result<String, RequestError> {
-    let wrong = || RequestError::new("prompt", "this provider takes one prompt: it must be a string");
+    let wrong = || RequestError::new("prompt", "must be a string; this provider takes one prompt");
     match value.ok_or_else(wrong)? {
         Value::String(text) => Ok(text),
         Value::Array(mut items) if items.len() == 1 => match items.remove(0) {

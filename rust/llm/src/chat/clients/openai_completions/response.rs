@@ -1,4 +1,4 @@
-//! Writes a whole completion.
+//! Builder of complete (not streamed) completions.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ pub struct ResponseBuilder {
     text: String,
     usage: Option<Usage>,
     finish_reason: String,
-    /// What stands beside the words.
+    /// Fields that accompany the text.
     extra_fields: Fields,
 }
 
@@ -64,7 +64,7 @@ impl EventSink for ResponseBuilder {
     }
 }
 
-/// What is no text, by the name under which it is missed.
+/// Returns the name under which an event that is not text is reported as dropped; `None` if nothing is to be reported.
 pub(crate) fn dropped_event_name<'a>(piece: &ResponseEvent<'a>) -> Option<&'a str> {
     match piece {
         ResponseEvent::Thinking("") | ResponseEvent::ThinkingSignature(_) | ResponseEvent::ToolCallArguments { .. } => {
@@ -79,13 +79,13 @@ pub(crate) fn dropped_event_name<'a>(piece: &ResponseEvent<'a>) -> Option<&'a st
     }
 }
 
-/// The one choice that there is.
+/// Returns the `choices` array, which holds a single choice.
 pub(crate) fn build_choices(text: &str, reason: Option<&str>) -> Value {
     json!([{"text": text, "index": 0, "logprobs": null, "finish_reason": reason}])
 }
 
 impl ResponseContext {
-    /// Why it ended, in the word that the caller is to be told.
+    /// Returns the finish reason for the client: `OpenAI`'s value in strict mode, otherwise the provider's own.
     pub(crate) fn finish_reason<'r>(&self, reason: &'r str) -> &'r str {
         if self.is_strict { finish_reason::to_openai(reason) } else { reason }
     }

@@ -1,4 +1,4 @@
-//! Writes a streamed completion.
+//! Writer of streamed completions.
 
 use std::io::Write;
 
@@ -47,11 +47,11 @@ impl StreamWriter {
         if !key.is_empty() {
             chunk[key] = value;
         }
-        // A Vec takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(self.output, "data: {chunk}\n\n");
     }
 
-    /// Names in a comment what cannot be told: the head of the answer is long gone.
+    /// Reports a dropped field in an SSE comment, because the response headers are already sent.
     fn report_dropped(&mut self, name: &str) {
         if self.context.dropped_fields.add(name) {
             let _ = write!(self.output, ": not translated: {name}\n\n");
@@ -63,7 +63,7 @@ impl StreamWriter {
         let reason = std::mem::take(&mut self.finish_reason);
         let choices = build_choices("", Some(self.context.finish_reason(&reason)));
         self.write_chunk("", Value::Null, &choices);
-        // In an event of its own, which is taken out again where nobody asked for it.
+        // Usage has an event of its own, which is removed later if the client did not ask for it.
         if let Some(cost) = self.usage.take() {
             self.write_chunk("usage", encode_usage(&cost), &json!([]));
         }

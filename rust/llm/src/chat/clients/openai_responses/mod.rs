@@ -1,4 +1,4 @@
-//! Responses, `OpenAI`'s newer dialect, as far as it can be said to who does not speak it.
+//! `OpenAI` Responses as a client format, as far as it can be translated to providers that do not support it.
 
 mod request;
 pub(crate) mod response;

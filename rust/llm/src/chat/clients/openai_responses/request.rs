@@ -1,4 +1,4 @@
-//! Reads a request for a response.
+//! Parser of Responses API requests.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// What the answer repeats.
+/// Request fields that the response repeats.
 const ECHOED_FIELDS: &[&str] = &[
     "instructions",
     "max_output_tokens",
@@ -26,15 +26,15 @@ const ECHOED_FIELDS: &[&str] = &[
     "user",
 ];
 
-/// What only those can do who keep responses.
+/// Fields that only work with a provider that stores responses.
 const STATEFUL_FIELDS: &[&str] = &["previous_response_id", "conversation", "prompt", "background"];
 
-/// The request, and what its answer repeats of it.
+/// Parses a request. Also returns the fields that its response repeats.
 pub fn parse_request(json: &[u8]) -> Result<(ChatRequest, Fields), RequestError> {
     let mut fields = parse_body(json)?;
     for key in STATEFUL_FIELDS {
         if fields.shift_remove(*key).is_some_and(|value| !value.is_null() && value != false) {
-            return Err(RequestError::new(*key, "this provider keeps no responses: send all of the input"));
+            return Err(RequestError::new(*key, "this provider does not store responses; send the complete input"));
         }
     }
     let echo = ECHOED_FIELDS.iter().filter_map(|key| Some(((*key).to_owned(), fields.get(*key)?.clone()))).collect();
@@ -63,9 +63,9 @@ pub fn parse_request(json: &[u8]) -> Result<(ChatRequest, Fields), RequestError>
     Ok((asked, echo))
 }
 
-/// Parameters under the names that chat completions have for them.
+/// Renames parameters to their names in chat completions.
 fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
-    // Nothing is kept here: what would be kept with the answer is only told with it.
+    // Responses are not stored here, so `metadata` is only repeated in the response.
     fields.shift_remove("metadata");
     if fields.shift_remove("store") == Some(Value::Bool(true)) {
         lost.add("store");
@@ -76,7 +76,7 @@ fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
     if fields.get("truncation").is_some_and(|word| word == "disabled") {
         fields.shift_remove("truncation");
     }
-    // Thoughts that can be shown are, sealed where their provider seals them.
+    // Thinking is always returned if the client may see it, and encrypted if its provider encrypts it.
     if fields.get("include") == Some(&json!(["reasoning.encrypted_content"])) {
         fields.shift_remove("include");
     }
@@ -87,7 +87,7 @@ fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
         if let Some(effort) = reasoning.shift_remove("effort").filter(|effort| !effort.is_null()) {
             fields.insert("reasoning_effort".into(), effort);
         }
-        // Thoughts are told wherever there are any.
+        // Thinking is returned whenever there is any.
         for key in ["summary", "generate_summary"] {
             reasoning.shift_remove(key);
         }
@@ -104,7 +104,7 @@ fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
     }
 }
 
-/// A schema stands one level deeper in chat completions.
+/// Converts a response format to that of chat completions, where the schema is nested one level deeper.
 fn to_chat_response_format(format: Value) -> Value {
     match format {
         Value::Object(mut schema) if schema.get("type") == Some(&json!("json_schema")) => {
@@ -118,7 +118,7 @@ fn to_chat_response_format(format: Value) -> Value {
 fn parse_item(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
     let mut fields = into_object(value, path)?;
     let kind = take_string(&mut fields, "type").unwrap_or_else(|| "message".into());
-    // What an item was called and how it stood says nothing to who did not keep it.
+    // The id and status of an item mean nothing to a provider that did not store it.
     for key in ["id", "status"] {
         fields.shift_remove(key);
     }
@@ -163,7 +163,10 @@ fn parse_item(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Mess
             (Role::Assistant, vec![part])
         }
         other => {
-            return Err(RequestError::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));
+            return Err(RequestError::new(
+                format!("{path}.type"),
+                format!("`{other}` is not supported by this provider"),
+            ));
         }
     };
     lost.add_remaining_fields("input", &fields);
@@ -177,7 +180,7 @@ fn parse_role(role: &str, path: &str) -> Result<Role, RequestError> {
         "system" | "developer" => Ok(Role::System),
         other => Err(RequestError::new(
             format!("{path}.role"),
-            format!("`{other}` is not known here: it must be user, assistant, system or developer"),
+            format!("`{other}` is not supported; must be user, assistant, system or developer"),
         )),
     }
 }
@@ -215,7 +218,10 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
             Part::Document { source, name, cache: None, extra: Box::default() }
         }
         other => {
-            return Err(RequestError::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));
+            return Err(RequestError::new(
+                format!("{path}.type"),
+                format!("`{other}` is not supported by this provider"),
+            ));
         }
     };
     lost.add_remaining_fields("content", &fields);
@@ -226,8 +232,8 @@ fn parse_tool(value: Value, path: &str) -> Result<Tool, RequestError> {
     let mut fields = into_object(value, path)?;
     let kind = take_required_string(&mut fields, "type", path)?;
     if kind != "function" {
-        // Those of one API are not those of another, whatever they are called.
-        return Err(RequestError::new(format!("{path}.type"), format!("this provider has nothing like `{kind}`")));
+        // Built-in tools of one API differ from those of another, even if they have the same name.
+        return Err(RequestError::new(format!("{path}.type"), format!("`{kind}` is not supported by this provider")));
     }
     Ok(Tool::Function {
         name: take_required_string(&mut fields, "name", path)?,
@@ -240,7 +246,7 @@ fn parse_tool(value: Value, path: &str) -> Result<Tool, RequestError> {
 }
 
 fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, RequestError> {
-    let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a function by name");
+    let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a named function");
     match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(word)) if word == "auto" => Ok(Some(ToolChoice::Auto)),

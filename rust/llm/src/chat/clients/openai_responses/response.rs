@@ -1,4 +1,4 @@
-//! Writes a whole response; a streamed one ends with the same.
+//! Builder of a complete response of the OpenAI Responses API. A streamed response ends with the same object.
 
 use serde_json::{Value, json};
 
@@ -25,29 +25,29 @@ pub struct ResponseBuilder {
     usage: Usage,
     finish_reason: String,
     error: Option<Value>,
-    /// What stands beside the words.
+    /// Fields that accompany the output.
     extra_fields: Fields,
 }
 
-/// A thought that was sealed as a whole comes back as what it was.
+/// Prefix of `encrypted_content` for redacted thinking, so that it is restored as such when the client sends it back.
 pub(crate) const REDACTED_PREFIX: &str = "redacted:";
-/// And so does what seals the text before it.
+/// Prefix of `encrypted_content` for the signature of the preceding text.
 pub(crate) const TEXT_SIGNATURE_PREFIX: &str = "seal:";
 
-/// One thing of the output.
+/// Item of the response's `output` array.
 #[derive(Debug)]
 pub(crate) struct OutputItem {
     pub kind: ItemKind,
     pub id: String,
-    /// What is said, thought, or given as arguments.
+    /// Message text, reasoning text, tool call arguments, or base64 data of an image.
     pub text: String,
     call_id: String,
     name: String,
-    /// Of a call, or what seals a thought.
+    /// Signature of a tool call, or encrypted content of a reasoning item.
     signature: Option<String>,
-    /// How many characters that is, of what is said.
+    /// Number of characters in `text`; counted for message text only.
     char_count: usize,
-    /// Where what is said is from.
+    /// Citations of the text, as annotations of the Responses API.
     pub annotations: Vec<Value>,
 }
 
@@ -87,7 +87,7 @@ impl OutputItem {
                 }
                 item
             }
-            // The kind of image is in the place of a name.
+            // The `name` of an image item holds the image format.
             ItemKind::Image => json!({"type": "image_generation_call", "id": id, "status": status,
                 "result": if status == "in_progress" { Value::Null } else { text.as_str().into() },
                 "output_format": self.name}),
@@ -102,7 +102,7 @@ impl OutputItem {
         }
     }
 
-    /// The part that its text is in.
+    /// Returns the content part that holds the item's text.
     pub fn content_part(&self) -> Value {
         match self.kind {
             ItemKind::Refusal => json!({"type": "refusal", "refusal": self.text}),
@@ -142,7 +142,8 @@ impl ResponseBuilder {
         &mut self.items[last]
     }
 
-    /// The item that more of this kind goes to.
+    /// Returns the item that more content of this kind is appended to. Adds an item if the last one has another kind or
+    /// is signed.
     fn open_item(&mut self, kind: ItemKind) -> &mut OutputItem {
         let is_open = self.items.last().is_some_and(|last| last.kind == kind && last.signature.is_none());
         if !is_open || kind == ItemKind::FunctionCall {
@@ -160,7 +161,7 @@ impl ResponseBuilder {
             let mut before = 0;
             let mut texts = self.items.iter_mut().filter(|item| item.kind == ItemKind::Text).peekable();
             while let Some(item) = texts.next() {
-                // What ends nowhere is told with the last.
+                // A citation that ends after all texts belongs to the last one.
                 if one.marker_range.end <= before + item.char_count || texts.peek().is_none() {
                     item.annotations.extend(one.to_response_annotation(before));
                     break;
@@ -177,7 +178,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Where the call of this number is among the items.
+    /// Returns the index in `items` of the tool call with this number.
     pub(crate) fn tool_call_index(&self, number: usize) -> Option<usize> {
         let mut calls = self.items.iter().enumerate().filter(|(_, item)| item.kind == ItemKind::FunctionCall);
         calls.nth(number).map(|(at, _)| at)
@@ -191,7 +192,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// The response as it is, in this state.
+    /// Returns the response object with this status. While it is `in_progress`, output and usage are empty.
     pub(crate) fn response_json(&self, status: &str) -> Value {
         let is_over = status != "in_progress";
         let why = if finish_reason::to_openai(&self.finish_reason) == "length" {
@@ -224,7 +225,7 @@ impl ResponseBuilder {
     }
 }
 
-/// Whether this dialect has words for each of them.
+/// Returns true if the Responses API has an annotation type for each of the citations.
 pub(crate) fn has_annotation_for_all(cites: &CitationSet<'_>) -> bool {
     cites.citations.iter().all(|one| one.to_response_annotation(0).is_some())
 }
@@ -237,7 +238,7 @@ fn usage_json(of: &Usage) -> Value {
         "total_tokens": of.total(),
     });
     if written > 0 {
-        // In Anthropic's words, as chat completions have it too.
+        // Uses Anthropic's field names, as chat completions do too.
         usage["cache_creation_input_tokens"] = written.into();
         usage["cache_creation"] =
             json!({"ephemeral_5m_input_tokens": of.cache_write_5m, "ephemeral_1h_input_tokens": of.cache_write_1h});
@@ -308,7 +309,7 @@ impl EventSink for ResponseBuilder {
             ResponseEvent::Failed { kind, message, code } => {
                 let code = match errors::stream_failure(ApiFormat::OpenAi, kind, message, code).status {
                     429 => "rate_limit_exceeded",
-                    // As it has its own words, and not as Amazon has them.
+                    // Keeps codes in OpenAI's snake case; AWS exception names are replaced.
                     _ => code.filter(|code| code.contains('_')).unwrap_or("server_error"),
                 };
                 self.error = Some(json!({"code": code, "message": message}));

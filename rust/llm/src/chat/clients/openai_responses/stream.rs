@@ -1,4 +1,4 @@
-//! Writes a streamed response: typed events, numbered, and at the end the whole of it.
+//! Writer of streamed responses: typed, numbered events, of which the last holds the complete response.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ pub struct StreamWriter {
     builder: ResponseBuilder,
     next_sequence_number: u64,
     has_started: bool,
-    /// Items so far that were begun, and which of them are over.
+    /// Number of items started so far; `is_item_closed` has one entry for each of them.
     started_item_count: usize,
     is_item_closed: Vec<bool>,
     is_finished: bool,
@@ -42,7 +42,7 @@ impl StreamWriter {
         if let (Some(data), Value::Object(fields)) = (data.as_object_mut(), fields) {
             data.extend(fields);
         }
-        // A Vec takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(self.output, "event: {name}\ndata: {data}\n\n");
     }
 
@@ -55,13 +55,13 @@ impl StreamWriter {
         self.write_sse_event("response.in_progress", json!({"response": response}));
     }
 
-    /// Tells of the item that was begun, if one was.
+    /// Writes the start of a new item, if the builder has one.
     fn write_item_start(&mut self) {
         if self.builder.items.len() == self.started_item_count {
             return;
         }
         self.write_response_start();
-        // Calls may be told side by side; nothing else is.
+        // Only tool calls may be open at the same time, so all other items are closed first.
         for at in 0..self.started_item_count {
             if self.builder.items[at].kind != ItemKind::FunctionCall {
                 self.close_item(at);
@@ -81,7 +81,7 @@ impl StreamWriter {
         self.write_sse_event("response.output_item.added", json!({"output_index": at, "item": shown}));
         let part = match kind {
             ItemKind::FunctionCall | ItemKind::Image => return,
-            // What is sealed as a whole has nothing to show.
+            // Encrypted reasoning has no text to show.
             ItemKind::Reasoning if self.builder.items[at].text.is_empty() => return,
             ItemKind::Reasoning => json!({"type": "summary_text", "text": ""}),
             ItemKind::Refusal => json!({"type": "refusal", "refusal": ""}),
@@ -107,7 +107,7 @@ impl StreamWriter {
         self.write_sse_event(&format!("{}.delta", text_event_and_key(kind).0), fields);
     }
 
-    /// Tells of where the texts are from that are not over, what is new of it: `told` is how many each had.
+    /// Writes the new annotations of the items that are still open. `told` holds the number already sent for each item.
     fn write_annotations(&mut self, told: &[usize]) {
         for (at, told) in told.iter().enumerate().take(self.started_item_count) {
             if self.is_item_closed[at] {
@@ -125,7 +125,7 @@ impl StreamWriter {
         }
     }
 
-    /// Names in a comment what cannot be told: the head of the answer is long gone.
+    /// Reports a dropped field in an SSE comment, because the response headers are already sent.
     fn report_dropped(&mut self, piece: &ResponseEvent<'_>) {
         let ResponseContext { is_strict: true, dropped_fields: unsaid, .. } = &self.builder.context else { return };
         let names = match piece {
@@ -178,19 +178,19 @@ impl StreamWriter {
     }
 }
 
-/// What an item's text is called, and under which key it stands.
+/// Returns the prefix of the event names for an item's text, and the key of that text.
 fn text_event_and_key(kind: ItemKind) -> (&'static str, &'static str) {
     match kind {
         ItemKind::Text => ("response.output_text", "text"),
         ItemKind::Refusal => ("response.refusal", "refusal"),
         ItemKind::Reasoning => ("response.reasoning_summary_text", "text"),
         ItemKind::FunctionCall => ("response.function_call_arguments", "arguments"),
-        // There at once, and never told in parts.
+        // Images are sent complete, never as deltas.
         ItemKind::Image => ("response.image_generation_call", "result"),
     }
 }
 
-/// What the part around an item's text is called, and its number.
+/// Returns the prefix of the event names for the part around an item's text, and the key of the part's index.
 fn part_event_and_index_key(kind: ItemKind) -> (&'static str, &'static str) {
     if kind == ItemKind::Reasoning {
         return ("response.reasoning_summary_part", "summary_index");

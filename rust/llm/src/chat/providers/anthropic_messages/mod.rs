@@ -1,4 +1,4 @@
-//! Anthropic's messages, as Anthropic and those who host its models take them.
+//! Anthropic Messages format, for Anthropic itself and for hosts of its models.
 
 mod request;
 pub(crate) mod response;
@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub struct MessagesFormat {
-    /// Where somebody else hosts the model, its name stands in the path and the version of the API in the body.
+    /// Default API version. Set only for a host, which expects the version in the body and the model in the path.
     hosted_api_version: Option<&'static str>,
 }
 
@@ -37,7 +37,7 @@ impl ProviderFormat for MessagesFormat {
         let mut body = request::write_body(asked)?;
         thinking::reject_prefill(answer, &body)?;
         let said = asked.fields.get("anthropic_version").and_then(Value::as_str).map(ToOwned::to_owned);
-        // A host's version has the host's name before the date.
+        // A host's version is a date with the host's name as prefix.
         let host = if self.hosted_api_version.is_some() { "vertex-" } else { "" };
         let is_date = |text: &str| text.bytes().all(|one| one.is_ascii_digit() || one == b'-');
         let said = said.filter(|said| said.strip_prefix(host).is_some_and(|date| !date.is_empty() && is_date(date)));
@@ -62,7 +62,7 @@ impl ProviderFormat for MessagesFormat {
         Box::new(response::MessageStreamDecoder::default())
     }
 
-    /// It counts what would be read, and takes nothing of how it would be answered.
+    /// Writes only the fields that count as input, because the endpoint rejects those that control the output.
     fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         const COUNTED_FIELDS: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
         let mut body = request::write_body(asked)?;
@@ -70,7 +70,7 @@ impl ProviderFormat for MessagesFormat {
         Ok(Value::Object(body).to_string().into_bytes())
     }
 
-    /// A list of models for those who read Anthropic's.
+    /// Passes a model list request through unchanged if the client uses Anthropic's API.
     fn pass_through_request(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
         (question.operation == Operation::Models && question.hints.is_anthropic_client).then(|| Ok(Vec::new()))
     }

@@ -1,4 +1,4 @@
-//! Writes a request for a message.
+//! Writer of Anthropic Messages request bodies.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ pub fn write_body(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
     Ok(out)
 }
 
-/// Names, in a list or with commas between them.
+/// Returns beta names separated by commas, from a list or a comma-separated string.
 fn join_betas(said: Value) -> String {
     match said {
         Value::String(text) => text,
@@ -51,7 +51,8 @@ fn join_betas(said: Value) -> String {
     .replace(|one: char| !one.is_ascii_graphic(), "")
 }
 
-/// What a model can say at most: the field must be there, and more than that is refused.
+/// Returns the maximum output of a model in tokens. Used as the default for `max_tokens`, which Anthropic requires and
+/// rejects above this limit.
 pub(crate) fn max_output_tokens(model: &str) -> u64 {
     let is_of = |family: &str| model.contains(family);
     match () {
@@ -73,7 +74,7 @@ fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), Reque
         let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
         match turns.last_mut() {
             _ if role == Role::System => system.extend(blocks),
-            // Turns alternate: what several messages of one side say is one turn.
+            // Anthropic expects alternating roles, so consecutive messages of one role become one turn.
             Some((last, turn)) if *last == role => turn.extend(blocks),
             _ => turns.push((role, blocks)),
         }
@@ -90,7 +91,7 @@ fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), Reque
     Ok(())
 }
 
-/// Takes the space off the end of an answer that is to go on: Claude refuses one that ends in it.
+/// Removes trailing whitespace from an assistant prefill, because Claude rejects it there.
 pub(crate) fn trim_prefill(turns: &mut [(Role, Vec<Value>)]) {
     let Some((Role::Assistant, blocks)) = turns.last_mut() else { return };
     if let Some(Value::String(text)) = blocks.last_mut().and_then(|last| last.get_mut("text")) {
@@ -100,7 +101,7 @@ pub(crate) fn trim_prefill(turns: &mut [(Role, Vec<Value>)]) {
 
 fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value>, RequestError> {
     let (mut block, cache) = match part {
-        // A text of nothing but space is refused.
+        // Anthropic rejects a text block that contains only whitespace.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
         Part::Text { text, cache, citations } => (text_block(&text, citations.as_ref(), asked), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
@@ -130,7 +131,7 @@ fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Opti
             asked.record_dropped("thought_signature");
             return Ok(None);
         }
-        // Tools that Anthropic itself runs.
+        // Blocks of Anthropic's server tools.
         Part::ProviderBlock { kind, mut fields } if thinking::is_server_tool_block(&kind) => {
             fields.insert("type".into(), kind.into());
             (fields.into(), None)
@@ -208,7 +209,7 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestE
     Ok(())
 }
 
-/// What Anthropic alone knows of tools of one's own.
+/// Fields of client-defined tools that only Anthropic supports.
 const ANTHROPIC_TOOL_FIELDS: [&str; 3] = ["defer_loading", "allowed_callers", "input_examples"];
 
 fn tool_definition(tool: Tool, asked: &mut ChatRequest) -> Value {
@@ -230,7 +231,7 @@ fn tool_definition(tool: Tool, asked: &mut ChatRequest) -> Value {
     }
 }
 
-/// `{"type": T, T: {"name": …}}` in chat completions; in messages it is flat.
+/// Flattens a native tool from its chat completions form, `{"type": T, T: {"name": …}}`.
 pub fn native_tool(kind: &str, mut fields: Fields) -> Value {
     let inner = fields.shift_remove(kind).unwrap_or_default();
     let mut tool = json!({"type": kind});
@@ -247,7 +248,7 @@ pub fn native_tool(kind: &str, mut fields: Fields) -> Value {
 
 fn write_sampling(asked: &mut ChatRequest, model: &str, out: &mut Fields) {
     thinking::drop_unsupported_sampling(asked, model);
-    // Their scales end at 1.
+    // Anthropic's maximum for both is 1.
     for key in ["temperature", "top_p"] {
         asked.clamp_param(key, &(0..=1));
     }

@@ -1,4 +1,4 @@
-//! Reads what Anthropic answers, whole and streamed.
+//! Reader of Anthropic Messages responses, complete and streamed.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,7 @@ struct ContentBlock<'a> {
 }
 
 impl ContentBlock<'_> {
-    /// Of a kind that others have too.
+    /// Returns true if other API formats have this block type too.
     fn is_translatable(&self) -> bool {
         matches!(&*self.kind, "text" | "thinking" | "redacted_thinking" | "tool_use")
     }
@@ -66,7 +66,7 @@ pub fn decode_message(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Ma
     let mut calls = 0;
     for (at, block) in message.content.iter().enumerate() {
         if !block.is_translatable() {
-            // Seldom: only then is it read again as it is.
+            // Such blocks are rare, so only then is the response parsed again to get the raw block.
             let answer: Value = serde_json::from_slice(answer)?;
             taker
                 .push_event(ResponseEvent::NativeBlock { kind: &block.kind, json: &answer["content"][at].to_string() });
@@ -92,7 +92,7 @@ pub fn decode_message(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Ma
     Ok(())
 }
 
-/// Arguments are told as text, so how they were indented is nobody's business.
+/// Removes the indentation of tool arguments, because client formats carry them as a string.
 pub fn compact_json(json: &str) -> Cow<'_, str> {
     if !json.contains('\n') {
         return Cow::Borrowed(json);
@@ -101,7 +101,7 @@ pub fn compact_json(json: &str) -> Cow<'_, str> {
     read.map_or(Cow::Borrowed(json), |value| Cow::Owned(value.to_string()))
 }
 
-/// What a block says by itself, and that a call begins.
+/// Emits the start of a tool call, or the content that the block itself contains.
 fn emit_block(block: &ContentBlock<'_>, taker: &mut dyn EventSink) {
     match &*block.kind {
         "text" => {
@@ -160,7 +160,8 @@ struct MessageDelta<'a> {
     stop_sequence: Option<Cow<'a, str>>,
 }
 
-/// What a block grows by. Most events say nothing else, so nothing is built of them: these are parts of their JSON.
+/// Delta of a content block. Most events are such deltas, so they are not deserialised: the fields are slices of their
+/// JSON.
 #[derive(Default)]
 struct BlockDelta<'a> {
     index: &'a [u8],
@@ -169,7 +170,7 @@ struct BlockDelta<'a> {
 }
 
 impl<'a> BlockDelta<'a> {
-    /// `None` for any other event.
+    /// Returns `None` for any other event.
     fn parse(event: &'a [u8]) -> Option<Self> {
         let (mut is_growth, mut delta, mut found) = (false, None, Self::default());
         for_each_field(event, |key, at| {
@@ -208,13 +209,13 @@ struct StreamError<'a> {
     message: Cow<'a, str>,
 }
 
-/// Hears a streamed message.
+/// Stream decoder for Anthropic Messages.
 #[derive(Default)]
 pub struct MessageStreamDecoder {
     counts: UsageCounts,
-    /// Which block each call is, and whether something of its arguments came.
+    /// Block index of each tool call, and true if any of its arguments have arrived.
     tool_calls: Vec<(u64, bool)>,
-    /// A block that only Anthropic knows, while its input is still being told.
+    /// Anthropic-only block whose input is still arriving: its index, the block, and the partial input.
     native_block: Option<(u64, Value, String)>,
 }
 
@@ -223,7 +224,7 @@ impl StreamDecoder for MessageStreamDecoder {
         if let Some(growth) = BlockDelta::parse(data) {
             return self.apply_delta(&growth, taker);
         }
-        // What is no event of this kind says nothing.
+        // Ignores data that is not an Anthropic event.
         let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
         match &*event.kind {
             "content_block_start" => self.start_block(&event, taker),
@@ -304,7 +305,8 @@ impl MessageStreamDecoder {
         }
     }
 
-    /// A tool without parameters is called without a word; its arguments are an object all the same.
+    /// Ends a block. Emits `{}` as the arguments of a tool call without parameters, because the stream has no arguments
+    /// for it.
     fn stop_block(&mut self, index: u64, taker: &mut dyn EventSink) {
         if let Some((_, mut block, input)) = self.native_block.take_if(|(at, ..)| *at == index) {
             if let Ok(input) = serde_json::from_str(&input) {

@@ -1,4 +1,4 @@
-//! How much Claude may think, from whichever word a caller has for it.
+//! Thinking config for Claude, from a `thinking` object or a reasoning effort.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::{
     translation::dropped::DroppedParams,
 };
 
-/// Efforts that callers know, and as many tokens as they stand for.
+/// Reasoning efforts that clients can send, with the token budget of each.
 const EFFORT_BUDGETS: [(&str, u64); 7] = [
     ("none", 0),
     ("minimal", 1024),
@@ -19,29 +19,29 @@ const EFFORT_BUDGETS: [(&str, u64); 7] = [
     ("max", 32768),
 ];
 
-/// Fewer tokens for thinking are refused.
+/// Smallest thinking budget in tokens that Anthropic accepts.
 const MIN_BUDGET_TOKENS: u64 = 1024;
-/// As many at least are left to the answer where the caller has one word for how much is thought.
+/// Tokens of `max_tokens` that are reserved for the answer if the client sends an effort instead of a budget.
 const MIN_ANSWER_TOKENS: u64 = 256;
 
-/// What a model takes for how much it may think, and for how it picks its words.
+/// Thinking and sampling settings that a model accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ThinkingMode {
     /// A budget in tokens.
     Budget,
-    /// A budget, or as much as it likes by an effort.
+    /// A budget, or adaptive thinking with an effort.
     BudgetOrAdaptive,
-    /// As much as it likes, by an effort: a budget is refused, and so is any sampling of one's own.
+    /// Only adaptive thinking with an effort. The model rejects budgets and sampling parameters.
     AdaptiveOnly(DisableMode),
 }
 
-/// How a model that knows efforts alone is told not to think.
+/// How thinking is disabled on a model with adaptive thinking only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DisableMode {
-    /// By saying nothing.
+    /// By leaving out `thinking`.
     Omitted,
     Explicit,
-    /// It always may.
+    /// Thinking cannot be disabled.
     Impossible,
 }
 
@@ -62,16 +62,16 @@ impl ThinkingMode {
     }
 }
 
-/// Whether a model thinks as much as it likes, and is told an effort at most.
+/// Returns true if a model supports only adaptive thinking, which is controlled by an effort at most.
 pub fn is_adaptive_only(model: &str) -> bool {
     matches!(ThinkingMode::for_model(model), ThinkingMode::AdaptiveOnly(_))
 }
 
-/// Takes back what a model refuses of how it is to pick its words.
+/// Removes sampling parameters that the model rejects.
 pub fn drop_unsupported_sampling(asked: &mut ChatRequest, model: &str) {
     if is_adaptive_only(model) {
         for key in ["temperature", "top_p", "top_k"] {
-            // What is said anyway is no loss.
+            // The default value is not reported as dropped.
             let said = asked.take_param(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
             asked.record_dropped_if_set(key, said.as_ref());
         }
@@ -84,7 +84,8 @@ pub fn drop_unsupported_sampling(asked: &mut ChatRequest, model: &str) {
     }
 }
 
-/// Writes `thinking` for a model, and takes back what does not go with it.
+/// Writes `thinking` for a model and removes parameters that conflict with it. `may` is true if thinking can be
+/// enabled.
 pub fn write_config(asked: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) -> Result<(), RequestError> {
     let effort = parse_effort(asked)?;
     let kind = ThinkingMode::for_model(model);
@@ -100,7 +101,7 @@ pub fn write_config(asked: &mut ChatRequest, model: &str, out: &mut Fields, may:
             (thinking, "thinking", 1)
         }
         (Some(thinking), effort) => {
-            // What was said in so many words holds.
+            // An explicit `thinking` object takes precedence over the effort.
             asked.record_dropped_if_set("reasoning_effort", effort.as_ref());
             (thinking, "thinking", 1)
         }
@@ -125,7 +126,7 @@ pub fn write_config(asked: &mut ChatRequest, model: &str, out: &mut Fields, may:
     Ok(())
 }
 
-/// To a model that is told an effort, and that it may think.
+/// Writes the thinking config for a model with adaptive thinking only.
 fn write_adaptive(
     asked: &mut ChatRequest,
     effort: Option<&'static str>,
@@ -148,7 +149,7 @@ fn write_adaptive(
     }
     let budget = thinking.as_ref().and_then(|thinking| thinking["budget_tokens"].as_u64());
     asked.record_dropped_if_set("thinking.budget_tokens", budget.as_ref());
-    // A budget is at least told as the effort that it stands for elsewhere.
+    // Maps a token budget to the smallest effort that covers it, because the model rejects budgets.
     let of_budget =
         |budget| EFFORT_BUDGETS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(word, _)| *word);
     let word = effort.filter(|word| *word != "none").or(budget.map(of_budget));
@@ -160,7 +161,7 @@ fn write_adaptive(
         None if word.is_none() => (),
         _ if !may => asked.record_dropped_if_set("thinking", thinking.as_ref()),
         Some(mut said) if said["type"] == "adaptive" => {
-            // Of a budget that stood beside it.
+            // The model rejects a budget beside the adaptive type.
             if let Some(said) = said.as_object_mut() {
                 said.shift_remove("budget_tokens");
             }
@@ -177,12 +178,12 @@ fn write_adaptive(
     }
 }
 
-/// The least effort that there is stands for less.
+/// Maps `minimal` to `low`, the lowest effort that Claude supports.
 fn effort_level(word: &'static str) -> &'static str {
     if word == "minimal" { "low" } else { word }
 }
 
-/// Says one thing of how it is to answer, beside others.
+/// Sets one field of `output_config` and keeps the others.
 pub fn set_output_config(out: &mut Fields, key: &str, value: Value) {
     let config = out.entry("output_config").or_insert_with(|| json!({}));
     if let Some(config) = config.as_object_mut() {
@@ -190,7 +191,7 @@ pub fn set_output_config(out: &mut Fields, key: &str, value: Value) {
     }
 }
 
-/// One of the words for how much is to be thought, and its tokens.
+/// Takes the reasoning effort out of the request and returns it with its token budget. Rejects an unknown effort.
 pub fn parse_effort(asked: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
     let Some(said) = asked.take_param("reasoning_effort") else { return Ok(None) };
     let found = EFFORT_BUDGETS.into_iter().find(|(word, _)| said == *word);
@@ -202,36 +203,41 @@ pub fn parse_effort(asked: &mut ChatRequest) -> Result<Option<(&'static str, u64
     found.map(Some).ok_or_else(unknown)
 }
 
-/// Refuses what a model refuses and what nothing stands for: another answer would be none to this question.
+/// Rejects a forced tool call if the model does not support it. It cannot be dropped, because the response would not be
+/// what the client asked for.
 pub fn reject_forced_tool_choice(asked: &ChatRequest) -> Result<(), RequestError> {
     if matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) && is_at_least_version(asked, (5, 1)) {
-        return Err(RequestError::new("tool_choice", "this model calls tools when it likes: it must be auto or none"));
+        return Err(RequestError::new(
+            "tool_choice",
+            "this model cannot be forced to call a tool; must be auto or none",
+        ));
     }
     Ok(())
 }
 
-/// The message that may be the beginning of an answer, where a model does not go on from one.
+/// Returns the index of the last assistant message, which may be a prefill, if the model does not support prefills.
 pub fn prefill_index(asked: &ChatRequest) -> Option<usize> {
     let is_answer = |message: &Message| message.role == Role::Assistant;
     if is_at_least_version(asked, (4, 6)) { asked.messages.iter().rposition(is_answer) } else { None }
 }
 
-/// Refuses that beginning where what is written ends with it: not all that is said is written.
+/// Rejects a prefill if the written request ends with it. Checks the written request because empty messages are left
+/// out of it.
 pub fn reject_prefill(answer: Option<usize>, written: &Fields) -> Result<(), RequestError> {
     let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
     let (Some(at), Some(last)) = (answer, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
     let kind = last["content"].as_array().and_then(|blocks| blocks.last()?["type"].as_str());
-    // A turn in which a tool of its own is at work is paused, and goes on when it comes back.
+    // A turn that ends with a server tool was paused; the client sends it back so that the model continues it.
     if kind.is_some_and(is_server_tool_block) {
         return Ok(());
     }
     Err(RequestError::new(
         format!("messages[{at}]"),
-        "this model does not go on from the beginning of an answer: the last message must be the user's",
+        "this model does not support assistant prefill; the last message must be from the user",
     ))
 }
 
-/// Whether a block is of a tool that Anthropic itself runs.
+/// Returns true if a block belongs to one of Anthropic's server tools.
 pub fn is_server_tool_block(kind: &str) -> bool {
     kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
 }
@@ -240,15 +246,16 @@ fn is_at_least_version(asked: &ChatRequest, first: (u32, u32)) -> bool {
     claude_version(&asked.model).is_some_and(|version| version >= first)
 }
 
-/// Whether this request may be thought about: not where a tool is called in any case.
+/// Returns true if thinking can be enabled. It cannot be combined with a forced tool call.
 pub fn can_think(asked: &ChatRequest, model: &str) -> bool {
     let is_forced = matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
-    // Who thinks as much as it likes takes turns without thoughts.
+    // Models with adaptive thinking only accept earlier turns without thinking blocks.
     !is_forced && (is_adaptive_only(model) || !continues_without_thinking(asked))
 }
 
-/// The budget is part of what may be said at all; one that leaves less room than this to the answer becomes half of that. And
-/// whether it did.
+/// Fits the thinking budget into `max_tokens`, which includes it. If fewer than `room` tokens would remain for the
+/// answer, the budget becomes half of `max_tokens`. Returns the config, and true if the budget was reduced; `None` if
+/// it would be below the minimum.
 fn fit_budget(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value, bool)> {
     let Some(budget) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
     let most = out.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
@@ -260,7 +267,7 @@ fn fit_budget(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value
     (half >= MIN_BUDGET_TOKENS).then_some((thinking, true))
 }
 
-/// Sampling cannot be steered while it thinks.
+/// Removes sampling parameters that Anthropic rejects while thinking is enabled.
 fn drop_conflicting_sampling(out: &mut Fields, lost: &mut DroppedParams) {
     for key in ["temperature", "top_k"] {
         if out.shift_remove(key).is_some_and(|value| value != 1 && value != 1.0) {
@@ -269,7 +276,8 @@ fn drop_conflicting_sampling(out: &mut Fields, lost: &mut DroppedParams) {
     }
 }
 
-/// Whether the last turn called tools and its thoughts are not here: it may not go on thinking.
+/// Returns true if the request continues a tool call turn without its thinking blocks. Thinking cannot be enabled in
+/// the middle of such a turn.
 fn continues_without_thinking(asked: &ChatRequest) -> bool {
     let is_result = |part: &Part| matches!(part, Part::ToolResult { .. });
     let thought =
@@ -278,7 +286,7 @@ fn continues_without_thinking(asked: &ChatRequest) -> bool {
     if !asked.messages.last().is_some_and(|last| answers(&last)) {
         return false;
     }
-    // A turn may come in several messages.
+    // A turn may span several messages.
     let turn = asked.messages.iter().rev().skip_while(answers).take_while(|message| message.role == Role::Assistant);
     !turn.flat_map(|message| &message.parts).any(thought)
 }

@@ -1,4 +1,4 @@
-//! Amazon Bedrock's Converse: one shape for the models of all its vendors.
+//! Amazon Bedrock's Converse API: one format for the models of all its vendors.
 
 pub(crate) mod document_names;
 mod request;
@@ -19,7 +19,7 @@ use crate::{
 
 pub struct ConverseFormat;
 
-/// What is looked at where tokens are counted.
+/// Body fields that Bedrock's token count takes into account.
 const TOKEN_COUNT_FIELDS: [&str; 4] = ["messages", "system", "toolConfig", "additionalModelRequestFields"];
 
 impl ProviderFormat for ConverseFormat {
@@ -57,7 +57,7 @@ impl ProviderFormat for ConverseFormat {
         model_list::parse_models_at(answer, "/modelSummaries", "modelId", "")
     }
 
-    /// `{message}`, and nothing else.
+    /// The error body contains only `{message}`.
     fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }

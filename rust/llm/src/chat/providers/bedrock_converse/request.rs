@@ -1,4 +1,4 @@
-//! Writes a request to converse.
+//! Builds the request body of Converse.
 
 use serde_json::{Value, json};
 
@@ -14,11 +14,11 @@ use crate::{
     citations,
 };
 
-/// What limits and steers the answer, whoever's model it is.
+/// Fields of `inferenceConfig`, which apply to the models of all vendors.
 const INFERENCE_PARAMS: &[(&str, &str)] =
     &[("max_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")];
 
-/// Fields that Bedrock itself has, under either spelling.
+/// Fields of Bedrock itself, in both spellings.
 const BEDROCK_FIELDS: &[(&str, &str)] = &[
     ("guardrailConfig", "guardrailConfig"),
     ("guardrail_config", "guardrailConfig"),
@@ -54,13 +54,13 @@ pub fn build_body(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
     }
     write_output_config(asked, &mut out);
     vendor_fields::write_vendor_fields(asked, native, &mut out);
-    // In the path, both.
+    // Both are in the path of the URL.
     asked.model.clear();
     asked.stream = false;
     Ok(out)
 }
 
-/// A schema that the answer keeps to.
+/// Writes the JSON schema of the response as `outputConfig`.
 fn write_output_config(asked: &mut ChatRequest, out: &mut Fields) {
     let Some(format) = asked.take_param("response_format") else { return };
     let told = &format["json_schema"];
@@ -112,7 +112,7 @@ fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), Reque
 fn write_part(part: Part, path: &str, asked: &mut ChatRequest, out: &mut Vec<Value>) -> Result<(), RequestError> {
     let refused = |what: &str| RequestError::new(path, format!("this provider does not take {what}"));
     let (block, cache) = match part {
-        // A text of nothing but space is refused.
+        // Bedrock rejects text that is only whitespace.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(()),
         Part::Text { text, cache, citations } => match citations.as_ref().map(citations::to_converse_request) {
             Some(Some(own)) => (json!({"citationsContent": {"content": [{"text": text}], "citations": own}}), cache),
@@ -173,7 +173,8 @@ fn write_part(part: Part, path: &str, asked: &mut ChatRequest, out: &mut Vec<Val
     Ok(())
 }
 
-/// What a tool gave back, and the last hint about caching in it: that has no place there, and stands behind it.
+/// Builds the content of a tool result. Also returns its last cache hint, because a cache point must follow the result,
+/// not lie within it.
 fn build_result_content(
     parts: Vec<Part>,
     path: &str,
@@ -184,7 +185,7 @@ fn build_result_content(
         if let Part::Text { cache, .. } | Part::Image { cache, .. } | Part::Document { cache, .. } = &mut part {
             hint = cache.take().or(hint);
         }
-        // Images that are not here cannot be put into a result; the model may be told where they are.
+        // A tool result cannot contain an image by URL, so the model gets the URL as text.
         match part {
             Part::Image { source: Source::Url { url, .. }, .. } => inner.push(json!({"text": url})),
             part => write_part(part, path, asked, &mut beside)?,
@@ -194,7 +195,7 @@ fn build_result_content(
     Ok((beside, hint))
 }
 
-/// A hint about caching is a block of its own here, where the model takes one.
+/// Writes a cache hint as a `cachePoint` block, if the model supports it.
 fn write_cache_point(cache: Option<&Value>, place: CachePointPosition, asked: &mut ChatRequest, out: &mut Vec<Value>) {
     let Some(cache) = cache else { return };
     if !vendor_fields::supports_caching(&asked.model, place) {
@@ -209,7 +210,7 @@ fn write_cache_point(cache: Option<&Value>, place: CachePointPosition, asked: &m
     out.push(json!({"cachePoint": point}));
 }
 
-/// An image or a video, by its type; what says none is taken for an image.
+/// Builds an image or video block by MIME type. An empty type counts as an image.
 fn build_media_block(mime: &str, data: &str) -> Option<Value> {
     let (kind, format) = match mime {
         "" | "image/png" => ("image", "png"),
@@ -258,7 +259,8 @@ fn document_format(mime: &str) -> Option<&'static str> {
     })
 }
 
-/// Who talks of tools must say that there are some: where the caller has none left, those that were called.
+/// Declares the tools that were called earlier, if the client declares none. Converse rejects messages with tool calls
+/// in a request without tools.
 fn declare_called_tools(asked: &mut ChatRequest, out: &mut Fields) {
     let mut names: Vec<&Value> = Vec::new();
     let messages = out.get("messages").and_then(Value::as_array).into_iter().flatten();
@@ -273,12 +275,12 @@ fn declare_called_tools(asked: &mut ChatRequest, out: &mut Fields) {
     }
     let schema = json!({"json": {"type": "object", "properties": {}}});
     let tools: Vec<_> = names.iter().map(|name| json!({"toolSpec": {"name": name, "inputSchema": schema}})).collect();
-    // It may call them again.
+    // Reported as dropped, because the model may call these tools although the client did not declare them.
     asked.record_dropped("tools");
     out.insert("toolConfig".into(), json!({"tools": tools}));
 }
 
-/// Writes functions; gives back those tools that Anthropic runs itself, for models that know them.
+/// Writes function tools. Returns the server tools of Anthropic, which only its models support.
 fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, RequestError> {
     let (mut tools, mut native) = (Vec::new(), Vec::new());
     for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
@@ -291,13 +293,16 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, 
                 continue;
             }
             Tool::BuiltIn { .. } => {
-                return Err(RequestError::new(format!("tools[{at}].type"), "this provider takes functions only"));
+                return Err(RequestError::new(
+                    format!("tools[{at}].type"),
+                    "this provider supports function tools only",
+                ));
             }
         };
         asked.record_dropped_fields("tools", &more);
         let schema = if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
         let mut spec = json!({"name": name});
-        // An empty description is refused.
+        // Bedrock rejects an empty description.
         if let Some(description) = description.filter(|text| !text.is_empty()) {
             spec["description"] = description.into();
         }
@@ -318,7 +323,7 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, 
             Some(ToolChoice::Any | ToolChoice::Tool(_)) if native.is_empty() => {
                 return Err(RequestError::new("tool_choice", "there are no tools"));
             }
-            // It is among functions.
+            // Converse's tool choice applies to functions only.
             Some(ToolChoice::Any | ToolChoice::Tool(_) | ToolChoice::None) if !native.is_empty() => {
                 asked.record_dropped("tool_choice")
             }
@@ -333,7 +338,10 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, 
         Some(ToolChoice::Any) => config["toolChoice"] = json!({"any": {}}),
         Some(ToolChoice::Tool(name)) => config["toolChoice"] = json!({"tool": {"name": name}}),
         Some(ToolChoice::None) => {
-            return Err(RequestError::new("tool_choice", "this provider cannot be told to use no tool"));
+            return Err(RequestError::new(
+                "tool_choice",
+                "`none` is not supported by this provider; leave out the tools instead",
+            ));
         }
     }
     out.insert("toolConfig".into(), config);

@@ -1,4 +1,4 @@
-//! Reads what Converse answers, whole and streamed.
+//! Decodes Converse responses, complete and streamed.
 
 use std::borrow::Cow;
 
@@ -52,14 +52,14 @@ struct ContentBlock<'a> {
     reasoning_content: Option<ReasoningContent<'a>>,
     #[serde(default, borrow)]
     citations_content: Option<CitationsContent<'a>>,
-    /// Of a stream.
+    /// Set only in streams.
     #[serde(default, borrow)]
     citation: Option<&'a RawValue>,
     #[serde(default, borrow)]
     image: Option<Image<'a>>,
 }
 
-/// Text, and where it is from.
+/// Text with its citations.
 #[derive(Deserialize)]
 struct CitationsContent<'a> {
     #[serde(default, borrow)]
@@ -95,12 +95,12 @@ struct ToolUse<'a> {
     id: Cow<'a, str>,
     #[serde(default, borrow)]
     name: Cow<'a, str>,
-    /// An object in a whole answer, a piece of JSON as a string in a stream.
+    /// JSON object in a complete response; string with a fragment of JSON in a stream.
     #[serde(default, borrow)]
     input: Option<&'a RawValue>,
 }
 
-/// In a whole answer the text is one level down.
+/// Reasoning block. A complete response nests the text in `reasoningText`; a stream does not.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReasoningContent<'a> {
@@ -166,7 +166,7 @@ pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), M
     Ok(())
 }
 
-/// What is not just words.
+/// Emits the citations and images of a block.
 fn emit_citations_and_images(block: &ContentBlock<'_>, taker: &mut dyn EventSink) {
     if let Some(CitationsContent { content, citations }) = &block.citations_content {
         taker.push_event(ResponseEvent::TextBlockStart);
@@ -227,13 +227,13 @@ struct StreamEvent<'a> {
     additional_model_response_fields: Option<&'a RawValue>,
 }
 
-/// Hears a streamed conversation.
+/// Decodes a streamed Converse response.
 #[derive(Default)]
 pub struct ConverseDecoder {
     is_started: bool,
-    /// Which block each call is, and whether something of its arguments came.
+    /// Block index of each tool call, with true once some of its arguments have arrived.
     tool_calls: Vec<(u64, bool)>,
-    /// Which block was said last.
+    /// Index of the block that emitted text last.
     last_text_block: Option<u64>,
     finish_reason: Option<String>,
 }
@@ -244,7 +244,7 @@ impl StreamDecoder for ConverseDecoder {
     }
 
     fn decode_named(&mut self, name: &str, data: &[u8], taker: &mut dyn EventSink) {
-        // What is no event of this kind says nothing.
+        // Ignores data that is not an event of this format.
         let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
         match name {
             "messageStart" => self.emit_start(taker),
@@ -283,7 +283,7 @@ impl StreamDecoder for ConverseDecoder {
         }
     }
 
-    /// What it cost comes after the word that it is over, so only the end is the end.
+    /// Usage follows `messageStop`, so the finish reason is emitted when the stream ends.
     fn finish_stream(&mut self, taker: &mut dyn EventSink) {
         let Some(reason) = self.finish_reason.take() else { return };
         taker.push_event(ResponseEvent::Finish { reason: &reason, stop_sequence: None });

@@ -1,4 +1,4 @@
-//! What the models of one vendor take and Bedrock does not look at.
+//! Model parameters that are specific to one vendor. Bedrock passes them to the model without validation.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::chat::{
     request::{ChatRequest, Fields, RequestError},
 };
 
-/// Whose models they are, as far as it makes a difference.
+/// Vendor of a model, as far as the request depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vendor {
     Anthropic,
@@ -18,7 +18,7 @@ pub enum Vendor {
 }
 
 impl Vendor {
-    /// By the name of a model, whatever stands before it.
+    /// Detects the vendor by the model name, regardless of any prefix.
     pub fn from_model(model: &str) -> Self {
         let is = |vendor: &str| model.contains(vendor);
         match () {
@@ -30,25 +30,25 @@ impl Vendor {
     }
 }
 
-/// Which ids of calls a model takes: Mistral's are as strict here as with their maker.
+/// Returns the tool call id format that the model accepts. Mistral's models are as strict here as in Mistral's own API.
 pub fn call_id_format(model: &str) -> call_ids::CallIdFormat {
     if model.contains("mistral.") { call_ids::MISTRAL } else { call_ids::CLAUDE }
 }
 
-/// Makers whose models have bodies of `OpenAI`'s here, and what of those Converse itself has no word for.
+/// Vendors whose models take `OpenAI` parameters on Bedrock, with the parameters that Converse has no field for.
 const OPENAI_STYLE_PARAMS: &[(&str, &[&str])] =
     &[("openai.", &["response_format", "reasoning_effort"]), ("qwen.", &["response_format"])];
 
-/// Where in a request a hint about caching stands.
+/// Part of the request that a cache hint belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachePointPosition {
-    /// Behind a tool.
+    /// After a tool.
     Tools,
-    /// In messages, or in what the system says.
+    /// In a message or in the system prompt.
     Messages,
 }
 
-/// Makers of models that refuse hints about caching; whoever else is asked under a name that says no maker may take them.
+/// Vendors whose models reject cache points. A model name without a vendor may belong to a model that supports them.
 const VENDORS_WITHOUT_CACHING: [&str; 14] = [
     "ai21.",
     "amazon.",
@@ -65,10 +65,10 @@ const VENDORS_WITHOUT_CACHING: [&str; 14] = [
     "twelvelabs.",
     "writer.",
 ];
-/// Amazon's models that take hints, but not about tools.
+/// Amazon models that support cache points, but not after tools.
 const NOVA_PREFIX: &str = "amazon.nova";
 
-/// Whether a model takes a hint about caching there.
+/// Returns true if the model accepts a cache point in this position.
 pub fn supports_caching(model: &str, place: CachePointPosition) -> bool {
     match () {
         () if Vendor::from_model(model) == Vendor::Anthropic => true,
@@ -77,18 +77,17 @@ pub fn supports_caching(model: &str, place: CachePointPosition) -> bool {
     }
 }
 
-/// Whether it can be told for how long.
+/// Returns true if the model accepts a TTL for a cache point.
 pub fn supports_cache_ttl(model: &str) -> bool {
     !model.contains(NOVA_PREFIX)
 }
 
-/// Whether Claude may think about this, before its messages are written.
+/// Returns true if Claude may think in this request. Must be called before the messages are written.
 pub fn can_think(asked: &ChatRequest) -> bool {
     thinking::can_think(asked, &asked.model)
 }
 
-/// Says to Claude in its own words how much it is to think, where the caller has one word for all; and takes back what does not
-/// go with that.
+/// Converts `reasoning_effort` to Claude's thinking parameters, and drops parameters that conflict with them.
 pub fn convert_thinking(asked: &mut ChatRequest, may: bool) -> Result<(), RequestError> {
     if Vendor::from_model(&asked.model) != Vendor::Anthropic {
         return Ok(());
@@ -114,7 +113,7 @@ pub fn convert_thinking(asked: &mut ChatRequest, may: bool) -> Result<(), Reques
     Ok(())
 }
 
-/// Adds to what the caller said in the vendor's own words.
+/// Writes `additionalModelRequestFields`: the client's fields plus the vendor's parameters.
 pub fn write_vendor_fields(asked: &mut ChatRequest, tools: Vec<Value>, out: &mut Fields) {
     let given = asked
         .take_param("additionalModelRequestFields")
@@ -141,7 +140,7 @@ pub fn write_vendor_fields(asked: &mut ChatRequest, tools: Vec<Value>, out: &mut
             }
             asked.move_param("countPenalty", &mut more, "countPenalty");
         }
-        // Nobody but Claude is told so how much to think.
+        // Only Claude takes `thinking`, and the model behind this ARN may be Claude.
         Vendor::Other if is_opaque_arn(&asked.model) => asked.move_param("thinking", &mut more, "thinking"),
         Vendor::Other => {
             let known = OPENAI_STYLE_PARAMS.iter().find(|(maker, _)| asked.model.contains(maker));
@@ -158,12 +157,13 @@ pub fn write_vendor_fields(asked: &mut ChatRequest, tools: Vec<Value>, out: &mut
     }
 }
 
-/// Whether a model is asked by an ARN that does not say whose it is: a profile of one's own, or throughput that was bought.
+/// Returns true if the model is an ARN that does not reveal the vendor: an inference profile of the customer or
+/// provisioned throughput.
 fn is_opaque_arn(model: &str) -> bool {
     model.starts_with("arn:") && model.split_once('/').is_some_and(|(_, name)| !name.contains('.'))
 }
 
-/// Whether Claude is asked, or may be for all that the name says.
+/// Returns true if the model is Claude or the name does not rule it out.
 pub fn may_be_claude(model: &str) -> bool {
     Vendor::from_model(model) == Vendor::Anthropic || is_opaque_arn(model)
 }
@@ -172,7 +172,7 @@ fn write_claude_fields(asked: &mut ChatRequest, more: &mut Fields) {
     for key in ["thinking", "anthropic_version"] {
         asked.move_param(key, more, key);
     }
-    // Beside what the caller said there itself.
+    // Merges these into the `output_config` that the client may have sent in `additionalModelRequestFields`.
     for (key, value) in
         asked.take_param("output_config").and_then(|config| config.as_object().cloned()).into_iter().flatten()
     {

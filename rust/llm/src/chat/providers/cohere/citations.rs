@@ -1,4 +1,4 @@
-//! Where Cohere says that an answer is from: documents that the caller gave, and what tools gave back.
+//! Cohere's citations. They refer to documents that the client sent and to tool results.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use crate::{
 };
 
 const CITATIONS_FIELD: &str = "citations";
-/// What a document or what a tool gave back is called, what it says, and where it is.
+/// Keys of a document or tool result that may hold its title and its text, by priority.
 const TITLE_KEYS: [&str; 2] = ["title", "name"];
 const TEXT_KEYS: [&str; 3] = ["text", "snippet", "content"];
 
-/// Finds the stretches that are cited.
+/// Maps citations to ranges of the full text.
 #[derive(Default)]
 pub struct CitationTracker {
     text_index: TextIndex,
-    /// Which part of the content each text is, and how many characters were said before it.
+    /// For each text part, its content index and the number of characters before it.
     part_offsets: Vec<(u64, usize)>,
     citation_count: usize,
 }
@@ -59,7 +59,7 @@ impl CitationTracker {
         taker.push_event(ResponseEvent::Citations(told));
     }
 
-    /// What is cited of the text, in characters of all of it.
+    /// Returns the cited range in characters of the full text; `None` if the citation does not refer to text.
     fn find_claim(&self, citation: &Value) -> Option<Range<usize>> {
         if citation["type"].as_str().is_some_and(|kind| kind != "TEXT_CONTENT") {
             return None;
@@ -86,7 +86,7 @@ fn cited_sources<'a>(citation: &'a Value, claim: &'a Range<usize>) -> impl Itera
         let text = TEXT_KEYS.iter().find_map(|key| said[key].as_str()).map(ToOwned::to_owned);
         let text = text.or_else(|| said.is_object().then(|| said.to_string())).unwrap_or_default();
         let url = said["url"].as_str().filter(|url| url.contains("://"));
-        // Who gives no names has the documents numbered, and so is what a tool gave back.
+        // Cohere numbers tool results, and documents that have no id. The number is the last part of the id.
         let number = id.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_default();
         let source = search_result_source(url.unwrap_or(id), title, &text, number);
         Citation { document_id: Some(id.to_owned()), ..Citation::without_marker(claim.clone(), source) }

@@ -1,4 +1,4 @@
-//! Cohere's chat, version 2: chat completions with other names, answers of its own.
+//! Cohere's chat API, version 2. Requests are chat completions with other field names; responses have their own format.
 
 mod citations;
 pub(crate) mod response;
@@ -21,7 +21,7 @@ use crate::{
 
 pub struct CohereFormat;
 
-/// Its own names; what has none here cannot be said.
+/// Cohere's field names by their `OpenAI` names. Fields that are not listed cannot be sent.
 const FIELD_NAMES: &[(&str, &str)] = &[
     ("model", "model"),
     ("messages", "messages"),
@@ -39,7 +39,7 @@ const FIELD_NAMES: &[(&str, &str)] = &[
     ("stream", "stream"),
 ];
 
-/// What only Cohere knows.
+/// Parameters that only Cohere has, with their field names.
 const COHERE_PARAMS: &[(&str, &str)] = &[
     ("top_k", "k"),
     ("k", "k"),
@@ -112,8 +112,8 @@ impl ProviderFormat for CohereFormat {
         let vectors = answer.pointer("/embeddings/float")?.as_array()?.clone();
         let tokens =
             answer.pointer("/meta/tokens/input_tokens").or_else(|| answer.pointer("/meta/billed_units/input_tokens"));
-        // As a batch tells them they have a point.
-        #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
+        // Batches report token counts as floating-point numbers.
+        #[allow(clippy::cast_sign_loss)] // The cast saturates: negative values become zero.
         let tokens = tokens.and_then(Value::as_f64).map(|tokens| tokens as u64);
         Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
@@ -122,13 +122,14 @@ impl ProviderFormat for CohereFormat {
         model_list::parse_models_at(answer, "/models", "name", "")
     }
 
-    /// `{message}`, and nothing else.
+    /// The error body contains only `{message}`.
     fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }
 }
 
-/// What is embedded, but for the model: somebody else's host has that in the path.
+/// Builds the body of an embedding request without the model. Other hosts of Cohere's models name the model in the
+/// path.
 pub(crate) fn build_embed_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     let items = std::mem::take(&mut texts.multimodal_inputs);
     let has_text = items.iter().any(|item| item.text.is_some());
@@ -136,12 +137,13 @@ pub(crate) fn build_embed_body(texts: &mut EmbeddingRequest) -> Result<Value, Re
     let mut out = if items.peek().is_none() {
         json!({"texts": std::mem::take(&mut texts.texts)})
     } else if has_text {
-        // Texts and pictures together are what its newer models alone take.
+        // Only newer models accept texts and images together.
         json!({"inputs": items.map(build_embed_input).collect::<Result<Value, RequestError>>()?})
     } else {
         json!({"images": items.filter_map(image_data_url).collect::<Result<Value, RequestError>>()?})
     };
-    // It must be said; who does not say it keeps what it embeds.
+    // Cohere requires `input_type`. The default is `image` for images. Otherwise it is `search_document`, because
+    // clients that do not set it usually store the embeddings.
     let kind = texts.fields.shift_remove("input_type").or_else(|| texts.take_task_type());
     let usual = if out.get("images").is_some() { "image" } else { "search_document" };
     out["input_type"] = kind.unwrap_or_else(|| usual.into());
@@ -170,7 +172,8 @@ fn image_data_url((at, item): (usize, EmbeddingInput)) -> Option<Result<Value, R
     })
 }
 
-/// Whether tools are to be called as they are described: all are, or none.
+/// Removes the `strict` flags of the tools. Returns true if any tool or the response schema is strict, because Cohere
+/// has one flag for all tools.
 fn take_strict_flags(asked: &mut ChatRequest) -> bool {
     let mut is_strict =
         asked.fields.get("response_format").is_some_and(|format| format["json_schema"]["strict"] == true);
@@ -182,7 +185,7 @@ fn take_strict_flags(asked: &mut ChatRequest) -> bool {
     is_strict
 }
 
-/// Says to models that think by how many tokens they may, where the caller has one word for it.
+/// Converts `reasoning_effort` to a thinking budget in tokens for reasoning models.
 fn convert_reasoning_effort(asked: &mut ChatRequest) -> Result<(), RequestError> {
     if !asked.model.contains("reasoning") || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
         return Ok(());
@@ -196,7 +199,7 @@ fn convert_reasoning_effort(asked: &mut ChatRequest) -> Result<(), RequestError>
 }
 
 fn build_thinking(thinking: &Value) -> Value {
-    // It has these two words for it.
+    // Cohere knows only these two types.
     let kind = if thinking["type"] == "disabled" { "disabled" } else { "enabled" };
     let mut told = json!({"type": kind});
     if let Some(budget) = thinking.get("budget_tokens").filter(|budget| !budget.is_null()) {
@@ -210,7 +213,7 @@ fn write_tool_choice(choice: Option<&ToolChoice>, out: &mut Fields) -> Result<()
         None | Some(ToolChoice::Auto) => return Ok(()),
         Some(ToolChoice::None) => "NONE",
         Some(ToolChoice::Any) => "REQUIRED",
-        // It is not told which, so it is told of no other.
+        // Cohere cannot require a specific tool, so only that tool is sent.
         Some(ToolChoice::Tool(name)) => {
             retain_tool(name, out)?;
             "REQUIRED"
@@ -220,7 +223,7 @@ fn write_tool_choice(choice: Option<&ToolChoice>, out: &mut Fields) -> Result<()
     Ok(())
 }
 
-/// Leaves one of the tools.
+/// Removes all tools but the named one; rejects a name that is not among them.
 fn retain_tool(name: &str, out: &mut Fields) -> Result<(), RequestError> {
     let tools = out.get_mut("tools").and_then(Value::as_array_mut);
     let left = tools.map(|tools| {
@@ -233,7 +236,7 @@ fn retain_tool(name: &str, out: &mut Fields) -> Result<(), RequestError> {
     Err(RequestError::new("tool_choice", format!("`{name}` is none of the tools")))
 }
 
-/// A schema stands beside the type here.
+/// Moves the schema next to the type, where Cohere expects it.
 fn rewrite_response_format(out: &mut Fields) {
     let Some(format) = out.get_mut("response_format") else { return };
     if let Some(schema) = response_schema(format) {

@@ -1,4 +1,4 @@
-//! Reads what Cohere answers, whole and streamed.
+//! Decodes Cohere's responses, complete and streamed.
 
 use serde_json::{Value, json};
 
@@ -80,17 +80,17 @@ fn emit_end(answer: &Value, taker: &mut dyn EventSink) {
     taker.push_event(ResponseEvent::End);
 }
 
-/// Hears a streamed answer.
+/// Decodes a streamed response.
 #[derive(Default)]
 pub struct CohereDecoder {
-    /// Whether something of the arguments of each call came.
+    /// For each tool call in order, true once some of its arguments have arrived.
     calls_with_arguments: Vec<bool>,
     citations: CitationTracker,
 }
 
 impl StreamDecoder for CohereDecoder {
     fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
-        // What is no event of this kind says nothing.
+        // Ignores data that is not an event of this format.
         let Ok(event) = serde_json::from_slice::<Value>(data) else { return };
         let message = &event["delta"]["message"];
         match as_text(&event["type"]) {
@@ -126,7 +126,7 @@ impl StreamDecoder for CohereDecoder {
 }
 
 impl CohereDecoder {
-    /// One call is told after the other.
+    /// Emits arguments of the latest tool call. Cohere streams one call after the other.
     fn emit_arguments(&mut self, json: &str, taker: &mut dyn EventSink) {
         let call = self.calls_with_arguments.len().saturating_sub(1);
         if let (Some(said), false) = (self.calls_with_arguments.last_mut(), json.is_empty()) {

@@ -1,4 +1,5 @@
-//! Where Gemini says that an answer is from: what it found (`groundingMetadata`), and what it recites (`citationMetadata`).
+//! Gemini's citations: search results that ground the response (`groundingMetadata`) and recited sources
+//! (`citationMetadata`).
 
 use std::ops::Range;
 
@@ -15,17 +16,18 @@ use crate::{
 const GROUNDING_METADATA: &str = "groundingMetadata";
 const CITATION_METADATA: &str = "citationMetadata";
 
-/// Finds the stretches that are cited.
+/// Maps citations to ranges of the full text.
 #[derive(Default)]
 pub struct GroundingTracker {
     text_index: TextIndex,
-    /// Where each part begins that an answer has, in bytes: of a stream they are counted anew with each event.
+    /// Start of each part of the current response, in bytes of the full text. Each event of a stream numbers its parts
+    /// from 0.
     part_offsets: Vec<usize>,
-    /// What it found, which may come before it says what that is for.
+    /// Latest `groundingChunks`. They may arrive before the supports that refer to them.
     grounding_chunks: Vec<Value>,
-    /// Streams say things again.
+    /// Citations that were already emitted. Streams repeat them.
     emitted: Vec<Citation>,
-    /// How many bytes were said of where things are from.
+    /// Size of all emitted sources, in bytes.
     emitted_source_bytes: usize,
 }
 
@@ -40,7 +42,7 @@ struct GroundingSupport {
     confidence_scores: Vec<Value>,
 }
 
-/// In bytes.
+/// Cited segment of a part; the indices are byte offsets.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Segment {
@@ -55,18 +57,18 @@ struct Segment {
 }
 
 impl GroundingTracker {
-    /// An answer, or the next words of one, begins.
+    /// Starts a response, or the next event of a stream.
     pub fn start_event(&mut self) {
         self.part_offsets.clear();
     }
 
-    /// A part of it, which says this.
+    /// Adds the text of the next part.
     pub fn add_part(&mut self, text: &str) {
         self.part_offsets.push(self.text_index.len());
         self.text_index.push_str(text);
     }
 
-    /// Tells what stands under one of the names; whether it is one that says where something is from.
+    /// Emits the citations of a metadata field. Returns false if the field holds none.
     pub fn emit_citations(&mut self, name: &str, json: &str, taker: &mut dyn EventSink) -> bool {
         let Ok(metadata) = serde_json::from_str::<Value>(json) else { return false };
         let found = match name {
@@ -136,7 +138,7 @@ impl GroundingTracker {
     }
 
     fn parse_recitations(&self, metadata: &Value) -> Option<(Vec<Citation>, Vec<String>)> {
-        // Under either name, as Google has it and as Vertex AI does.
+        // Google AI Studio and Vertex AI use different names for the list.
         let all = metadata["citationSources"].as_array().or_else(|| metadata["citations"].as_array())?;
         let at = |one: &Value, key: &str| one[key].as_u64().and_then(|at| usize::try_from(at).ok()).unwrap_or_default();
         let mut rest = Vec::new();
@@ -162,7 +164,8 @@ impl GroundingTracker {
         Some((cited, rest)).filter(|(cited, _)| !cited.is_empty())
     }
 
-    /// Places are counted from the beginning of a part; in streams some count from the beginning of everything.
+    /// Returns the range of a segment in characters of the full text. Offsets count from the start of the part, but in
+    /// some streams from the start of the full text.
     fn locate_segment(&self, segment: &Segment) -> Option<Range<usize>> {
         let Segment { part_index, start_index, end_index, text } = segment;
         let begins = self.part_offsets.get(*part_index).copied().unwrap_or_default();
@@ -174,7 +177,7 @@ impl GroundingTracker {
     }
 }
 
-/// Something that it found: a page of the web or of a map, or a document of the caller's own.
+/// Builds the source of a grounding chunk: a web page, a place on a map, or a document of the client.
 fn build_source(found: &Value, at: usize) -> Option<Value> {
     let (own, is_given) = match (&found["web"], &found["maps"], &found["retrievedContext"]) {
         (web @ Value::Object(_), ..) => (web, false),
@@ -242,7 +245,7 @@ mod tests {
         grounding.emit_citations(GROUNDING_METADATA, &of_all, &mut notes);
         let nowhere = sample_metadata(&[json!({"startIndex": 1, "endIndex": 99})]);
         grounding.emit_citations(GROUNDING_METADATA, &nowhere, &mut notes);
-        // However often a page is named for the same words.
+        // Repeats the same page 5000 times for the same text.
         let mut again: Value = serde_json::from_str(&in_part).unwrap();
         again["groundingSupports"][0]["groundingChunkIndices"] = vec![0; 5000].into();
         grounding.emit_citations(GROUNDING_METADATA, &again.to_string(), &mut notes);

@@ -1,9 +1,10 @@
-//! How likely each token was, as Gemini says it, in the shape of chat completions.
+//! Converts Gemini's log probabilities to the chat completions format.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Longer than any token, in bytes: of what is longer they are not told one by one, which takes hundreds of times their room.
+/// Maximum token length for which single bytes are listed. No real token is longer, and the list takes hundreds of
+/// times the token's memory.
 const MAX_TOKEN_BYTES: usize = 1024;
 
 #[derive(Deserialize)]
@@ -37,7 +38,7 @@ impl TokenLogprob {
     }
 }
 
-/// `None` where it is nothing of the kind.
+/// Converts `logprobsResult`; `None` if the JSON has another shape.
 pub fn convert_logprobs(json: &str) -> Option<String> {
     let LogprobsResult { top_candidates, chosen_candidates } = serde_json::from_str(json).ok()?;
     let mut tops = top_candidates.iter();

@@ -1,4 +1,4 @@
-//! Google's Gemini, as AI Studio and Vertex AI take it.
+//! Google's Gemini API, as AI Studio and Vertex AI serve it.
 
 mod grounding;
 mod logprobs;
@@ -21,7 +21,7 @@ use crate::{
 };
 
 pub struct GeminiFormat {
-    /// As it is taken there, where some of it is otherwise: calls have no ids.
+    /// True for Vertex AI, which differs from AI Studio: for example, function calls have no ids.
     is_vertex: bool,
 }
 
@@ -61,7 +61,7 @@ impl ProviderFormat for GeminiFormat {
         Ok(json!({"requests": requests}).to_string().into_bytes())
     }
 
-    /// Nothing is said of tokens.
+    /// The response reports no token count.
     fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
         let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
@@ -91,7 +91,7 @@ impl ProviderFormat for GeminiFormat {
         model_list::parse_models_at(answer, "/models", "name", "models/")
     }
 
-    /// `{error: {code, message, status}}`: the fields have the names that others use.
+    /// The error body is `{error: {code, message, status}}`, with field names that the shared parser knows.
     fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
         openai_chat::parse_error(answer)
     }

@@ -1,4 +1,4 @@
-//! Writes a request for content.
+//! Writer of Gemini `generateContent` request bodies.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +13,7 @@ use crate::chat::{
     signatures::ScopedSignatures,
 };
 
-/// Names of functions that mean a tool of Google's own.
+/// Names under which clients may pass Google's native tools as functions: Gemini's name and its snake_case form.
 const NATIVE_TOOL_NAMES: &[(&str, &str)] = &[
     ("googleSearch", "google_search"),
     ("googleSearchRetrieval", "google_search_retrieval"),
@@ -23,16 +23,16 @@ const NATIVE_TOOL_NAMES: &[(&str, &str)] = &[
     ("urlContext", "url_context"),
 ];
 
-/// Parts that only Gemini has, under the kinds by which callers are told of them.
+/// Part kinds that only Gemini has, named as clients see them.
 pub(crate) const NATIVE_PART_KINDS: [&str; 2] = ["executableCode", "codeExecutionResult"];
 
-/// Stands for the name of a function whose call the caller left out.
+/// Function name for a tool result whose tool call is missing from the request.
 const UNKNOWN_FUNCTION_NAME: &str = "unknown_function";
 
-/// Says that a signature is missing and must not be looked for.
+/// Value that tells Gemini not to validate a missing thought signature.
 const SKIP_SIGNATURE_VALIDATION: &str = "skip_thought_signature_validator";
 
-/// Parameters of `generationConfig`.
+/// Request parameters and their names in `generationConfig`.
 const GENERATION_PARAMS: &[(&str, &str)] = &[
     ("temperature", "temperature"),
     ("top_p", "topP"),
@@ -43,10 +43,11 @@ const GENERATION_PARAMS: &[(&str, &str)] = &[
     ("frequency_penalty", "frequencyPenalty"),
 ];
 
-/// Where the scales of numbers begin and end; those of penalties leave their ends out.
+/// Ranges that parameters are clamped to. Penalties are absent because the ends of their ranges are exclusive.
 const PARAM_RANGES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
 
-/// `names_calls`: whether calls have ids there, where the model knows them.
+/// Writes the request body. `names_calls` is true if this API accepts ids of function calls; they are sent only to
+/// models that know them.
 pub fn write_body(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
     asked.reject_several_choices()?;
     let mut out = Fields::new();
@@ -84,13 +85,14 @@ pub fn write_body(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, 
     {
         asked.move_param(key, &mut out, name);
     }
-    // In the path, both.
+    // The URL path states both.
     asked.model.clear();
     asked.stream = false;
     Ok(out)
 }
 
-/// Messages of one role that follow each other are one turn here.
+/// Returns the parts of the current turn. Consecutive messages of one role share a turn, because Gemini expects the
+/// roles to alternate.
 fn turn_for_role(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
     if turns.last().is_none_or(|(last, _)| *last != role) {
         turns.push((role, Vec::new()));
@@ -99,7 +101,7 @@ fn turn_for_role(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Va
     &mut turns[last].1
 }
 
-/// What functions gave back stands in the order in which they were called; what is seen beside a result stays behind it.
+/// Sorts function responses into the order of their calls. Other parts stay behind the response that they follow.
 fn sort_function_responses(turns: &mut [(Role, Vec<Value>)]) {
     let id = |part: &Value, kind: &str| part.get(kind).and_then(|told| told["id"].as_str().map(ToOwned::to_owned));
     for at in 1..turns.len() {
@@ -120,7 +122,8 @@ fn sort_function_responses(turns: &mut [(Role, Vec<Value>)]) {
     }
 }
 
-/// Who knows no ids of calls refuses them; what came of them stands in their order.
+/// Removes the ids of function calls and responses, for models that reject them. Such models match responses to calls
+/// by order.
 fn drop_call_ids(turns: &mut [(Role, Vec<Value>)]) {
     for part in turns.iter_mut().flat_map(|(_, parts)| parts) {
         for kind in ["functionCall", "functionResponse"] {
@@ -129,8 +132,9 @@ fn drop_call_ids(turns: &mut [(Role, Vec<Value>)]) {
     }
 }
 
-/// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
-/// that another model made, or whose signatures nobody kept. Whether there was one without.
+/// Adds a missing signature to the first function call of each step since the last user message, because Gemini rejects
+/// a step without one. Uses the stored signature if there is one, otherwise a placeholder that disables the validation.
+/// Returns true if a placeholder was needed: another model made the call, or its signature was not stored.
 fn fill_missing_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&ScopedSignatures>) -> bool {
     let gives_back = |part: &Value| part.get("functionResponse").is_some();
     let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
@@ -147,13 +151,13 @@ fn fill_missing_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<
     is_filled
 }
 
-/// What comes back beside text must be something that a caller can be told.
+/// Writes `responseModalities`. Rejects output kinds other than text and images, which client formats cannot represent.
 fn write_modalities(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
     let Some(kinds) = asked.take_param("modalities") else { return Ok(()) };
     let kinds = into_array(Some(kinds), "modalities")?;
     let said = kinds.iter().map(|kind| match kind.as_str() {
         Some(kind @ ("text" | "image")) => Ok(kind.to_ascii_uppercase()),
-        _ => Err(RequestError::new("modalities", "nothing but text and images can be answered here")),
+        _ => Err(RequestError::new("modalities", "only text and image output is supported")),
     });
     let said = said.collect::<Result<Vec<_>, _>>()?;
     if said != ["TEXT"] {
@@ -162,7 +166,7 @@ fn write_modalities(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), 
     Ok(())
 }
 
-/// How images are to be made.
+/// Writes `imageConfig`. Accepts its fields in snake_case and camelCase.
 fn write_image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
     let Some(wanted) = asked.take_param("image_config") else { return Ok(()) };
     let mut wanted = into_object(wanted, "image_config")?;
@@ -182,7 +186,7 @@ fn write_image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<()
     Ok(())
 }
 
-/// The names behind the ids of calls: a result is told by name here.
+/// Returns the id and the function name of each tool call, because Gemini identifies a function response by name.
 fn collect_call_names(messages: &[Message]) -> Vec<(String, String)> {
     let calls = messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
         Part::ToolCall(call) => Some((call.id.clone(), call.name.clone())),
@@ -217,7 +221,7 @@ fn write_part(
             source_part(source, "application/pdf", path)?
         }
         Part::Audio { data, format } => json!({"inlineData": {"mimeType": format!("audio/{format}"), "data": data}}),
-        // Only what Google itself signed may come back, and that is on the calls.
+        // Gemini accepts only signatures that it issued itself, and those are on the function calls.
         Part::Thinking { .. } | Part::RedactedThinking { .. } => {
             asked.record_dropped("thinking");
             return Ok(());
@@ -247,14 +251,14 @@ fn write_part(
                 told["id"] = id.into();
             }
             out.push(json!({"functionResponse": told}));
-            // A result is text here; what else there was is seen beside it.
+            // A function response contains only text; other parts follow it in the same turn.
             return others.into_iter().try_for_each(|other| write_part(other, path, called, asked, out));
         }
     });
     Ok(())
 }
 
-/// What seals a text stands beside it; one whose text is not there stands alone.
+/// Attaches a thought signature to the preceding text part, or to an empty text part if there is none.
 fn attach_signature(signature: String, out: &mut Vec<Value>) {
     match out.last_mut() {
         Some(last) if last.get("text").is_some() => last["thoughtSignature"] = signature.into(),
@@ -278,7 +282,7 @@ fn function_call_part(call: ToolCall, path: &str) -> Result<Value, RequestError>
 fn source_part(source: Source, default: &str, path: &str) -> Result<Value, RequestError> {
     Ok(match source {
         Source::Data { mime, data } => json!({"inlineData": {"mimeType": mime, "data": data}}),
-        // What names no place holds the bytes themselves.
+        // A value without a URL scheme is the base64 data itself.
         Source::Url { url, mime } if !url.contains(':') => {
             json!({"inlineData": {"mimeType": mime.as_deref().unwrap_or(default), "data": url}})
         }
@@ -310,7 +314,7 @@ fn mime_from_extension(url: &str) -> Option<&'static str> {
     })
 }
 
-/// These caches are made beforehand, not by a hint.
+/// Reports a cache hint as dropped: Gemini's caches are created in advance, not by a hint in the request.
 fn drop_cache_hint(cache: Option<&Value>, asked: &mut ChatRequest) {
     if cache.is_some() {
         asked.record_dropped("cache_control");
@@ -372,13 +376,14 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestE
     Ok(())
 }
 
-/// Tools that Anthropic itself runs have a date in their names; Google's have none.
+/// Returns true if a native tool's name ends with a date, as those of Anthropic's server tools do. Google's have none.
 fn has_date_suffix(kind: &str) -> bool {
     let date = kind.rsplit('_').next().unwrap_or_default();
     date.len() == "20250305".len() && date.bytes().all(|one| one.is_ascii_digit())
 }
 
-/// What a tool of Google's own is told. Where a map is looked at stands beside the tools, for all of them.
+/// Returns the options of a native tool. Moves the retrieval config of Google Maps to `retrieval`, because Gemini
+/// expects it in `toolConfig`, where it applies to all tools.
 fn extract_retrieval_config(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
     let fields = inner.as_object_mut().filter(|_| own == "googleMaps");
     let found = fields
@@ -398,7 +403,7 @@ fn function_declaration(name: &str, description: Option<String>, schema: &Value,
     if let Some(description) = description {
         function["description"] = description.into();
     }
-    // An object without properties is refused; no parameters at all are not.
+    // Gemini rejects an object schema without properties, but accepts a function without parameters.
     let parameters = schema::sanitize_schema(schema, &mut asked.dropped_params);
     if !schema::is_empty_object(&parameters) {
         function["parameters"] = parameters;
@@ -427,7 +432,7 @@ fn write_generation_config(asked: &mut ChatRequest, out: &mut Fields) -> Result<
     write_image_config(asked, &mut config)?;
     if asked.take_param("logprobs") == Some(Value::Bool(true)) {
         config.insert("responseLogprobs".into(), true.into());
-        // As many of the most likely besides.
+        // The number of alternatives per token.
         asked.move_param("top_logprobs", &mut config, "logprobs");
     }
     thinking::write_config(asked, &mut config)?;

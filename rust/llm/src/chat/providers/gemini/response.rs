@@ -1,4 +1,4 @@
-//! Reads what Gemini answers; a stream is a row of whole answers, each with the next words.
+//! Decodes Gemini responses. A stream is a sequence of complete responses, each with the next part of the text.
 
 use std::borrow::Cow;
 
@@ -53,7 +53,7 @@ struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// What stands beside the words, under the names that it has there.
+    /// Returns the metadata of the candidate as JSON, with Gemini's field names.
     fn metadata_fields(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
         let all = [
             ("groundingMetadata", self.grounding_metadata),
@@ -109,7 +109,7 @@ struct FunctionCall<'a> {
     args: Option<&'a RawValue>,
 }
 
-/// Why a prompt was refused.
+/// Reason for which Gemini blocked the prompt.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PromptFeedback<'a> {
@@ -129,7 +129,7 @@ pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), M
     Ok(())
 }
 
-/// Hears streamed content.
+/// Decodes streamed content.
 #[derive(Default)]
 pub struct GeminiDecoder {
     is_started: bool,
@@ -142,7 +142,7 @@ pub struct GeminiDecoder {
 
 impl StreamDecoder for GeminiDecoder {
     fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
-        // What is no chunk says nothing.
+        // Ignores data that is not a chunk.
         let Ok(answer) = serde_json::from_slice::<GenerateContentResponse<'_>>(data) else { return };
         if answer.error.is_some() {
             self.finish_reason = None;
@@ -153,13 +153,14 @@ impl StreamDecoder for GeminiDecoder {
         self.process_chunk(&answer, taker);
     }
 
-    /// Nothing says the end but the end; without a reason it was cut.
+    /// Gemini sends no end event; the response ends with the stream. Without a finish reason the stream was cut off, so
+    /// no end is emitted.
     fn finish_stream(&mut self, taker: &mut dyn EventSink) {
         let Some(reason) = self.finish_reason.take() else { return };
         if let Some(usage) = self.usage_counts.to_usage(ApiFormat::Gemini) {
             taker.push_event(ResponseEvent::Usage(usage));
         }
-        // A call of a function ends with the same word as everything else.
+        // Gemini ends a function call with the same finish reason as text.
         let is_call = self.call_count > 0 && matches!(reason.as_str(), "STOP" | "FUNCTION_CALL");
         taker.push_event(ResponseEvent::Finish {
             reason: if is_call { "tool_calls" } else { &reason },
@@ -190,7 +191,7 @@ impl GeminiDecoder {
                     taker.push_event(ResponseEvent::TextSignature(seal));
                 }
                 self.process_part(part, taker);
-                // That of a call is told with the call.
+                // The signature of a function call is emitted with the call.
                 seal = part.thought_signature.as_deref().filter(|_| part.function_call.is_none());
             }
             for (name, json) in candidate.metadata_fields() {
@@ -198,7 +199,7 @@ impl GeminiDecoder {
                     taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Choice, name, json });
                 }
             }
-            // It ends the text, and what that is from is told with it.
+            // The signature ends the text block, so the citations of the text are emitted first.
             if let Some(seal) = seal {
                 taker.push_event(ResponseEvent::TextSignature(seal));
             }
@@ -214,11 +215,11 @@ impl GeminiDecoder {
             }
         }
         if let Some(reason) = answer.prompt_feedback.as_ref().and_then(|feedback| feedback.block_reason.as_deref()) {
-            // Whatever it is called, the prompt was refused.
+            // Every block reason means that the prompt was refused. Unknown reasons are reported as `SAFETY`.
             let is_known = finish_reason::to_openai(reason) == "content_filter";
             self.finish_reason = Some(if is_known { reason } else { "SAFETY" }.to_owned());
         }
-        // Each says what it was so far.
+        // Each chunk reports the totals so far.
         if let Some(usage) = answer.usage_metadata {
             self.usage_counts.read_usage(usage.get().as_bytes());
         }
@@ -248,7 +249,7 @@ impl GeminiDecoder {
     }
 
     fn emit_function_call(&mut self, call: &FunctionCall<'_>, signature: Option<&str>, taker: &mut dyn EventSink) {
-        // Calls have no ids here as a rule; theirs must be the same however often the answer is read.
+        // Gemini usually sends no call ids. A generated id must be the same each time the response is decoded.
         let own = format!("call_{}_{}", self.response_id, self.call_count);
         let id = call.id.as_deref().filter(|id| !id.is_empty()).unwrap_or(&own);
         taker.push_event(ResponseEvent::ToolCall { id, name: &call.name, signature });

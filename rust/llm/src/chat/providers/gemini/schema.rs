@@ -1,4 +1,4 @@
-//! JSON schemas as far as Gemini understands them.
+//! Conversion of JSON schemas to the subset that Gemini supports.
 
 use std::{
     cell::{Cell, RefCell},
@@ -9,12 +9,13 @@ use serde_json::{Map, Value};
 
 use crate::{chat::request::is_default_value, translation::dropped::DroppedParams};
 
-/// References within references are followed so deep; what is deeper may be anything.
+/// Maximum nesting depth, including expanded references. Deeper values are unconstrained.
 const MAX_SCHEMA_DEPTH: usize = 24;
-/// So much is written out for references altogether: definitions that name each other twice double with every step.
+/// Maximum number of schemas written for references. Definitions that reference each other twice double the output at
+/// every level.
 const MAX_EXPANDED_SCHEMAS: usize = 10_000;
 
-/// Keywords that Gemini knows and that are written as they are. Any other is refused.
+/// Keywords that are copied unchanged. Gemini rejects keywords that it does not know.
 const COPIED_KEYWORDS: [&str; 15] = [
     "title",
     "description",
@@ -32,14 +33,14 @@ const COPIED_KEYWORDS: [&str; 15] = [
     "maxLength",
     "enum",
 ];
-/// What says nothing of a value, or is written out where it is used.
+/// Keywords that do not constrain a value, or whose content is expanded where it is referenced.
 const IGNORED_KEYWORDS: [&str; 7] =
     ["$schema", "$id", "$comment", "$defs", "definitions", "strict", "additionalProperties"];
-/// The formats that are known.
+/// Values of `format` that Gemini supports.
 const SUPPORTED_FORMATS: [&str; 6] = ["enum", "date-time", "float", "double", "int32", "int64"];
 
-/// Without what Gemini refuses: definitions are written out where they are used, a null among alternatives becomes a flag. What
-/// is left out is named.
+/// Returns the schema without what Gemini rejects. Expands references to definitions and turns a null alternative into
+/// `nullable`. Adds the keywords that it leaves out to `lost`.
 pub fn sanitize_schema(schema: &Value, lost: &mut DroppedParams) -> Value {
     let cleaning = SchemaSanitizer {
         root: schema,
@@ -51,7 +52,7 @@ pub fn sanitize_schema(schema: &Value, lost: &mut DroppedParams) -> Value {
     cleaned
 }
 
-/// Whether it is an object and says nothing of what is in it. Gemini refuses such a one.
+/// Returns true if the schema is an object schema without any constraint on its content. Gemini rejects such a schema.
 pub fn is_empty_object(schema: &Value) -> bool {
     let says_nothing = |key: &str, value: &Value| match (key, value) {
         ("type", kind) => kind == "object",
@@ -63,12 +64,13 @@ pub fn is_empty_object(schema: &Value) -> bool {
     schema.as_object().is_none_or(|fields| fields.iter().all(|(key, value)| says_nothing(key, value)))
 }
 
-/// Whether somewhere in it any names may be given to values of a kind: what Gemini has no word for.
+/// Returns true if any part of the schema has `additionalProperties` with a schema of their own, which Gemini cannot
+/// express.
 pub fn has_typed_additional_properties(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.iter().any(|(key, value)| match key.as_str() {
             "additionalProperties" => value.as_object().is_some_and(|kind| !kind.is_empty()),
-            // The names in it are the caller's.
+            // The keys of these objects are names that the client chose, not keywords.
             "properties" | "$defs" | "definitions" => {
                 value.as_object().is_some_and(|named| named.values().any(has_typed_additional_properties))
             }
@@ -94,7 +96,7 @@ impl SchemaSanitizer<'_> {
         }
         self.remaining_expansions.set(left.saturating_sub(usize::from(is_referred)));
         let inner = |value: &Value| self.sanitize(value, depth + 1, is_referred);
-        // Where anything goes there is nothing to say.
+        // A schema that is not an object (`true`) does not constrain the value.
         let Value::Object(fields) = schema else { return Value::Object(Map::new()) };
         let mut out = Map::new();
         for (key, value) in fields {
@@ -120,7 +122,7 @@ impl SchemaSanitizer<'_> {
             }
         }
         if let Some(path) = fields.get("$ref").and_then(Value::as_str) {
-            // What stands beside a reference holds before what it refers to.
+            // Keywords beside a reference take precedence over the referenced schema.
             match path.strip_prefix('#').and_then(|path| self.root.pointer(path)) {
                 None => self.record_dropped("$ref", &fields["$ref"]),
                 Some(found) => {
@@ -139,7 +141,7 @@ impl SchemaSanitizer<'_> {
         }
     }
 
-    /// One schema holds for all items here.
+    /// Converts `items`. Gemini has only one schema for all items, so a list of schemas becomes alternatives.
     fn convert_items(&self, value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
         let Some(each) = value.as_array() else { return cleaned(value) };
         self.record_dropped("items", value);
@@ -148,7 +150,7 @@ impl SchemaSanitizer<'_> {
         out.into()
     }
 
-    /// One value is a choice of one, or a range of one number.
+    /// Converts `const`: a string to an `enum` with one value, a number to a range with equal bounds.
     fn convert_const(&self, value: &Value, out: &mut Map<String, Value>) {
         match value {
             Value::String(_) => drop(out.insert("enum".into(), vec![value.clone()].into())),
@@ -167,7 +169,8 @@ impl SchemaSanitizer<'_> {
         }
     }
 
-    /// Bounds that are outside of what is meant; of whole numbers the next is within.
+    /// Converts exclusive bounds to inclusive ones. An integer bound moves to the next integer; other bounds are kept
+    /// and reported as dropped.
     fn convert_exclusive_bounds(&self, fields: &Map<String, Value>, out: &mut Map<String, Value>) {
         let is_whole = out.get("type").is_some_and(|kind| kind == "integer");
         for (key, name, step) in [("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)] {
@@ -190,7 +193,7 @@ impl SchemaSanitizer<'_> {
         }
     }
 
-    /// Texts alone can be chosen from, and none of them empty; what is chosen from has a type.
+    /// Converts `enum`. Gemini allows only non-empty strings in it and needs a `type` beside it.
     fn convert_enum(&self, out: &mut Map<String, Value>) {
         let Some(said) = out.get_mut("enum") else { return };
         let mut values = said.as_array().cloned().unwrap_or_default();
@@ -225,13 +228,14 @@ impl SchemaSanitizer<'_> {
     }
 }
 
-/// The names of properties are the caller's: one may be called as a keyword is.
+/// Converts the schema of each property. The client chooses the property names, so one may equal a keyword.
 fn convert_properties(value: &Value, cleaned: impl Fn(&Value) -> Value) -> Value {
     let Some(fields) = value.as_object() else { return value.clone() };
     fields.iter().map(|(name, schema)| (name.clone(), cleaned(schema))).collect()
 }
 
-/// A schema that holds as well: what both say of one thing is said by the first, but for properties, which are everybody's.
+/// Merges a schema that also applies (`allOf`, `$ref`). Existing keywords win, but `properties` and `required` are
+/// combined.
 fn merge_schema(out: &mut Map<String, Value>, more: Map<String, Value>) {
     for (key, value) in more {
         match (out.get_mut(&key), value) {
@@ -264,7 +268,7 @@ fn convert_alternatives(value: &Value, cleaned: impl Fn(&Value) -> Value, out: &
     }
 }
 
-/// `["string", "null"]`
+/// Converts a list of types such as `["string", "null"]`.
 fn convert_type_list(value: &Value, out: &mut Map<String, Value>) {
     let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
     if all.iter().any(|kind| kind == "null") {

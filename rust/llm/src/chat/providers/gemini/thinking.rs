@@ -1,4 +1,4 @@
-//! How much Gemini may think: in tokens before its third generation, in words since.
+//! Thinking config for Gemini: a token budget before Gemini 3, a named level since.
 
 use std::ops::RangeInclusive;
 
@@ -9,13 +9,13 @@ use crate::chat::{
     request::{ChatRequest, Fields, RequestError},
 };
 
-/// What a model can be told.
+/// Way in which a model's thinking is configured.
 enum ThinkingControl {
-    /// Nothing: it does not think.
+    /// The model does not think.
     Unsupported,
-    /// So many tokens; and whether it can be told not to think at all.
+    /// A budget in tokens within this range. The flag is true if thinking can be disabled.
     Budget(RangeInclusive<i64>, bool),
-    /// One of these words, from little to much. No word stands for nothing.
+    /// One of these levels, in ascending order. No level disables thinking.
     Levels(&'static [&'static str]),
 }
 
@@ -24,23 +24,23 @@ const LOW: &str = "low";
 const MEDIUM: &str = "medium";
 const HIGH: &str = "high";
 
-/// All words, from little to much.
+/// All levels in ascending order.
 const THINKING_LEVELS: [&str; 4] = [MINIMAL, LOW, MEDIUM, HIGH];
 
-/// As many tokens stand for a word, and as a caller's word stands for them.
+/// Token budgets that correspond to the levels. Used to map a level to a budget and a client's budget to a level.
 const LOW_BUDGET_TOKENS: i64 = 1024;
 const MEDIUM_BUDGET_TOKENS: i64 = 8192;
 const HIGH_BUDGET_TOKENS: i64 = 24576;
 
-/// It thinks as much as it likes.
+/// Budget value with which the model decides itself how much to think.
 const DYNAMIC_BUDGET: i64 = -1;
 
-/// Whether a model refuses calls of functions that come back without their signatures.
+/// Returns true if a model rejects function calls that are sent back without their signatures.
 pub fn requires_signatures(model: &str) -> bool {
     matches!(thinking_control(model), ThinkingControl::Levels(_)) || is_latest_alias(model)
 }
 
-/// Writes `thinkingConfig`; what the model cannot be told is named.
+/// Writes `thinkingConfig`. Reports settings that the model does not support as dropped.
 pub fn write_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
     let scale = thinking_control(&asked.model);
     let effort = parse_effort(asked)?.map(|(word, _)| word);
@@ -50,13 +50,13 @@ pub fn write_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), 
         && !matches!(scale, ThinkingControl::Unsupported)
         && word != "none"
     {
-        // As much as it likes, and the effort says how much that is.
+        // The client asks for adaptive thinking, and the effort sets its amount.
         let mut told = config_from_effort(word, &scale, asked);
         told.insert("includeThoughts".into(), true.into());
         config.insert("thinkingConfig".into(), told.into());
         return Ok(());
     }
-    // What was said in so many words holds.
+    // An explicit `thinking` object takes precedence over the effort.
     asked.record_dropped_if_set("reasoning_effort", effort.filter(|_| thinking.is_some()).as_ref());
     let told = match (thinking, effort) {
         (Some(thinking), _) => config_from_thinking(&thinking, &scale, asked),
@@ -69,7 +69,7 @@ pub fn write_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), 
     Ok(())
 }
 
-/// Of a caller that says whether there is to be thought, and perhaps for how many tokens.
+/// Converts a `thinking` object, which enables or disables thinking and may set a token budget.
 fn config_from_thinking(thinking: &Value, scale: &ThinkingControl, asked: &mut ChatRequest) -> Fields {
     let mut told = Fields::new();
     if thinking["type"] == "disabled" {
@@ -91,7 +91,7 @@ fn config_from_thinking(thinking: &Value, scale: &ThinkingControl, asked: &mut C
             asked.record_dropped_if_set("thinking.budget_tokens", (!is_kept).then_some(&()));
             told.insert("thinkingBudget".into(), if is_kept { budget } else { bound }.into());
         }
-        // It thinks as much as it likes unless it is told.
+        // Without a level, the model decides itself how much to think.
         ThinkingControl::Levels(_) if budget == DYNAMIC_BUDGET => (),
         ThinkingControl::Levels(words) => {
             let word = match budget {
@@ -107,7 +107,7 @@ fn config_from_thinking(thinking: &Value, scale: &ThinkingControl, asked: &mut C
     told
 }
 
-/// Of a caller that has one word for it.
+/// Converts a reasoning effort.
 fn config_from_effort(word: &'static str, scale: &ThinkingControl, asked: &mut ChatRequest) -> Fields {
     let mut told = Fields::new();
     let is_kept = match scale {
@@ -125,7 +125,7 @@ fn config_from_effort(word: &'static str, scale: &ThinkingControl, asked: &mut C
                 _ => HIGH_BUDGET_TOKENS,
             };
             told.insert("thinkingBudget".into(), budget.min(*within.end()).into());
-            // More than much is not known here.
+            // Efforts above `high` have no equivalent.
             THINKING_LEVELS.contains(&word)
         }
     };
@@ -133,7 +133,7 @@ fn config_from_effort(word: &'static str, scale: &ThinkingControl, asked: &mut C
     told
 }
 
-/// As little as there can be, and whether that is none.
+/// Sets thinking to the minimum. Returns true if that disables it.
 fn minimise_thinking(scale: &ThinkingControl, told: &mut Fields) -> bool {
     match scale {
         ThinkingControl::Unsupported => true,
@@ -152,14 +152,14 @@ fn minimise_thinking(scale: &ThinkingControl, told: &mut Fields) -> bool {
     }
 }
 
-/// The word itself, else the next one that means more, else the last.
+/// Returns the level itself if it is supported, else the next higher one, else the highest.
 fn nearest_level(word: &str, words: &'static [&'static str]) -> &'static str {
     let at = THINKING_LEVELS.iter().position(|level| *level == word).unwrap_or(THINKING_LEVELS.len());
     let is_enough = |level: &&&'static str| THINKING_LEVELS.iter().position(|known| known == *level) >= Some(at);
     words.iter().find(is_enough).or(words.last()).copied().unwrap_or(HIGH)
 }
 
-/// As Google documents it of each family.
+/// Returns how thinking is configured, according to Google's documentation of each model family.
 fn thinking_control(model: &str) -> ThinkingControl {
     let is = |part: &str| model.contains(part);
     match model_generation(model) {
@@ -174,14 +174,14 @@ fn thinking_control(model: &str) -> ThinkingControl {
     }
 }
 
-/// The number before the dot in the model's name.
+/// Returns the major version in the model's name.
 fn model_generation(model: &str) -> Option<u32> {
     let (_, rest) = model.split_once("gemini-")?;
     let digits = rest.find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
 }
 
-/// Whether a name stands for whichever model is the newest.
+/// Returns true if a model name is an alias for the newest model.
 fn is_latest_alias(model: &str) -> bool {
     model.contains("gemini-") && model.ends_with("-latest") && model_generation(model).is_none()
 }
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// What is told of it, and what is lost.
+    /// Returns the written thinking config and the names of the dropped parameters.
     fn thinking_config(model: &str, fields: &Value) -> (Value, String) {
         let fields = fields.as_object().unwrap().clone();
         let mut asked = ChatRequest { model: model.to_owned(), fields, ..ChatRequest::default() };

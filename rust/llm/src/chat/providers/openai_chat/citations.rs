@@ -1,5 +1,5 @@
-//! Where those say that an answer is from who are compatible with `OpenAI`: in annotations as it has them, or in a list of pages
-//! whose numbers stand in the text, as Perplexity has it.
+//! Citations of `OpenAI`-compatible providers. They are annotations, as in `OpenAI`'s API, or a list of pages that
+//! numbered marks in the text refer to, as in Perplexity's.
 
 use serde_json::{Value, value::RawValue};
 
@@ -13,18 +13,18 @@ use crate::{
 
 const CITATIONS_FIELD: &str = "citations";
 const SEARCH_RESULTS_FIELD: &str = "search_results";
-/// What is told of a page; the rest of what was found is not.
+/// Keys of a search result that are translated. Other keys are reported as dropped.
 const TRANSLATED_KEYS: [&str; 3] = ["url", "title", "snippet"];
-/// So many names of what is not told are enough.
+/// Maximum number of dropped keys that are reported.
 const MAX_DROPPED_KEYS: usize = 16;
 
 #[derive(Default)]
 pub struct CitationTracker {
     pub text_index: TextIndex,
-    /// What stands beside the answer: chunks repeat it.
+    /// Top-level citation fields by name, as JSON. Chunks repeat them, so the latest value replaces the earlier one.
     top_level_fields: Vec<(&'static str, String)>,
     emitted_count: usize,
-    /// Where the mark ends that was told last.
+    /// End of the last emitted citation mark, in characters of the full text.
     last_mark_end: usize,
 }
 
@@ -34,7 +34,8 @@ impl CitationTracker {
         self.top_level_fields.push((name, json.get().to_owned()));
     }
 
-    /// Annotations; what is none of the kind that everybody has stands beside the answer.
+    /// Emits annotations as citations. Annotations of an unknown type are emitted unchanged, as additional data of the
+    /// message.
     pub fn emit_annotations(&mut self, json: &str, taker: &mut dyn EventSink) {
         let all = serde_json::from_str(json).unwrap_or_default();
         let (mut cited, others) = parse_chat_annotations(&all);
@@ -43,7 +44,7 @@ impl CitationTracker {
         cited.truncate(room);
         self.emitted_count += cited.len();
         for one in &mut cited {
-            // It shows a link, and that stands behind what is from there.
+            // The mark is a link that follows the text it supports, so the claim is the text up to the end of the mark.
             one.claim_range = self.text_index.claim_start(&one.marker_range, self.last_mark_end)..one.marker_range.end;
             self.last_mark_end = one.marker_range.end;
         }
@@ -67,7 +68,8 @@ impl CitationTracker {
         }
     }
 
-    /// Tells what stands beside the answer: by the numbers in the text, if there are some.
+    /// Emits the stored top-level fields. Emits them as citations if the text contains numbered marks, otherwise
+    /// unchanged.
     pub fn emit_citations(&self, taker: &mut dyn EventSink) {
         let read = |name: &str| {
             let json = self.top_level_fields.iter().find(|(known, _)| *known == name).map(|(_, json)| json);
@@ -88,7 +90,7 @@ impl CitationTracker {
             } else {
                 dropped_unless_complete(is_all, CITATIONS_FIELD)
             };
-            // With the first of the two, and once.
+            // The citations are emitted once, with the first field.
             let cited = std::mem::take(&mut told);
             taker.push_event(ResponseEvent::Citations(CitationSet {
                 scope: FieldScope::Response,
@@ -101,7 +103,7 @@ impl CitationTracker {
     }
 }
 
-/// The pages in the order of their numbers: addresses, titles and what they say.
+/// Returns the pages in the order of their numbers, each as URL, title and snippet.
 fn list_pages(pages: &[Value], found: &[Value]) -> Vec<(String, Value, String)> {
     let told = |url: &str, of: &Value| {
         let text = of["snippet"].as_str().unwrap_or_default();
@@ -122,7 +124,7 @@ fn dropped_unless_complete(is_all: bool, name: &str) -> Vec<String> {
     if is_all { Vec::new() } else { vec![name.to_owned()] }
 }
 
-/// What of the results is not told with what they are cited for.
+/// Returns the names of search result keys that are not translated.
 fn dropped_result_keys(found: &[Value], is_all: bool) -> Vec<String> {
     let mut left = dropped_unless_complete(is_all, SEARCH_RESULTS_FIELD);
     let keys = found.iter().filter_map(Value::as_object).flatten().filter(|(_, value)| !is_default_value(value));

@@ -1,4 +1,4 @@
-//! `OpenAI`'s chat completions, as everybody takes them who is compatible.
+//! `OpenAI`'s chat completions format, as all compatible providers accept it.
 
 mod citations;
 pub(crate) mod reasoning_details;
@@ -20,29 +20,29 @@ use crate::{
 };
 
 pub struct ChatFormat {
-    /// What limits an answer's length is called so.
+    /// Name of the field that limits the response's tokens.
     max_tokens_field: &'static str,
-    /// What the model is called in the body, where its name says more.
+    /// Maps the client's model name to the one in the body.
     map_model_name: fn(&str) -> String,
-    /// Where the scale of temperatures ends.
+    /// Highest temperature that the provider accepts.
     max_temperature: i32,
-    /// Usage is part of a stream where it was asked for.
+    /// True if a stream reports usage only when `stream_options` requests it.
     should_request_usage: bool,
     reasoning_replay: ReasoningReplay,
-    /// What it may be told that others may not.
+    /// Additional parameters that this provider accepts.
     extra_params: &'static [&'static str],
 }
 
-/// What goes back to a model of what it thought, with what it said then.
+/// Form in which earlier reasoning is sent back to the model with its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningReplay {
     Dropped,
     Text,
-    /// In words of `OpenRouter`'s.
+    /// As `OpenRouter`'s `reasoning_details`.
     Details,
 }
 
-/// As `OpenAI` has it today.
+/// `OpenAI`'s current format.
 pub static OPENAI: ChatFormat = ChatFormat {
     max_tokens_field: "max_completion_tokens",
     map_model_name: str::to_owned,
@@ -51,21 +51,23 @@ pub static OPENAI: ChatFormat = ChatFormat {
     reasoning_replay: ReasoningReplay::Dropped,
     extra_params: &[],
 };
-/// As it was when others became compatible with it.
+/// Older `OpenAI` format with `max_tokens`, which most compatible providers implement.
 pub static COMPATIBLE: ChatFormat = ChatFormat { max_tokens_field: "max_tokens", ..OPENAI };
-/// Likewise, of those whose streams say what they cost in any case.
+/// Compatible format for providers that always report usage in streams.
 pub static USAGE_ALWAYS_STREAMED: ChatFormat = ChatFormat { should_request_usage: false, ..COMPATIBLE };
-/// Likewise, of those who refuse a turn with tools that comes back without its thoughts.
+/// Compatible format for providers that reject tool call messages without their reasoning.
 pub static REPLAYS_REASONING: ChatFormat = ChatFormat { reasoning_replay: ReasoningReplay::Text, ..COMPATIBLE };
-/// Likewise, of who has signatures and sealed thoughts of all makers.
+/// `OpenRouter`'s format, which replays signed and encrypted reasoning of all vendors.
 pub static OPENROUTER: ChatFormat = ChatFormat { reasoning_replay: ReasoningReplay::Details, ..COMPATIBLE };
-/// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
+/// Third-party models on Vertex AI. `meta.llama` becomes `meta/llama`; other publishers are named in the path, so the
+/// body holds the bare model name.
 pub static VERTEX_PARTNER_MODELS: ChatFormat = ChatFormat { map_model_name: publisher_model_name, ..COMPATIBLE };
-/// A deployment and an adapter on top of it: the body names the adapter.
+/// Predibase: a deployment with an adapter on top. The body names the adapter.
 pub static LORA_ADAPTER: ChatFormat =
     ChatFormat { map_model_name: adapter_name, max_temperature: 1, extra_params: &["top_k", "best_of"], ..COMPATIBLE };
 
-/// Of those who host models of many makers: `OpenAI`'s newest refuse the old name of the limit, and others know no other.
+/// Returns the format for a model at a host with models of many vendors. The newest `OpenAI` models reject
+/// `max_tokens`; other models accept nothing else.
 pub fn format_for_model(model: &str) -> &'static ChatFormat {
     let name = model.rsplit('/').next().unwrap_or_default();
     let number =
@@ -125,13 +127,13 @@ impl ProviderFormat for ChatFormat {
         let mut data: Vec<_> = answer["data"].as_array()?.iter().collect();
         data.sort_by_key(|one| one["index"].as_u64());
         let vectors = data.into_iter().map(|one| one["embedding"].clone()).collect();
-        // Some say what it is in all, and nothing else.
+        // Some providers report only the total.
         let usage = &answer["usage"];
         let tokens = usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64());
         Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
 
-    /// Of those whose lists are not `OpenAI`'s.
+    /// Lists models of providers whose list format differs from `OpenAI`'s.
     fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
         model_list::parse_models(answer).or_else(|| model_list::parse_models_at(answer, "/result", "name", ""))
     }

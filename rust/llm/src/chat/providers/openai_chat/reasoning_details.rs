@@ -1,20 +1,21 @@
-//! What `OpenRouter` says of thoughts besides their words (`reasoning_details`): its models want it back as it was.
+//! `OpenRouter`'s `reasoning_details`: structured reasoning that its models require back unchanged.
 
 use serde_json::{Value, value::RawValue};
 
 use crate::chat::event::{EventSink, ResponseEvent};
 
-/// How it stands in the place of a signature, which every dialect has and every client gives back unread.
+/// Prefix of a signature that holds encoded reasoning details. Every API format has a signature field, and clients send
+/// it back unread.
 const SIGNATURE_PREFIX: &str = "reasoning_details:";
-/// What a stream says word by word.
+/// Keys whose text a stream sends in increments.
 const TEXT_KEYS: [&str; 2] = ["text", "summary"];
 
-/// What came of them, and was not told yet.
+/// Reasoning details that were received and not emitted yet.
 #[derive(Debug, Default)]
 pub struct ReasoningDetails(Vec<Value>);
 
 impl ReasoningDetails {
-    /// More of them; what they say in words. In a stream, words go on where they were.
+    /// Appends reasoning details and returns their text. In a stream, an entry may continue the last one.
     pub fn append(&mut self, more: &RawValue, is_whole: bool) -> String {
         let more: Vec<Value> = serde_json::from_str(more.get()).unwrap_or_default();
         let words = more.iter().flat_map(|one| TEXT_KEYS.iter().filter_map(|key| one[key].as_str())).collect();
@@ -53,12 +54,12 @@ fn merge_into_entry(last: &mut Value, more: Value) {
     }
 }
 
-/// Whether what stands in the place of a signature is this.
+/// Returns true if the signature holds encoded reasoning details.
 pub fn is_encoded_in(signature: &str) -> bool {
     signature.starts_with(SIGNATURE_PREFIX)
 }
 
-/// Those that stand in the place of a signature.
+/// Decodes the reasoning details that a signature holds; `None` if it holds none.
 pub fn decode_signature(signature: &str) -> Option<Vec<Value>> {
     serde_json::from_str(signature.strip_prefix(SIGNATURE_PREFIX)?).ok()
 }

@@ -1,4 +1,4 @@
-//! Writes a request for a chat completion.
+//! Builds the request body of a chat completion.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::chat::{
     request::{ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolChoice, join_text},
 };
 
-/// What a compatible provider may be told besides what is written here.
+/// Parameters that compatible providers accept under the same name and in the same form.
 const COMMON_PARAMS: &[&str] = &[
     "temperature",
     "top_p",
@@ -36,12 +36,12 @@ const COMMON_PARAMS: &[&str] = &[
     "verbosity",
 ];
 
-/// An effort that Claude has, and that is refused by most others who know efforts.
+/// Reasoning effort that Claude supports. Most other models with efforts reject it.
 const MAX_EFFORT: &str = "max";
 
-/// `thoughts`: what the model is told again of those it had.
+/// Builds the body. `thoughts` selects the form in which earlier reasoning is sent back to the model.
 pub fn build_body(asked: &mut ChatRequest, limit: &str, thoughts: ReasoningReplay) -> Result<Fields, RequestError> {
-    // Of several answers one would be told.
+    // Only one of several choices could be translated.
     asked.reject_several_choices()?;
     let mut out = Fields::new();
     out.insert("model".into(), asked.model.as_str().into());
@@ -88,14 +88,14 @@ pub fn build_body(asked: &mut ChatRequest, limit: &str, thoughts: ReasoningRepla
     Ok(out)
 }
 
-/// How many tokens may be thought.
+/// Returns the thinking budget in tokens, if the client set one.
 fn thinking_budget(asked: &ChatRequest) -> Option<Value> {
     let thinking = asked.fields.get("thinking").filter(|thinking| thinking["type"] == "enabled")?;
     thinking.get("budget_tokens").filter(|budget| budget.is_u64()).cloned()
 }
 
-/// What one side says in several messages, with where it begins. A message that calls a tool is followed by what the tool gave
-/// back, or refused: calls that were told one by one are one message, and so is what came of them.
+/// Merges consecutive messages of one role, with the index of the first. A message with tool calls must be followed
+/// directly by their results. Merges calls that were sent one by one into one message, and their results too.
 fn merge_turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
     let gives_back = |message: &Message| message.parts.iter().any(|part| matches!(part, Part::ToolResult { .. }));
     let mut turns: Vec<(usize, Message)> = Vec::new();
@@ -113,7 +113,8 @@ fn merge_turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
     turns
 }
 
-/// The messages with a short word of the assistant where a user speaks straight after a tool, which Mistral's models refuse.
+/// Inserts a short assistant message between a tool result and a user message. Mistral's models reject a user message
+/// directly after a tool result.
 fn insert_assistant_after_tools(messages: Vec<Value>, asked: &mut ChatRequest) -> Vec<Value> {
     let mut told: Vec<Value> = Vec::with_capacity(messages.len());
     for message in messages {
@@ -140,7 +141,7 @@ fn write_message(
     let mut said = Vec::new();
     for part in parts {
         match part {
-            // Results are messages of their own, before what the user says to them.
+            // Tool results are separate messages, which precede the user's text.
             Part::ToolResult { id, parts, is_error, cache } => {
                 drop_cache_hint(cache.as_ref(), asked);
                 if is_error {
@@ -162,7 +163,7 @@ fn write_message(
     Ok(())
 }
 
-/// Nothing where nothing is left to say.
+/// Builds an assistant message; `None` if no content is left.
 fn build_assistant_message(
     parts: Vec<Part>,
     path: &str,
@@ -226,7 +227,7 @@ fn build_assistant_message(
     Ok(Some(message))
 }
 
-/// One string where all is text: not everybody takes parts.
+/// Builds the message content. Text-only content becomes one string, because some providers do not accept parts.
 fn build_content(parts: Vec<Part>, path: &str, asked: &mut ChatRequest) -> Result<Value, RequestError> {
     if parts.iter().any(|part| matches!(part, Part::Text { citations: Some(_), .. })) {
         asked.record_dropped("citations");
@@ -266,7 +267,7 @@ fn build_part(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Value, 
         Part::Audio { data, format } => {
             Ok(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}))
         }
-        _ => Err(refused("this part of a message here")),
+        _ => Err(refused("this kind of message part")),
     }
 }
 
@@ -282,7 +283,7 @@ fn build_document(source: Source, name: Option<String>) -> Option<Value> {
     Some(json!({"type": "file", "file": file}))
 }
 
-/// Caches of these providers need no hint, and take none.
+/// Drops a cache hint. These providers cache without hints and do not accept any.
 fn drop_cache_hint(cache: Option<&Value>, asked: &mut ChatRequest) {
     if cache.is_some() {
         asked.record_dropped("cache_control");

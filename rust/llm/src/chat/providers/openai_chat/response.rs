@@ -1,4 +1,4 @@
-//! Reads what those answer who are compatible with `OpenAI`, whole and streamed.
+//! Decodes responses of `OpenAI`-compatible providers, complete and streamed.
 
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ struct ChatCompletion<'a> {
     search_results: Option<&'a RawValue>,
 }
 
-/// Where Groq puts what a stream cost.
+/// Groq's extension field, which holds the usage of a stream.
 #[derive(Deserialize)]
 struct GroqExtension<'a> {
     #[serde(default, borrow)]
@@ -54,7 +54,7 @@ struct Choice<'a> {
     index: u64,
     #[serde(default, borrow)]
     delta: Option<ChoiceMessage<'a>>,
-    /// Of a whole answer. Who sends both in a stream repeats itself here.
+    /// Set in a complete response. Providers that send it next to `delta` in a stream repeat the same content.
     #[serde(default, borrow)]
     message: Option<ChoiceMessage<'a>>,
     #[serde(default, borrow)]
@@ -108,7 +108,7 @@ struct Function<'a> {
 }
 
 impl ToolCall<'_> {
-    /// Its id and its name, where they are said.
+    /// Returns the id and the function name, empty if missing.
     fn id_and_name(&self) -> (&str, &str) {
         let name = self.function.as_ref().and_then(|function| function.name.as_deref());
         (self.id.as_deref().unwrap_or_default(), name.unwrap_or_default())
@@ -130,11 +130,11 @@ pub fn decode_response(
     Ok(())
 }
 
-/// Hears a streamed chat completion; a whole one is the same in one chunk.
+/// Decodes a streamed chat completion. A complete response is decoded as a single chunk.
 #[derive(Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub struct ChatDecoder {
-    /// All of it is in one chunk.
+    /// True if one chunk holds the complete response.
     is_complete_response: bool,
     is_started: bool,
     has_finish_reason: bool,
@@ -143,11 +143,11 @@ pub struct ChatDecoder {
     usage_counts: UsageCounts,
     tool_calls: Vec<StartedToolCall>,
     citations: CitationTracker,
-    /// What is to come back of its thoughts, where they are said in more than words.
+    /// Structured reasoning that the client must send back; `None` if the provider sends reasoning as plain text only.
     reasoning_details: Option<ReasoningDetails>,
 }
 
-/// A call that was begun, as its provider tells it from others.
+/// Tool call that has started, with the fields by which the provider identifies it.
 struct StartedToolCall {
     index: Option<u64>,
     id: String,
@@ -159,7 +159,7 @@ impl StreamDecoder for ChatDecoder {
         if data.trim_ascii() == b"[DONE]" {
             return self.emit_end(taker);
         }
-        // What is no chunk says nothing.
+        // Ignores data that is not a chunk.
         let Ok(answer) = serde_json::from_slice::<ChatCompletion<'_>>(data) else { return };
         match answer.error {
             Some(error) if error.get() != "null" => self.emit_failure(error.get().as_bytes(), taker),
@@ -167,7 +167,7 @@ impl StreamDecoder for ChatDecoder {
         }
     }
 
-    /// Some close where `OpenAI` says that it is done.
+    /// Some providers close the stream without `OpenAI`'s `[DONE]` event.
     fn finish_stream(&mut self, taker: &mut dyn EventSink) {
         if self.has_finish_reason {
             self.emit_end(taker);
@@ -254,12 +254,12 @@ impl ChatDecoder {
         }
     }
 
-    /// Thoughts are over where something else begins.
+    /// Emits the reasoning details as soon as other content begins, because that ends the reasoning.
     fn flush_reasoning_details(&mut self, said: &ChoiceMessage<'_>, taker: &mut dyn EventSink) {
         if self.reasoning_details.is_none() {
             return;
         }
-        // More of a call that was begun is nothing else.
+        // More arguments for a started call are not new content.
         let is_new = |call: &ToolCall<'_>| self.find_tool_call(call).is_none();
         let is_over = said.content.is_some_and(is_nonempty) || said.tool_calls.iter().flatten().any(is_new);
         if let Some(details) = self.reasoning_details.as_mut().filter(|_| is_over) {
@@ -272,9 +272,9 @@ impl ChatDecoder {
             let (id, name) = call.id_and_name();
             let signature = call.extra_content.as_ref();
             let signature = signature.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
-            // Who gives no ids has them made; theirs must be the same however often the answer is read.
+            // Generates an id if the provider sends none. Decoding the same response again must produce the same id.
             let own = format!("call_{}_{}", self.response_id, self.tool_calls.len());
-            // It may come back without being written anew.
+            // The client may send the id back in a request that is not translated, so it must fit `OpenAI`'s limit.
             let own = call_ids::OPENAI.normalise_id(&own);
             taker.push_event(ResponseEvent::ToolCall { id: if id.is_empty() { &own } else { id }, name, signature });
             self.tool_calls.push(StartedToolCall { index: call.index, id: id.to_owned(), name: name.to_owned() });
@@ -286,8 +286,9 @@ impl ChatDecoder {
         }
     }
 
-    /// Some number every call 0, and tell them apart by their ids; who has no ids either begins each with its name. In a whole
-    /// answer each is another.
+    /// Returns the started call that this delta continues. Some providers give every call the index 0 and distinguish
+    /// calls by id. Providers without ids begin each call with its name. In a complete response every entry is a new
+    /// call.
     fn find_tool_call(&self, call: &ToolCall<'_>) -> Option<usize> {
         let (index, (id, name)) = (call.index, call.id_and_name());
         let is_it = |known: &StartedToolCall| {
@@ -331,7 +332,7 @@ fn is_nonempty(json: &RawValue) -> bool {
     !matches!(json.get(), "null" | "[]" | "{}" | "\"\"")
 }
 
-/// An image that was made: its bytes, or where it is.
+/// Emits a generated image, either its bytes or its URL.
 fn emit_image(image: &Value, taker: &mut dyn EventSink) {
     let url = image["image_url"]["url"].as_str().or_else(|| image["url"].as_str()).unwrap_or_default();
     if let Source::Data { mime, data } = Source::from_url(url.to_owned(), None) {
@@ -342,7 +343,7 @@ fn emit_image(image: &Value, taker: &mut dyn EventSink) {
     }
 }
 
-/// What is said: a text, or parts of which some may be thoughts.
+/// Emits the content of a message: a string, or an array of parts that may contain reasoning.
 fn emit_content(content: &RawValue, spoken: &mut TextIndex, taker: &mut dyn EventSink) {
     if !content.get().contains("\"thinking\"") || content.get().starts_with('"') {
         if let Some(said) = extract_text(content) {
@@ -367,11 +368,11 @@ fn emit_content(content: &RawValue, spoken: &mut TextIndex, taker: &mut dyn Even
     }
 }
 
-/// Text, or the text of an array of parts; nothing where there is none.
+/// Returns the text of a string or of an array of parts; `None` if it is empty.
 fn extract_text(raw: &RawValue) -> Option<Cow<'_, str>> {
     let json = raw.get();
     if json.starts_with('"') {
-        // Without an escape it is what stands there.
+        // Borrows the string if it contains no escape.
         let inner = json.get(1..json.len() - 1).filter(|inner| !inner.contains('\\'));
         let text = inner.map(Cow::Borrowed).or_else(|| serde_json::from_str(json).ok().map(Cow::Owned))?;
         return Some(text).filter(|text| !text.is_empty());
@@ -381,9 +382,9 @@ fn extract_text(raw: &RawValue) -> Option<Cow<'_, str>> {
     (!text.is_empty()).then_some(Cow::Owned(text))
 }
 
-/// The error in whichever place a compatible provider has it.
+/// Parses the error body of any `OpenAI`-compatible provider; these differ in where they put the fields.
 pub fn parse_error(answer: &[u8]) -> ErrorDetails {
-    // Some put it into an array.
+    // Some providers wrap the error in an array.
     let body = match serde_json::from_slice(answer) {
         Ok(Value::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
         Ok(Value::String(message)) => return ErrorDetails { message: Some(message), ..ErrorDetails::default() },
@@ -391,7 +392,7 @@ pub fn parse_error(answer: &[u8]) -> ErrorDetails {
         Err(_) => return ErrorDetails::default(),
     };
     match &body["error"] {
-        // What else is said of it stands beside it.
+        // The other fields are next to the message, not below it.
         Value::String(message) => ErrorDetails { message: Some(message.clone()), ..parse_error_fields(&body) },
         Value::Object(_) => parse_error_fields(&body["error"]),
         _ => parse_error_fields(&body),
@@ -419,11 +420,11 @@ fn parse_error_fields(error: &Value) -> ErrorDetails {
             .or_else(|| string_or_number(&error["err_msg"]))
             .or_else(|| join_errors(&error["errors"])),
         kind: string_or_number(&error["type"])
-            // As a number it is no kind.
+            // A numeric status is not an error type.
             .or_else(|| error["status"].as_str().map(ToOwned::to_owned))
             .or_else(|| string_or_number(&error["detail"][0]["type"]))
             .or_else(|| string_or_number(&error["name"])),
-        // Stability's names stand beside an id, which says which error it was.
+        // Stability sends the error type as `name`, next to the `id` of this occurrence of the error.
         param: string_or_number(&error["param"]).or_else(|| {
             let is_stabilitys = error["errors"].is_array() && error["name"].is_string();
             string_or_number(&error["id"]).filter(|_| is_stabilitys)
@@ -434,7 +435,7 @@ fn parse_error_fields(error: &Value) -> ErrorDetails {
     }
 }
 
-/// Errors in a list: texts, or a code and a message each.
+/// Joins a list of errors, which are strings or objects with a code and a message.
 fn join_errors(errors: &Value) -> Option<String> {
     let one = |error: &Value| match (error, string_or_number(&error["code"]), string_or_number(&error["message"])) {
         (Value::String(text), ..) => Some(text.clone()),
@@ -453,7 +454,7 @@ fn string_or_number(value: &Value) -> Option<String> {
     }
 }
 
-/// What is wrong, and where in the request.
+/// Formats a validation error with its location in the request.
 fn describe_validation_error(item: &Value) -> String {
     let place: Vec<_> = item["loc"].as_array().into_iter().flatten().filter_map(string_or_number).collect();
     let message = item["msg"].as_str().unwrap_or_default();
