@@ -187,7 +187,7 @@ class Wire:
     def _exactly(self, count: int) -> Iterator[bytes]:
         while count:
             if not self._bytes and not self._more():
-                raise ConnectionError("the connection closed before the end")
+                raise ConnectionError("the connection closed before the end of the response of the response")
             piece = self._take(count)
             count -= len(piece)
             yield piece

@@ -282,7 +282,7 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
         ("[jwt]\nenabled = true\n[[issuers]]\norganisations = 'a'", "issuers[0].organisations: expected `array`"),
         (
             "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://a.test'",
-            "issuers: 'https://a.test' is there twice",
+            "issuers: 'https://a.test' is used twice; slugs must be unique within a workspace",
         ),
         ("issuers = 5", "issuers[0]: expected `object`"),
     ],

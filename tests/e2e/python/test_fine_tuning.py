@@ -203,7 +203,7 @@ def test_what_is_wrong_is_told_in_openais_words(client: openai.OpenAI, kind: Kin
     if kind.slug == "openai":
         return
     asked = len(there.asked)
-    with pytest.raises(openai.BadRequestError, match=r"method\.type: `reinforcement` is not known here"):
+    with pytest.raises(openai.BadRequestError, match=r"method\.type: unknown provider `reinforcement` here"):
         client.fine_tuning.jobs.create(model=kind.model, training_file=kind.file, method={"type": "reinforcement"})
     with pytest.raises(openai.BadRequestError, match="limit: must be a number from 1 to 100"):
         client.fine_tuning.jobs.list(limit=101)

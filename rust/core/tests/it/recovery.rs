@@ -431,13 +431,13 @@ async fn why_a_target_does_not_go_on_is_in_the_record_and_explained() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     for (slug, model, recovery, because) in [
-        ("openai", "gpt-4o", json!("continue"), "nothing says that its provider's models go on"),
-        ("groq", "openai/gpt-oss-120b", json!("continue"), "its model begins anew"),
+        ("openai", "gpt-4o", json!("continue"), "its provider is not known to continue a partial response"),
+        ("groq", "openai/gpt-oss-120b", json!("continue"), "its model does not continue a partial response"),
         (
             "mistral-ai",
             "m",
             json!({"mode": "continue", "prefill": false}),
-            "the config says that its model begins anew",
+            "the config says that its model does not continue a partial response",
         ),
     ] {
         let other = json!({"provider": slug, "api_key": "k", "custom_host": provider.url(), "recovery": recovery,

@@ -154,7 +154,7 @@ fn how_much_is_thought_is_said_or_named_and_leaves_room_for_the_answer() {
         [("anthropic", claude), ("google", "gemini-2.5-pro"), ("bedrock", "anthropic.claude-sonnet-4-5")]
     {
         let body = talk(model, &json!({"reasoning_effort": "turbo"}));
-        assert!(refused(slug, CHAT, &body).starts_with("reasoning_effort: `turbo` is not known here"), "{slug}");
+        assert!(refused(slug, CHAT, &body).starts_with("reasoning_effort: unknown provider `turbo` here"), "{slug}");
         let both = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 3000}, "max_tokens": 4000});
         let (sent, lost) = said(slug, CHAT, &talk(model, &both));
         assert_eq!(lost, "reasoning_effort", "{slug}");
@@ -426,7 +426,7 @@ fn tools_that_anthropic_runs_are_refused_where_google_is_asked_and_googles_own_a
     let with = |tool: Value| talk("gemini-2.5-flash", &json!({"max_tokens": 9, "tools": [tool]}));
     let refusal =
         refused("google", Operation::Messages, &with(json!({"type": "web_search_20250305", "name": "web_search"})));
-    assert_eq!(refusal, "tools[0].type: this provider has nothing like `web_search_20250305`");
+    assert_eq!(refusal, "tools[0].type: `web_search_20250305` is not supported by this provider");
     let (sent, _) = said("google", CHAT, &with(json!({"type": "file_search", "file_search": {"stores": ["s"]}})));
     assert_eq!(sent["tools"], json!([{"file_search": {"stores": ["s"]}}]));
 }
