@@ -40,7 +40,7 @@ def _key(number: int) -> dict[str, Any]:
 @pytest.fixture
 def running() -> Iterator[engine.Engine]:
     """An engine that was not started: applying needs neither loop nor socket."""
-    made = engine.Engine(Settings().engine_json(1))
+    made = engine.Engine(Settings().engine_settings_json(1))
     yield made
     made.close()
 

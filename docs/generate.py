@@ -35,7 +35,7 @@ def settings_page() -> str:
         "Settings",
         "Read once at the start: an option of the command line wins over the environment, that over `penstock.toml`, "
         "that over the default. Lists are separated by commas in the environment. A key that is not here is refused.",
-        reference.markdown(),
+        reference.render_markdown(),
         "The tables `[[keys]]`, `[[providers]]` and `[[configs]]` of the same file are no settings: they are read "
         "again whenever the file changes ([walks.md](walks.md)). So is `[[prices]]`: what a `model` of a `provider` costs "
         "from the day `valid_from` on, in the words of `/model-configs/pricing`. "

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
-from penstock.kit.bootstrap import found
+from penstock.kit.bootstrap import bootstrap_organisation
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
@@ -51,7 +51,7 @@ def make(url: str) -> None:
     async def run() -> None:
         database = Database(Store(), Secret(url))
         await migrate(database)
-        await found(database, Secret(ADMIN_KEY))
+        await bootstrap_organisation(database, Secret(ADMIN_KEY))
         await database.close()
 
     asyncio.run(run())

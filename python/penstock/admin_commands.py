@@ -17,18 +17,18 @@ from penstock.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from penstock.remote import Remote
+    from penstock.remote import ManagementClient
 
 Item = TypeVar("Item")
 
 # Fewer steps are over before a bar is read.
-BAR_FROM = 10
+MIN_PROGRESS_STEPS = 10
 # At the head of what is written down.
-HEAD = (
+EXPORT_HEADER = (
     "# Credentials are masked. A mask means the credential that is there; where none is, write ${NAME} in its place.\n"
 )
 
-_URL = click.option(
+_URL_OPTION = click.option(
     "--url",
     envvar="PENSTOCK_URL",
     default="http://127.0.0.1:8787",
@@ -36,7 +36,7 @@ _URL = click.option(
     show_envvar=True,
     help="Where the gateway is.",
 )
-_KEY = click.option(
+_API_KEY_OPTION = click.option(
     "--api-key",
     envvar=["PENSTOCK_API_KEY", "PENSTOCK_ADMIN_KEY"],
     required=True,
@@ -45,26 +45,26 @@ _KEY = click.option(
 )
 
 
-def _asks(command: Callable[..., Any]) -> Callable[..., Any]:
-    return _URL(_KEY(command))
+def _with_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return _URL_OPTION(_API_KEY_OPTION(command))
 
 
 @contextmanager
-def _remote(url: str, api_key: str) -> Generator[Remote]:
+def _open_remote(url: str, api_key: str) -> Generator[ManagementClient]:
     # Imported here: what speaks HTTP takes longer to load than other commands take.
-    from penstock.remote import Remote  # noqa: PLC0415 - as said above
+    from penstock.remote import ManagementClient  # noqa: PLC0415 - as said above
 
-    remote = Remote(url, api_key)
+    remote = ManagementClient(url, api_key)
     try:
         yield remote
     finally:
         remote.close()
 
 
-def _part(text: str) -> str:
-    from penstock.remote import part  # noqa: PLC0415 - as above
+def _quote_path_segment(text: str) -> str:
+    from penstock.remote import quote_path_segment  # noqa: PLC0415 - as above
 
-    return part(text)
+    return quote_path_segment(text)
 
 
 @click.group()
@@ -73,17 +73,17 @@ def keys() -> None:
 
 
 @keys.command("list")
-@_asks
+@_with_connection_options
 @click.option("--workspace", help="Only those of this workspace: id or slug.")
 def list_keys(url: str, api_key: str, workspace: str | None) -> None:
     """List keys."""
-    with _remote(url, api_key) as remote:
-        path = f"/v1/api-keys?workspace_id={_part(workspace)}" if workspace else "/v1/api-keys"
-        _table(remote.all_of(path), ("id", "key", "type", "status", "name"))
+    with _open_remote(url, api_key) as remote:
+        path = f"/v1/api-keys?workspace_id={_quote_path_segment(workspace)}" if workspace else "/v1/api-keys"
+        _print_table(remote.iter_rows(path), ("id", "key", "type", "status", "name"))
 
 
 @keys.command("create")
-@_asks
+@_with_connection_options
 @click.argument("name")
 @click.option("--workspace", help="Workspace that it is for: id or slug; without one it is the organisation's.")
 @click.option("--user", help="Id of the person whose key it is.")
@@ -94,29 +94,29 @@ def create_key(
     """Make a key, and print its text, which is not shown again."""
     kind = f"{'workspace' if workspace else 'organisation'}/{'user' if user else 'service'}"
     body = {"name": name, "scopes": list(scopes), "workspace_id": workspace, "user_id": user}
-    with _remote(url, api_key) as remote:
-        made = remote.ask("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
+    with _open_remote(url, api_key) as remote:
+        made = remote.request("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
         click.echo(made["key"])
 
 
 @keys.command("rotate")
-@_asks
+@_with_connection_options
 @click.argument("key_id")
 def rotate_key(url: str, api_key: str, key_id: str) -> None:
     """Give a key a new text, and print it; the old one is good until the transition is over."""
-    with _remote(url, api_key) as remote:
-        made = remote.ask("POST", f"/v1/api-keys/{_part(key_id)}/rotate", {})
+    with _open_remote(url, api_key) as remote:
+        made = remote.request("POST", f"/v1/api-keys/{_quote_path_segment(key_id)}/rotate", {})
         click.echo(made["key"])
         click.echo(f"the old text is good until {made['key_transition_expires_at']}", err=True)
 
 
 @keys.command("delete")
-@_asks
+@_with_connection_options
 @click.argument("key_id")
 def delete_key(url: str, api_key: str, key_id: str) -> None:
     """Delete a key."""
-    with _remote(url, api_key) as remote:
-        remote.ask("DELETE", f"/v1/api-keys/{_part(key_id)}")
+    with _open_remote(url, api_key) as remote:
+        remote.request("DELETE", f"/v1/api-keys/{_quote_path_segment(key_id)}")
 
 
 @click.group()
@@ -125,27 +125,27 @@ def config() -> None:
 
 
 @config.command("list")
-@_asks
+@_with_connection_options
 @click.option("--workspace", help="Only those of this workspace: id or slug.")
 def list_configs(url: str, api_key: str, workspace: str | None) -> None:
     """List configs."""
-    with _remote(url, api_key) as remote:
-        path = f"/v1/configs?workspace_id={_part(workspace)}" if workspace else "/v1/configs"
-        _table(remote.all_of(path), ("slug", "status", "last_updated_at", "name"))
+    with _open_remote(url, api_key) as remote:
+        path = f"/v1/configs?workspace_id={_quote_path_segment(workspace)}" if workspace else "/v1/configs"
+        _print_table(remote.iter_rows(path), ("slug", "status", "last_updated_at", "name"))
 
 
 @config.command("show")
-@_asks
+@_with_connection_options
 @click.argument("slug")
 def show_config(url: str, api_key: str, slug: str) -> None:
     """Print a config as JSON."""
-    with _remote(url, api_key) as remote:
-        config: str = remote.ask("GET", f"/v1/configs/{_part(slug)}")["config"]
+    with _open_remote(url, api_key) as remote:
+        config: str = remote.request("GET", f"/v1/configs/{_quote_path_segment(slug)}")["config"]
         click.echo(msgspec.json.format(config, indent=2))
 
 
 @config.command("save")
-@_asks
+@_with_connection_options
 @click.argument("file", type=click.File("rb"))
 @click.option("--slug", help="Config that gets this as its next version.")
 @click.option("--name", help="Name of a new config.")
@@ -166,32 +166,32 @@ def save_config(
     except msgspec.DecodeError as error:
         message = f"{file.name} is not JSON: {error}"
         raise SettingsError(message) from None
-    with _remote(url, api_key) as remote:
+    with _open_remote(url, api_key) as remote:
         if slug:
-            remote.ask("PUT", f"/v1/configs/{_part(slug)}", {"config": content})
+            remote.request("PUT", f"/v1/configs/{_quote_path_segment(slug)}", {"config": content})
         else:
             body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
-            slug = remote.ask("POST", "/v1/configs", body)["slug"]
+            slug = remote.request("POST", "/v1/configs", body)["slug"]
         click.echo(slug)
 
 
 @click.command()
-@_asks
+@_with_connection_options
 @click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
 def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click says no more
     """Write the whole state down as YAML; credentials stay masked."""
     from penstock.declarative import plan as state  # noqa: PLC0415 - as above
-    from penstock.declarative.document import masks  # noqa: PLC0415 - as above
+    from penstock.declarative.document import count_masks  # noqa: PLC0415 - as above
 
-    with _remote(url, api_key) as remote:
-        found = state.export(remote, partial(_bar, "reading"))
-    output.write(HEAD + _yaml_of(found))
-    if count := masks(found):
+    with _open_remote(url, api_key) as remote:
+        found = state.export_state(remote, partial(_with_progress_bar, "reading"))
+    output.write(EXPORT_HEADER + _dump_yaml(found))
+    if count := count_masks(found):
         click.echo(f"credentials are masked: {count}; to make them elsewhere write ${{NAME}} in their place", err=True)
 
 
 @click.command()
-@_asks
+@_with_connection_options
 @click.argument("file", type=click.File("r"))
 @click.option(
     "--plan",
@@ -216,20 +216,22 @@ def apply(
     """
     from penstock.declarative.plan import Plan  # noqa: PLC0415 - as above
 
-    with _remote(url, api_key) as remote:
-        plan = Plan(remote, _read(file), os.environ, prune=prune, key=api_key, bar=partial(_bar, "reading"))
+    with _open_remote(url, api_key) as remote:
+        plan = Plan(
+            remote, _load_yaml(file), os.environ, prune=prune, key=api_key, bar=partial(_with_progress_bar, "reading")
+        )
         for step in plan.steps:
-            click.echo(f"{step.sign} {step.what}")
+            click.echo(f"{step.sign} {step.summary}")
         if not plan.steps:
             click.echo("nothing to do")
             return
         if only_plan:
             sys.exit(2)
         if not yes:
-            _confirm(len(plan.steps))
+            _confirm_apply(len(plan.steps))
         try:
-            for step in _bar("applying", plan.steps):
-                step.do()
+            for step in _with_progress_bar("applying", plan.steps):
+                step.apply()
         finally:
             # What was made is told even where something later failed: nobody can be told again.
             for name, what, text in plan.texts:
@@ -237,7 +239,7 @@ def apply(
         click.echo(f"{len(plan.steps)} done")
 
 
-def _confirm(count: int) -> None:
+def _confirm_apply(count: int) -> None:
     try:
         agreed = click.confirm("do this?" if count == 1 else f"do these {count}?")
     except click.Abort:
@@ -250,15 +252,15 @@ def _confirm(count: int) -> None:
         raise SettingsError(message)
 
 
-def _bar(label: str, steps: list[Item]) -> Iterator[Item]:
-    if len(steps) < BAR_FROM or not sys.stderr.isatty():
+def _with_progress_bar(label: str, steps: list[Item]) -> Iterator[Item]:
+    if len(steps) < MIN_PROGRESS_STEPS or not sys.stderr.isatty():
         yield from steps
         return
     with click.progressbar(steps, label=label, file=sys.stderr) as bar:
         yield from bar
 
 
-def _yaml() -> Any:  # noqa: ANN401 - its types are not published
+def _yaml_codec() -> Any:  # noqa: ANN401 - its types are not published
     from ruamel.yaml import YAML  # noqa: PLC0415 - as above
 
     # It declares less than it has.
@@ -269,19 +271,19 @@ def _yaml() -> Any:  # noqa: ANN401 - its types are not published
     return yaml
 
 
-def _yaml_of(content: object) -> str:
+def _dump_yaml(content: object) -> str:
     written = StringIO()
-    _yaml().dump(content, written)
+    _yaml_codec().dump(content, written)
     return written.getvalue()
 
 
-def _read(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no more
+def _load_yaml(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no more
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
 
     try:
-        content = _yaml().load(file)
+        content = _yaml_codec().load(file)
     except YAMLError as error:
-        raise SettingsError(f"{file.name} is not YAML: {_fault(error)}") from None
+        raise SettingsError(f"{file.name} is not YAML: {_describe_yaml_error(error)}") from None
     except UnicodeDecodeError as error:
         raise SettingsError(f"{file.name} is not YAML: {error}") from None
     if not isinstance(content, dict):
@@ -290,12 +292,12 @@ def _read(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no more
     return cast("dict[str, Any]", content)
 
 
-def _fault(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields
+def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields
     mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return f"{what} in line {mark.line + 1}" if mark and what else str(error).splitlines()[0]
 
 
-def _table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None:
+def _print_table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None:
     for row in rows:
         click.echo("\t".join(str(row[name]) for name in names))
 

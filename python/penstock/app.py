@@ -21,32 +21,32 @@ from litestar.serialization import encode_json
 
 from penstock import authorization, resources
 from penstock.errors import (
-    MissingError,
+    NotFoundError,
     PenstockError,
-    Replayed,
-    StartError,
-    TooManyError,
+    RateLimitedError,
+    ReplayedResponse,
+    StartupError,
     UnavailableError,
-    code_for,
-    envelope,
-    in_openais_shape,
+    error_code_for,
+    error_envelope,
+    openai_error,
 )
-from penstock.job_loop import ended, kept_up
-from penstock.kit.client_ip import Proxies
-from penstock.kit.compat import SpelledRequest
-from penstock.kit.json_response import Answer
-from penstock.kit.openapi import complete as whole
-from penstock.kit.text_validation import refuse_unfit
-from penstock.kit.validation_errors import problems, summary, takes
-from penstock.metrics import BatchFigures, Figures, JobFigures
-from penstock.node_store import Notes
+from penstock.job_loop import run_with_restarts, stop_jobs
+from penstock.kit.client_ip import TrustedProxies
+from penstock.kit.compat import CompatRequest
+from penstock.kit.json_response import JsonResponse
+from penstock.kit.openapi import build_openapi as whole
+from penstock.kit.text_validation import check_request_text
+from penstock.kit.validation_errors import parse_problems, route_parameters, summarize_problems
+from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore
+from penstock.node_store import NodeStore
 from penstock.pricing.price_book import PriceBook
 from penstock.records import RecordFeed
 from penstock.resources import schema
 from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret
-from penstock.snapshot.build import NOTHING, Published, Snapshot
-from penstock.snapshot.file_watcher import Watcher
+from penstock.snapshot.build import EMPTY_STORE_DATA, Snapshot, SnapshotChannel
+from penstock.snapshot.file_watcher import ConfigFileWatcher
 
 if TYPE_CHECKING:
     import socket
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
-    from penstock.kit.tenant_session import Office
-    from penstock.snapshot.publisher import Publisher
-    from penstock.snapshot.redis_notifier import Announcer
+    from penstock.kit.tenant_session import Services
+    from penstock.snapshot.publisher import SnapshotPublisher
+    from penstock.snapshot.redis_notifier import RedisNotifier
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
 
 BAD_REQUEST, INTERNAL_ERROR = 400, 500
-METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+HTTP_METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Application(Litestar):
@@ -75,15 +75,15 @@ class Application(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
-def create_app(settings: Settings, published: Published, record_socket: socket.socket | None = None) -> Litestar:
+def create_app(settings: Settings, published: SnapshotChannel, record_socket: socket.socket | None = None) -> Litestar:
     """Build the application; nothing runs before its lifespan starts. Records are taken from the socket."""
     records = RecordFeed(settings.records)
-    batch_figures, job_figures = BatchFigures(), JobFigures()
+    batch_figures, job_figures = BatchMetrics(), JobMetrics()
     parts = {
         "settings": settings,
         "published": published,
-        "figures": Figures(),
-        "notes": Notes(),
+        "figures": MetricsStore(),
+        "notes": NodeStore(),
         "batch_figures": batch_figures,
         "job_figures": job_figures,
         "records": records,
@@ -93,177 +93,186 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
     store = open_store(settings, published, url, batch_figures, records) if url else None
 
     @asynccontextmanager
-    async def jobs(_app: Litestar) -> AsyncGenerator[None]:
-        watcher = Watcher(settings, published)
+    async def run_jobs(_app: Litestar) -> AsyncGenerator[None]:
+        watcher = ConfigFileWatcher(settings, published)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, watcher.ask)
+        loop.add_signal_handler(signal.SIGHUP, watcher.request_reload)
         close_records = records.listen(record_socket, loop) if record_socket else records.close
-        loops = [*([watcher.run] if settings.file else []), *(store.loops if store else [])]
-        running = [loop.create_task(kept_up(work, job_figures)) for work in loops]
+        loops = [*([watcher.run] if settings.file else []), *(store.job_loops if store else [])]
+        running = [loop.create_task(run_with_restarts(work, job_figures)) for work in loops]
         try:
             yield
         finally:
             published.close()
-            await ended(running)
+            await stop_jobs(running)
             if store:
                 await store.database.close()
             close_records()
 
     app = Application(
-        route_handlers=routers(resources.names()) if store else [*routers(resources.STORELESS), *closed()],
-        dependencies={name: provide(part) for name, part in parts.items()} | (store.dependencies if store else {}),
-        exception_handlers={Exception: answer},
-        request_class=SpelledRequest,
-        response_class=Answer,
-        openapi_config=schema.description(),
-        lifespan=[jobs],
-        before_request=refuse_unfit,
+        route_handlers=build_routers(resources.module_names())
+        if store
+        else [*build_routers(resources.STORELESS_MODULES), *storeless_routers()],
+        dependencies={name: provide_singleton(part) for name, part in parts.items()}
+        | (store.dependencies if store else {}),
+        exception_handlers={Exception: render_error},
+        request_class=CompatRequest,
+        response_class=JsonResponse,
+        openapi_config=schema.build_openapi_config(),
+        lifespan=[run_jobs],
+        before_request=check_request_text,
         before_send=[store.before_send] if store else [],
         logging_config=None,
         state=State(
             {
-                "identify": store.identify if store else None,
-                "office": store.office if store else None,
-                "proxies": Proxies(settings.security.trusted_proxies),
+                "identify": store.authenticate if store else None,
+                "office": store.services if store else None,
+                "proxies": TrustedProxies(settings.security.trusted_proxies),
                 "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
             }
         ),
     )
-    refuse_unguarded(app)
+    check_guards(app)
     return app
 
 
-class StoreParts(NamedTuple):
+class StoreComponents(NamedTuple):
     """What stands on the store: who is calling, the way to a desk, and what goes on beside it."""
 
     database: Database
-    office: Office
-    identify: Callable[[authorization.Sent], Awaitable[authorization.Caller]]
+    services: Services
+    authenticate: Callable[[authorization.PresentedCredential], Awaitable[authorization.Caller]]
     dependencies: dict[str, Provide]
-    loops: list[Callable[[], Coroutine[Any, Any, None]]]
+    job_loops: list[Callable[[], Coroutine[Any, Any, None]]]
     before_send: Callable[[Message, Scope], Awaitable[None]]
 
 
-class News(NamedTuple):
+class ChangeNotifier(NamedTuple):
     """Who is told of a change: this node's publisher, and the other nodes."""
 
-    publisher: Publisher
-    announcer: Announcer | None
+    publisher: SnapshotPublisher
+    redis_notifier: RedisNotifier | None
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Say that there is one."""
-        self.publisher.ring()
-        if self.announcer:
-            self.announcer.tell()
+        self.publisher.notify()
+        if self.redis_notifier:
+            self.redis_notifier.notify()
 
-    async def known(self, number: int) -> None:
+    async def wait_until_applied(self, number: int) -> None:
         """Wait, but not for ever, until each worker of this node goes by it."""
-        await self.publisher.known(number)
+        await self.publisher.wait_until_applied(number)
 
 
 def open_store(
-    settings: Settings, published: Published, url: Secret, batch_figures: BatchFigures, records: RecordFeed
-) -> StoreParts:
+    settings: Settings, published: SnapshotChannel, url: Secret, batch_figures: BatchMetrics, records: RecordFeed
+) -> StoreComponents:
     """Wire what stands on the store; nothing of it is imported where there is none."""
-    from penstock.batches.runner import Runner
-    from penstock.blobs.folder import Folder
-    from penstock.jobs.prepare import known_tokens
-    from penstock.jobs.rotate import Rotator
+    from penstock.batches.runner import BatchRunner
+    from penstock.blobs.folder import BlobFolder
+    from penstock.jobs.prepare import load_token_verifier
+    from penstock.jobs.rotate import KeyRotator
     from penstock.kit import listing
-    from penstock.kit.authentication import Identities
-    from penstock.kit.passwords import Passwords
+    from penstock.kit.authentication import CallerAuthenticator
+    from penstock.kit.passwords import PasswordService
     from penstock.kit.preconditions import before_send
-    from penstock.kit.tenant_session import Office
-    from penstock.resources._last_known import caller_of
-    from penstock.secrets.references import Secrets
-    from penstock.secrets.vault import Vault, master
-    from penstock.snapshot.publisher import KeptRows, Publisher
+    from penstock.kit.tenant_session import Services
+    from penstock.resources._last_known import find_caller
+    from penstock.secrets.references import SecretCache
+    from penstock.secrets.vault import Vault, load_master_keys
+    from penstock.snapshot.publisher import SavedSnapshot, SnapshotPublisher
     from penstock.store.database import Database
 
     database = Database(settings.store, url)
-    key = master(settings)
-    vault, kept = Vault(key), KeptRows(settings, key)
+    key = load_master_keys(settings)
+    vault, kept = Vault(key), SavedSnapshot(settings, key)
     # Until the store was read: a file that is gathered without its rows would close the gateway to every key in it.
-    published.stored = kept.last() or NOTHING
-    tokens = known_tokens(settings, kept)
-    identities = Identities(database, tokens, lambda digest: caller_of(published.stored, digest))
-    secrets = Secrets(settings)
-    publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
-    announcer = _announcer(settings, publisher.ring)
-    news = News(publisher, announcer)
-    office = Office(settings, database, vault, identities, news)
-    blobs = Folder(settings.files_folder)
-    runner = Runner(settings, office, secrets, blobs, batch_figures, records)
+    published.stored = kept.load() or EMPTY_STORE_DATA
+    tokens = load_token_verifier(settings, kept)
+    identities = CallerAuthenticator(database, tokens, lambda digest: find_caller(published.stored, digest))
+    secrets = SecretCache(settings)
+    publisher = SnapshotPublisher(settings, published, database, vault, secrets, kept, tokens)
+    announcer = _create_redis_notifier(settings, publisher.notify)
+    news = ChangeNotifier(publisher, announcer)
+    office = Services(settings, database, vault, identities, news)
+    blobs = BlobFolder(settings.files_folder)
+    runner = BatchRunner(settings, office, secrets, blobs, batch_figures, records)
     shared = {
         "office": office,
         "identities": identities,
-        "passwords": Passwords(),
+        "passwords": PasswordService(),
         "blobs": blobs,
         "runner": runner,
     }
     dependencies = {
-        "work": Provide(office.work, sync_to_thread=False),
-        "page": Provide(listing.page, sync_to_thread=False),
-        **{name: provide(part) for name, part in shared.items()},
+        "work": Provide(office.create_context, sync_to_thread=False),
+        "page": Provide(listing.read_page_request, sync_to_thread=False),
+        **{name: provide_singleton(part) for name, part in shared.items()},
     }
-    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run, runner.run]
+    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, KeyRotator(office).run, runner.run]
     if announcer:
         loops.append(announcer.run)
     if tokens:
-        from penstock.jobs.jwks import Follower
+        from penstock.jobs.jwks import JwksRefresher
 
-        loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
-    return StoreParts(database, office, identities.of, dependencies, loops, partial(before_send, office))
+        loops.append(JwksRefresher(tokens, settings.jwt.refresh_seconds, publisher.notify).run)
+    return StoreComponents(database, office, identities.authenticate, dependencies, loops, partial(before_send, office))
 
 
-def _announcer(settings: Settings, heard: Callable[[], None]) -> Announcer | None:
+def _create_redis_notifier(settings: Settings, heard: Callable[[], None]) -> RedisNotifier | None:
     if not settings.redis.url:
         return None
-    from penstock.snapshot.redis_notifier import Announcer
+    from penstock.snapshot.redis_notifier import RedisNotifier
 
-    return Announcer(settings.redis, settings.redis.url.reveal(), heard, settings.upstream.tls_ca)
+    return RedisNotifier(settings.redis, settings.redis.url.reveal(), heard, settings.upstream.tls_ca)
 
 
-def closed() -> list[Router]:
+def storeless_routers() -> list[Router]:
     """Answer for what stands on the store where there is none: it never goes to a provider instead."""
 
-    @answers(["/", "/{rest:path}"], http_method=METHODS, guards=[authorization.anyone], include_in_schema=False)
-    async def no_store() -> None:
+    @answers(
+        ["/", "/{rest:path}"], http_method=HTTP_METHODS, guards=[authorization.allow_anyone], include_in_schema=False
+    )
+    async def reject_without_store() -> None:
         message = "no store is configured; hint: penstock init, or PENSTOCK_STORE_URL"
-        raise MissingError(message)
+        raise NotFoundError(message)
 
-    names = [name for name in resources.names() if name not in resources.STORELESS]
-    return [Router(prefix, route_handlers=[no_store]) for name in names for prefix in resources.prefixes(name)]
+    names = [name for name in resources.module_names() if name not in resources.STORELESS_MODULES]
+    return [
+        Router(prefix, route_handlers=[reject_without_store])
+        for name in names
+        for prefix in resources.path_prefixes(name)
+    ]
 
 
-def complete() -> Litestar:
+def create_documented_app() -> Litestar:
     """Build the application with everything that it can serve, to be looked at rather than run."""
     described = Store(url=Secret("sqlite:///penstock.db"), master_key=Secret(base64.b64encode(bytes(32)).decode()))
-    return create_app(Settings(store=described), Published(Snapshot()))
+    return create_app(Settings(store=described), SnapshotChannel(Snapshot()))
 
 
-def describe() -> bytes:
+def openapi_json() -> bytes:
     """Give the description of the management API, as `/schema/openapi.json` does."""
-    return encode_json(whole(complete()))
+    return encode_json(whole(create_documented_app()))
 
 
-def provide(part: object) -> Provide:
+def provide_singleton(part: object) -> Provide:
     """Hand the same part to every route that asks for it by name."""
     return Provide(lambda: part, use_cache=True, sync_to_thread=False)
 
 
-def routers(names: Iterable[str]) -> list[Router]:
+def build_routers(names: Iterable[str]) -> list[Router]:
     """Put each resource below the path that its file name says."""
     found: list[Router] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
         if routes:
-            found += [Router(prefix, route_handlers=routes) for prefix in resources.prefixes(name) or ("/",)]
+            found += [Router(prefix, route_handlers=routes) for prefix in resources.path_prefixes(name) or ("/",)]
     return found
 
 
-def refuse_unguarded(app: Litestar) -> None:
+def check_guards(app: Litestar) -> None:
     """Deny by default: a route that nobody decided about does not start."""
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
@@ -272,28 +281,28 @@ def refuse_unguarded(app: Litestar) -> None:
             itself = getattr(handler, "http_methods", None) == {"OPTIONS"}
             if not itself and not any(map(authorization.is_guard, guards)):
                 message = f"the route {route.path!r} declares no guard; hint: penstock.caller has them"
-                raise StartError(message)
+                raise StartupError(message)
 
 
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """Answer with the envelope of the management API, whatever went wrong."""
-    if isinstance(error, Replayed):
+    if isinstance(error, ReplayedResponse):
         headers = {"idempotency-replayed": "true"}
         return Response(error.body, status_code=200, media_type="application/json", headers=headers)
     if isinstance(error, PenstockError):
         status, message, code, listed = error.status, error.message, error.code, error.problems
     elif isinstance(error, HTTPException):
-        found = problems(error, takes(cast("dict[str, Any]", request.scope).get("route_handler")))
+        found = parse_problems(error, route_parameters(cast("dict[str, Any]", request.scope).get("route_handler")))
         status = BAD_REQUEST if found else error.status_code
-        code = code_for(status)
-        listed, message = tuple(found), summary(found, error.detail)
+        code = error_code_for(status)
+        listed, message = tuple(found), summarize_problems(found, error.detail)
     else:
-        status, message, code, listed = INTERNAL_ERROR, "something went wrong", code_for(INTERNAL_ERROR), ()
+        status, message, code, listed = INTERNAL_ERROR, "something went wrong", error_code_for(INTERNAL_ERROR), ()
     if status == INTERNAL_ERROR:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         message = "something went wrong"
-    headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | TooManyError) else {}
-    said = envelope(message, code, listed)
-    if resources.speaks_openai(request.url.path):
-        said["error"] = in_openais_shape(message, status, listed)
+    headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | RateLimitedError) else {}
+    said = error_envelope(message, code, listed)
+    if resources.uses_openai_errors(request.url.path):
+        said["error"] = openai_error(message, status, listed)
     return Response(said, status_code=status, headers=headers)

@@ -13,7 +13,7 @@ from penstock.engine import Engine
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.engine import Conversation
+    from penstock.engine import WebSocketHandle
     from penstock.settings import Settings
 
     Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 # Seconds in which the last messages leave.
-GOODBYE = 0.3
+CLOSE_GRACE_SECONDS = 0.3
 # After these nothing more is for the caller of a WebSocket.
-LAST = ("websocket.close", "websocket.http.response.body")
+FINAL_MESSAGE_TYPES = ("websocket.close", "websocket.http.response.body")
 
 
-class Work(msgspec.Struct):
+class TrafficCounters(msgspec.Struct):
     """What the door reads of the engine's counters: how much was passed on."""
 
     durations: list[int]
@@ -34,7 +34,7 @@ class Work(msgspec.Struct):
     pieces: int
 
 
-class Door:
+class EdgeApp:
     """An ASGI application whose requests are answered by the engine's own threads."""
 
     def __init__(self, engine: Engine, *, intercept: bool = True) -> None:
@@ -46,35 +46,35 @@ class Door:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer what was not intercepted: the lifespan, and requests if Granian hands them over in another way."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._exchange(scope, receive)
+            await self._handle_http(scope, receive)
         elif scope["type"] == "websocket":
-            await self._converse(scope, receive, send)
+            await self._handle_websocket(scope, receive, send)
 
-    async def _exchange(self, scope: dict[str, Any], receive: Receive) -> None:
+    async def _handle_http(self, scope: dict[str, Any], receive: Receive) -> None:
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
-        self._engine.exchange(scope, receive, lambda: loop.call_soon_threadsafe(answered.set))
+        self._engine.handle_request(scope, receive, lambda: loop.call_soon_threadsafe(answered.set))
         await answered.wait()
 
-    async def _converse(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def _handle_websocket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Carry messages between the server and the engine, which says what becomes of them."""
         loop = asyncio.get_running_loop()
         there, room = asyncio.Event(), asyncio.Event()
-        talk = self._engine.converse(
+        talk = self._engine.open_websocket(
             scope, lambda: loop.call_soon_threadsafe(there.set), lambda: loop.call_soon_threadsafe(room.set)
         )
         # It only says that somebody asks.
         await receive()
         self._talks += 1
-        telling = loop.create_task(_tell(talk, send, there))
-        hearing = loop.create_task(_hear(talk, receive, room))
+        telling = loop.create_task(_send_messages(talk, send, there))
+        hearing = loop.create_task(_receive_messages(talk, receive, room))
         try:
             await asyncio.wait([telling, hearing], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._talks -= 1
-            talk.leave()
+            talk.close()
             # Before the last word: the server closes nothing while somebody listens.
             hearing.cancel()
             telling.cancel()
@@ -82,23 +82,23 @@ class Door:
         if isinstance(last := ended[0], dict):
             await send(last)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._start(asyncio.get_running_loop())
+        self._start_engine(asyncio.get_running_loop())
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._engine.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine.start(loop, process.step_back)
-        process.Pace(self._work).keep(loop)
+    def _start_engine(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine.start(loop, process.lower_priority)
+        process.SchedPolicySwitcher(self._count_traffic).run_periodically(loop)
         if self._intercept:
             # Granian hands a request to the loop by this call and no other; see docs/architecture.md.
-            loop.call_soon_threadsafe = self._engine.intercept
+            loop.call_soon_threadsafe = self._engine.intercept_call
 
-    def _work(self) -> int:
-        work = msgspec.json.decode(self._engine.metrics(), type=Work)
+    def _count_traffic(self) -> int:
+        work = msgspec.json.decode(self._engine.metrics(), type=TrafficCounters)
         return sum(work.durations) + work.pieces
 
     def drain(self, seconds: float) -> float:
@@ -107,33 +107,33 @@ class Door:
         Give the time that it takes to say goodbye to those with a WebSocket: the server, told to end, would not wait for them.
         """
         self._engine.drain(seconds)
-        return GOODBYE if self._talks else 0.0
+        return CLOSE_GRACE_SECONDS if self._talks else 0.0
 
 
-async def _tell(talk: Conversation, send: Send, there: asyncio.Event) -> dict[str, Any]:
+async def _send_messages(talk: WebSocketHandle, send: Send, there: asyncio.Event) -> dict[str, Any]:
     """Pass on what is for the caller, and give back the last of it."""
     while True:
         await there.wait()
         there.clear()
-        for message in talk.take() or ():
-            if message["type"] in LAST:
+        for message in talk.receive() or ():
+            if message["type"] in FINAL_MESSAGE_TYPES:
                 return message
             await send(message)
 
 
-async def _hear(talk: Conversation, receive: Receive, room: asyncio.Event) -> None:
+async def _receive_messages(talk: WebSocketHandle, receive: Receive, room: asyncio.Event) -> None:
     """Pass on what the caller says, no faster than it is taken."""
     while (message := await receive())["type"] == "websocket.receive":
         said = message.get("text")
         said = message.get("bytes", b"") if said is None else said
-        while not talk.give(said):
+        while not talk.send(said):
             await room.wait()
             room.clear()
-    talk.leave(message.get("code"), message.get("reason"))
+    talk.close(message.get("code"), message.get("reason"))
 
 
-def create(settings: Settings, worker: int, snapshot: bytes) -> Door:
+def create_edge_app(settings: Settings, worker: int, snapshot: bytes) -> EdgeApp:
     """Build the door of one edge worker, with what was published so far."""
-    engine = Engine(settings.engine_json(worker))
+    engine = Engine(settings.engine_settings_json(worker))
     engine.apply(snapshot)
-    return Door(engine)
+    return EdgeApp(engine)

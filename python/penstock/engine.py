@@ -11,15 +11,15 @@ import msgspec
 os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
 from penstock._engine import (
-    Conversation,
+    BatchRecorder,
     Engine,
     EngineError,
-    Ledger,
+    WebSocketHandle,
     check,
-    end_turns_in_time,
-    may_be_secret,
-    say_line,
-    tell_line,
+    is_secret_name,
+    start_preemption_ticker,
+    translate_batch_line,
+    translate_batch_result,
 )
 from penstock._engine import catalogue as _catalogue
 from penstock._engine import config_schema as _config_schema
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "Conversation",
+    "BatchRecorder",
     "Engine",
     "EngineError",
-    "Ledger",
+    "WebSocketHandle",
     "catalogue",
     "check",
     "config_schema",
-    "end_turns_in_time",
-    "may_be_secret",
-    "say_line",
-    "tell_line",
+    "is_secret_name",
+    "start_preemption_ticker",
+    "translate_batch_line",
+    "translate_batch_result",
 ]
 
 

@@ -59,7 +59,7 @@ class ForbiddenError(PenstockError):
     code = "AB03"
 
 
-class MissingError(PenstockError):
+class NotFoundError(PenstockError):
     """There is nothing at this path or under this id."""
 
     status = 404
@@ -80,14 +80,14 @@ class ConflictError(PenstockError):
     code = "AB07"
 
 
-class StaleError(PenstockError):
+class PreconditionFailedError(PenstockError):
     """Somebody else changed it since it was read."""
 
     status = 412
     code = "AB01"
 
 
-class TooManyError(PenstockError):
+class RateLimitedError(PenstockError):
     """Too many requests of this kind in a short time."""
 
     status = 429
@@ -95,7 +95,7 @@ class TooManyError(PenstockError):
     retry_after: ClassVar[int] = 60
 
 
-AWAY = "the store does not answer; what the gateway serves goes on as it is"
+STORE_UNAVAILABLE_MESSAGE = "the store does not answer; what the gateway serves goes on as it is"
 
 
 class UnavailableError(PenstockError):
@@ -105,23 +105,23 @@ class UnavailableError(PenstockError):
     retry_after: ClassVar[int] = 1
 
 
-class UnopenedError(UnavailableError):
+class DecryptionError(UnavailableError):
     """A credential that is kept cannot be opened: its data key is lost, or it was changed, or is another row's."""
 
 
-class AwayError(PenstockError):
+class EdgeUnavailableError(PenstockError):
     """The edge is not there, or about to end: nothing was done."""
 
 
-class LostError(PenstockError):
+class IncompleteResponseError(PenstockError):
     """No whole answer came."""
 
 
-class AbsentError(LostError):
+class ResultsNotFoundError(IncompleteResponseError):
     """What was asked for is not there, or not yet."""
 
 
-class Replayed(Exception):  # noqa: N818 - it is no fault
+class ReplayedResponse(Exception):  # noqa: N818 - it is no fault
     """A request that was done before: here is what was answered then."""
 
     def __init__(self, body: bytes) -> None:
@@ -134,19 +134,19 @@ class SettingsError(PenstockError):
     """The settings or the file that they came from cannot be used."""
 
 
-class StartError(PenstockError):
+class StartupError(PenstockError):
     """The gateway cannot start here and now."""
 
 
-CODES = {400: "AB01", 401: "AB05", 402: "AB09", 403: "AB03", 404: "AB08", 409: "AB07", 429: "AB06"}
+CODE_BY_STATUS = {400: "AB01", 401: "AB05", 402: "AB09", 403: "AB03", 404: "AB08", 409: "AB07", 429: "AB06"}
 
 
-def code_for(status: int) -> str:
+def error_code_for(status: int) -> str:
     """Give the management error code for a status that no class of ours set."""
-    return CODES.get(status, "AB01" if status < PenstockError.status else "AB04")
+    return CODE_BY_STATUS.get(status, "AB01" if status < PenstockError.status else "AB04")
 
 
-def envelope(message: str, code: str, problems: Iterable[Problem] = ()) -> dict[str, object]:
+def error_envelope(message: str, code: str, problems: Iterable[Problem] = ()) -> dict[str, object]:
     """Build the error body of the management API."""
     data: dict[str, object] = {"message": message, "errorCode": code}
     if listed := [msgspec.to_builtins(problem) for problem in problems]:
@@ -154,7 +154,7 @@ def envelope(message: str, code: str, problems: Iterable[Problem] = ()) -> dict[
     return {"success": False, "data": data}
 
 
-def in_openais_shape(message: str, status: int, problems: Iterable[Problem] = ()) -> dict[str, object]:
+def openai_error(message: str, status: int, problems: Iterable[Problem] = ()) -> dict[str, object]:
     """Build what OpenAI's SDKs read of an error."""
     kind = "invalid_request_error" if status < PenstockError.status else "api_error"
     param = next((problem.path for problem in problems), None)

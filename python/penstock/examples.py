@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import json
 
-QUESTION = {"role": "user", "content": "Say hello"}
+EXAMPLE_MESSAGE = {"role": "user", "content": "Say hello"}
 
 
-def lines(url: str, *, key_needed: bool) -> list[str]:
+def format_examples(url: str, *, key_needed: bool) -> list[str]:
     """Give a title and a command for each thing worth trying."""
     key = ['-H "x-gateway-api-key: $PENSTOCK_KEY"'] if key_needed else []
-    chat: dict[str, object] = {"model": "mock", "messages": [QUESTION]}
+    chat: dict[str, object] = {"model": "mock", "messages": [EXAMPLE_MESSAGE]}
     tries = [
-        ("a whole answer", _curl(f"{url}/v1/chat/completions", chat, key)),
-        ("a streamed answer", _curl(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key])),
-        ("Anthropic's messages", _curl(f"{url}/v1/messages", {**chat, "max_tokens": 64}, key)),
+        ("a whole answer", _curl_command(f"{url}/v1/chat/completions", chat, key)),
+        ("a streamed answer", _curl_command(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key])),
+        ("Anthropic's messages", _curl_command(f"{url}/v1/messages", {**chat, "max_tokens": 64}, key)),
         ("the management API", f"curl -sS {url}/v1/health"),
         # Systems' own Pythons refuse packages; one in a folder takes them everywhere.
         ("OpenAI's Python SDK, into a folder of its own", "python3 -m venv sdk && sdk/bin/pip install openai"),
-        ("and a whole answer from it", _sdk(url, key_needed=key_needed)),
+        ("and a whole answer from it", _sdk_command(url, key_needed=key_needed)),
     ]
     return [line for title, command in tries for line in (f"# {title}", command)]
 
 
-def _curl(url: str, body: dict[str, object], options: list[str]) -> str:
+def _curl_command(url: str, body: dict[str, object], options: list[str]) -> str:
     headers = ["-H 'content-type: application/json'", "-H 'x-gateway-provider: mock'"]
     return " ".join(["curl -sS", *options, url, *headers, f"-d '{json.dumps(body)}'"])
 
 
-def _sdk(url: str, *, key_needed: bool) -> str:
+def _sdk_command(url: str, *, key_needed: bool) -> str:
     headers = '{"x-gateway-provider": "mock"'
     headers += ', "x-gateway-api-key": os.environ["PENSTOCK_KEY"]}' if key_needed else "}"
     return (
         f"sdk/bin/python -c 'import os, openai; "
         f'client = openai.OpenAI(base_url="{url}/v1", api_key="none", default_headers={headers}); '
-        f'print(client.chat.completions.create(model="mock", messages=[{json.dumps(QUESTION)}]).choices[0].message.content)'
+        f'print(client.chat.completions.create(model="mock", messages=[{json.dumps(EXAMPLE_MESSAGE)}]).choices[0].message.content)'
         "'"
     )

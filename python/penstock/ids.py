@@ -9,14 +9,14 @@ from uuid import UUID
 
 import uuid_utils
 
-NOT_IN_SLUGS = re.compile(r"[^a-z0-9]+")
-ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+NON_SLUG_CHARS = re.compile(r"[^a-z0-9]+")
+KEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 # 48 of 62 letters each: 285 bits, and 190 behind the longest prefix.
 KEY_LENGTH = 48
 # In the place of what nobody is shown.
-DOTS = "*****"
+MASK_TEXT = "*****"
 # Providers, as older clients call them.
-OTHER_NAMES = {"hugging-face": "huggingface", "open-ai": "openai"}
+PROVIDER_ALIASES = {"hugging-face": "huggingface", "open-ai": "openai"}
 
 
 def new_id() -> str:
@@ -25,12 +25,12 @@ def new_id() -> str:
 
 
 # The end of a text, here and in JavaScript: `$` alone stands before a last line end too.
-END = r"$(?!\n)"
-EMAIL = r"^[^@\s]+@[^@\s]+" + END
-LONGEST_EMAIL = 320
-URL = r"^https?://\S+" + END
+END_OF_TEXT = r"$(?!\n)"
+EMAIL_PATTERN = r"^[^@\s]+@[^@\s]+" + END_OF_TEXT
+MAX_EMAIL_LENGTH = 320
+URL_PATTERN = r"^https?://\S+" + END_OF_TEXT
 # What slugs may be that people choose: one that looks like an id would stand in the way of another's.
-CHOSEN_SLUG = "^(?![0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$)[a-zA-Z0-9_-]{1,255}" + END
+SLUG_PATTERN = "^(?![0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$)[a-zA-Z0-9_-]{1,255}" + END_OF_TEXT
 
 
 def is_uuid(text: str) -> bool:
@@ -43,31 +43,31 @@ def is_uuid(text: str) -> bool:
 
 def slugify(name: str) -> str:
     """Turn a name into letters, digits and dashes."""
-    return NOT_IN_SLUGS.sub("-", name.lower()).strip("-")
+    return NON_SLUG_CHARS.sub("-", name.lower()).strip("-")
 
 
-def rooted(name: str, longest: int, otherwise: str) -> str:
+def slug_root(name: str, longest: int, otherwise: str) -> str:
     """Turn a name into a slug that is neither empty nor looks like an id."""
     root = slugify(name)[:longest] or otherwise
     return f"{otherwise}-{root}" if is_uuid(root) else root
 
 
-def slug(prefix: str, name: str, length: int) -> str:
+def generate_slug(prefix: str, name: str, length: int) -> str:
     """Make a slug that hardly anybody else has: `pc-` and `my config` give `pc-my-con-1f2e3d`."""
     middle = slugify(name)[:length].strip("-")
     return "-".join(part for part in (prefix, middle, secrets.token_hex(3)) if part)
 
 
-def new_key(prefix: str = "") -> str:
+def generate_key(prefix: str = "") -> str:
     """Make the text of a gateway key; with a prefix it is no longer, for the engine knows keys in texts by their length."""
-    return prefix + "".join(secrets.choice(ALPHABET) for _ in range(KEY_LENGTH - len(prefix)))
+    return prefix + "".join(secrets.choice(KEY_ALPHABET) for _ in range(KEY_LENGTH - len(prefix)))
 
 
-def digest(text: str) -> str:
+def sha256_hex(text: str) -> str:
     """Give what a key is found by; its text is not kept."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def mask(text: str) -> str:
+def mask_secret(text: str) -> str:
     """Show a secret's ends: two letters and three."""
-    return f"{text[:2]}{DOTS}{text[-3:]}" if len(text) > 8 else DOTS  # noqa: PLR2004 - ends of less would be all of it
+    return f"{text[:2]}{MASK_TEXT}{text[-3:]}" if len(text) > 8 else MASK_TEXT  # noqa: PLR2004 - ends of less would be all of it

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
     from typing import Any
 
-    from penstock.metrics import JobFigures
+    from penstock.metrics import JobMetrics
 
 log = logging.getLogger("penstock")
 
 # A job that is told to end does so at once; one that did not hear it is told again.
 PATIENCE, TIMES = 1.0, 10
 # A job that failed begins again after so many seconds.
-PAUSE = 5.0
+RESTART_DELAY_SECONDS = 5.0
 
 
-async def rung(bell: asyncio.Event, seconds: float) -> None:
+async def wait_for_event(bell: asyncio.Event, seconds: float) -> None:
     """Wait until it is rung, at most so long.
 
     Not with `wait_for`: a cancel that comes between the ring and its being heard is lost there, and the job never ends.
@@ -31,18 +31,20 @@ async def rung(bell: asyncio.Event, seconds: float) -> None:
             await bell.wait()
 
 
-async def kept_up(work: Callable[[], Coroutine[Any, Any, None]], figures: JobFigures, pause: float = PAUSE) -> None:
+async def run_with_restarts(
+    work: Callable[[], Coroutine[Any, Any, None]], figures: JobMetrics, pause: float = RESTART_DELAY_SECONDS
+) -> None:
     """Do work that is to go on for ever: a fault of ours ends it no more than for a pause of seconds, and is counted."""
     while True:
         try:
             return await work()
         except Exception:
             log.exception("a job failed, and begins again")
-            figures.restarts += 1
+            figures.restart_count += 1
         await asyncio.sleep(pause)
 
 
-async def ended(jobs: Collection[asyncio.Task[None]], patience: float = PATIENCE) -> None:
+async def stop_jobs(jobs: Collection[asyncio.Task[None]], patience: float = PATIENCE) -> None:
     """End jobs: libraries may lose a cancel as well, so that each is told until it does."""
     left = set(jobs)
     for _ in range(TIMES):

@@ -11,22 +11,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock import process
-from penstock.errors import StartError
+from penstock.errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-USUAL_PORT = 8788
-START_SECONDS = 10.0
-GREETING = b"listening on "
+DEFAULT_PORT = 8788
+START_TIMEOUT_SECONDS = 10.0
+READY_PREFIX = b"listening on "
 
 
 @contextmanager
-def running(binary: str) -> Generator[str]:
+def run_mock_provider(binary: str) -> Generator[str]:
     """Start the binary, give the URL it answers at, and end it at the end."""
-    child = _start(binary)
+    child = _start_process(binary)
     try:
-        yield _greeting(child)
+        yield _read_url(child)
     finally:
         child.terminate()
         try:
@@ -36,36 +36,36 @@ def running(binary: str) -> Generator[str]:
             child.communicate()
 
 
-def _start(binary: str) -> subprocess.Popen[bytes]:
+def _start_process(binary: str) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 - the operator names the program
-            [binary, "--host", "127.0.0.1", "--port", str(_port())],
+            [binary, "--host", "127.0.0.1", "--port", str(_choose_port())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             bufsize=0,
             process_group=0,
-            preexec_fn=lambda: process.signal_when_orphaned(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
+            preexec_fn=lambda: process.set_parent_death_signal(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
         )
     except OSError as error:
         message = f"cannot start the pretend provider {binary!r}: {error.strerror or error}"
-        raise StartError(message) from None
+        raise StartupError(message) from None
 
 
-def _greeting(child: subprocess.Popen[bytes]) -> str:
+def _read_url(child: subprocess.Popen[bytes]) -> str:
     output = child.stdout
-    if output and select.select([output], [], [], START_SECONDS)[0]:
+    if output and select.select([output], [], [], START_TIMEOUT_SECONDS)[0]:
         line = os.read(output.fileno(), 256)
-        if line.startswith(GREETING):
-            return line.removeprefix(GREETING).split()[0].decode()
+        if line.startswith(READY_PREFIX):
+            return line.removeprefix(READY_PREFIX).split()[0].decode()
     message = "the pretend provider did not say where it listens"
-    raise StartError(message)
+    raise StartupError(message)
 
 
-def _port() -> int:
+def _choose_port() -> int:
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            trial.bind(("127.0.0.1", USUAL_PORT))
+            trial.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
             return 0
-        return USUAL_PORT
+        return DEFAULT_PORT

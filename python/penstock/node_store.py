@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 # Of all notes together, with what each takes beside its letters.
-MOST_BYTES = 16 * 1024 * 1024
-ROOM = 256
+MAX_BYTES = 16 * 1024 * 1024
+ENTRY_OVERHEAD_BYTES = 256
 
 
-class Notes:
+class NodeStore:
     """Notes in the order in which they came; a new one takes the place of the old one of its name."""
 
-    def __init__(self, most: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_BYTES) -> None:
         """Begin with none."""
         self._said: dict[str, str] = {}
         self._bytes = 0
@@ -18,23 +18,23 @@ class Notes:
 
     def put(self, name: str, said: str) -> str | None:
         """Keep one, and give what was said under its name before."""
-        before = self._drop(name)
+        before = self._remove(name)
         self._said[name] = said
-        self._bytes += _size(name, said)
+        self._bytes += _entry_bytes(name, said)
         while self._bytes > self._most:
-            self._drop(next(iter(self._said)))
+            self._remove(next(iter(self._said)))
         return before
 
-    def find(self, name: str) -> str | None:
+    def get(self, name: str) -> str | None:
         """Give what was said last under a name."""
         return self._said.get(name)
 
-    def _drop(self, name: str) -> str | None:
+    def _remove(self, name: str) -> str | None:
         said = self._said.pop(name, None)
         if said is not None:
-            self._bytes -= _size(name, said)
+            self._bytes -= _entry_bytes(name, said)
         return said
 
 
-def _size(name: str, said: str) -> int:
-    return len(name) + len(said) + ROOM
+def _entry_bytes(name: str, said: str) -> int:
+    return len(name) + len(said) + ENTRY_OVERHEAD_BYTES

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
+OWNER_ONLY_MODE = stat.S_IRUSR | stat.S_IWUSR
 # What other workers may have written since.
 LOOK_BACK_BYTES = 16 * 1024 * 1024
 BUFFER_BYTES = 512 * 1024
-PAGE = mmap.PAGESIZE
+PAGE_BYTES = mmap.PAGESIZE
 # Less than this costs little in the page cache.
-DIRECT_BYTES = 64 * 1024
+MIN_DIRECT_WRITE_BYTES = 64 * 1024
 # A disk that takes longer (a thread of low priority may wait for its core alone) is written to through the page cache
 SLOW_SECONDS, DETOUR_SECONDS = 0.5, 5.0
 # Length of the lines in bytes, and whether they were sent before without an answer.
-HEAD = struct.Struct("<QB")
+FRAME_HEADER = struct.Struct("<QB")
 WRITTEN, REFUSED = b"+", b"-"
 # An engine that stops in the middle of a batch must not hold up the others.
-STALL_SECONDS = 10
-FAREWELL_SECONDS = 2.0
+STALL_TIMEOUT_SECONDS = 10
+CLOSE_TIMEOUT_SECONDS = 2.0
 
 
-class Batch:
+class RecordBatch:
     """Whole lines on their way from an engine; what is still to come is read where it is to be."""
 
     def __init__(self, source: socket.socket, length: int, *, again: bool = False) -> None:
@@ -47,7 +47,7 @@ class Batch:
         self.left = length
         self.again = again
 
-    def fill(self, place: memoryview) -> int:
+    def read_into(self, place: memoryview) -> int:
         """Read until the place is full or the batch complete; give how much was read."""
         most = min(len(place), self.left)
         got = 0
@@ -62,13 +62,13 @@ class Batch:
         self.left -= got
         return got
 
-    def skip(self, place: memoryview) -> None:
+    def discard_rest(self, place: memoryview) -> None:
         """Read the rest and forget it."""
         while self.left:
-            self.fill(place)
+            self.read_into(place)
 
 
-class Given(Batch):
+class LocalRecordBatch(RecordBatch):
     """Whole lines that are here already."""
 
     def __init__(self, lines: bytes, *, again: bool = False) -> None:
@@ -77,7 +77,7 @@ class Given(Batch):
         self.left = len(lines)
         self.again = again
 
-    def fill(self, place: memoryview) -> int:
+    def read_into(self, place: memoryview) -> int:
         """Give as many bytes as there is room for."""
         most = min(len(place), self.left)
         at = len(self._lines) - self.left
@@ -98,27 +98,27 @@ class RecordFile:
         self._direct = -1
         self._detour_until = 0.0
         # On a page's border, with room to begin anywhere within its first page.
-        self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES + PAGE))
+        self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES + PAGE_BYTES))
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: RecordBatch) -> None:
         """Write a batch; on failure take back what got in and raise. What was sent before may be there already."""
-        size = self._open()
+        size = self._open_current()
         # At the same place within a page as it will have in the file.
-        start = size % PAGE
-        got = batch.fill(self._buffer[start:])
-        if batch.again and self._holds(bytes(self._buffer[start : start + got]), batch.left):
-            batch.skip(self._buffer)
+        start = size % PAGE_BYTES
+        got = batch.read_into(self._buffer[start:])
+        if batch.again and self._contains_batch(bytes(self._buffer[start : start + got]), batch.left):
+            batch.discard_rest(self._buffer)
             return
         if size and size + got + batch.left > self._limit:
             self._rotate()
-            size = self._open()
+            size = self._open_current()
         end = size
         try:
             while got:
-                self._write(start, got, end)
+                self._write_buffer(start, got, end)
                 end += got
-                start = end % PAGE
-                got = batch.fill(self._buffer[start:])
+                start = end % PAGE_BYTES
+                got = batch.read_into(self._buffer[start:])
         except OSError:
             os.ftruncate(self._file, size)
             raise
@@ -130,7 +130,7 @@ class RecordFile:
                 os.close(number)
         self._file = self._direct = -1
 
-    def _open(self) -> int:
+    def _open_current(self) -> int:
         """Have the file open that is at the path now, and give its size."""
         if self._file >= 0:
             mine = os.fstat(self._file)
@@ -142,26 +142,31 @@ class RecordFile:
                 return mine.st_size
             self.close()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
-        os.fchmod(self._file, OWNER_ONLY)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_MODE)
+        os.fchmod(self._file, OWNER_ONLY_MODE)
         # Past the page cache a record costs a tenth; not every file system can.
         with suppress(OSError):
             self._direct = os.open(self._path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
         return os.fstat(self._file).st_size
 
-    def _write(self, start: int, count: int, end: int) -> None:
+    def _write_buffer(self, start: int, count: int, end: int) -> None:
         """Append a part of the buffer to a file that ends at `end`, whole pages of it past the page cache."""
-        first = -start % PAGE
-        pages = max(0, count - first) // PAGE * PAGE
+        first = -start % PAGE_BYTES
+        pages = max(0, count - first) // PAGE_BYTES * PAGE_BYTES
         view = self._buffer[start : start + count]
-        if start != end % PAGE or pages < DIRECT_BYTES or self._direct < 0 or time.monotonic() < self._detour_until:
+        if (
+            start != end % PAGE_BYTES
+            or pages < MIN_DIRECT_WRITE_BYTES
+            or self._direct < 0
+            or time.monotonic() < self._detour_until
+        ):
             _write_all(self._file, view)
             return
         _write_all(self._file, view[:first])
-        written = self._write_pages(view[first : first + pages], end + first)
+        written = self._write_direct(view[first : first + pages], end + first)
         _write_all(self._file, view[first + written :])
 
-    def _write_pages(self, pages: memoryview, end: int) -> int:
+    def _write_direct(self, pages: memoryview, end: int) -> int:
         began = time.monotonic()
         try:
             return os.pwrite(self._direct, pages, end)
@@ -173,7 +178,7 @@ class RecordFile:
             if time.monotonic() - began > SLOW_SECONDS:
                 self._detour_until = began + DETOUR_SECONDS
 
-    def _holds(self, part: bytes, rest: int) -> bool:
+    def _contains_batch(self, part: bytes, rest: int) -> bool:
         """Look for the first line of a batch, which no other has, in what was written last, put aside meanwhile or not."""
         first = part.partition(b"\n")[0]
         for name in (self._path, f"{self._path}.1"):
@@ -212,17 +217,17 @@ class RecordFeed:
 
         Gives what ends it: no engine is taken any more, and what was sent whole is written.
         """
-        loop.add_reader(listener, self._accept, listener)
+        loop.add_reader(listener, self._accept_engine, listener)
 
-        def close() -> None:
+        def stop_listening() -> None:
             loop.remove_reader(listener)
             self.close()
 
-        return close
+        return stop_listening
 
     def close(self) -> None:
         """Write what was sent whole, and close."""
-        deadline = time.monotonic() + FAREWELL_SECONDS
+        deadline = time.monotonic() + CLOSE_TIMEOUT_SECONDS
         serving = dict(self._serving)
         for source in serving.values():
             with suppress(OSError):
@@ -232,32 +237,34 @@ class RecordFeed:
         with self._turn:
             self._records.close()
 
-    def take(self, source: socket.socket) -> None:
+    def receive_batches(self, source: socket.socket) -> None:
         """Take batches from one engine until it leaves."""
         with source:
-            while head := _receive(source, HEAD.size):
-                length, again = HEAD.unpack(head)
-                source.sendall(WRITTEN if self._write(Batch(source, length, again=bool(again))) else REFUSED)
+            while head := _receive_exactly(source, FRAME_HEADER.size):
+                length, again = FRAME_HEADER.unpack(head)
+                source.sendall(
+                    WRITTEN if self._append_batch(RecordBatch(source, length, again=bool(again))) else REFUSED
+                )
 
-    def add(self, lines: bytes, *, again: bool = False) -> bool:
+    def append_lines(self, lines: bytes, *, again: bool = False) -> bool:
         """Write lines of this process itself; those that may be there already are looked for. Say whether they are there."""
-        return self._write(Given(lines, again=again))
+        return self._append_batch(LocalRecordBatch(lines, again=again))
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept_engine(self, listener: socket.socket) -> None:
         source, _ = listener.accept()
         source.setblocking(True)
         # Not Python's own timeout: with it every wait would be a second system call.
-        source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALL_SECONDS, 0))
-        thread = threading.Thread(target=self._serve, args=(source,), name="records", daemon=True)
+        source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALL_TIMEOUT_SECONDS, 0))
+        thread = threading.Thread(target=self._serve_engine, args=(source,), name="records", daemon=True)
         self._serving[thread] = source
         thread.start()
 
-    def _serve(self, source: socket.socket) -> None:
+    def _serve_engine(self, source: socket.socket) -> None:
         with suppress(ConnectionError):
-            self.take(source)
+            self.receive_batches(source)
         self._serving.pop(threading.current_thread(), None)
 
-    def _write(self, batch: Batch) -> bool:
+    def _append_batch(self, batch: RecordBatch) -> bool:
         try:
             with self._turn:
                 self._records.append(batch)
@@ -269,7 +276,7 @@ class RecordFeed:
                 log.error("the record file cannot be written: %s", error.strerror or error)  # noqa: TRY400 - says it all
             self._refusing = True
             # The rest of the batch is on its way all the same.
-            batch.skip(memoryview(bytearray(BUFFER_BYTES)))
+            batch.discard_rest(memoryview(bytearray(BUFFER_BYTES)))
             return False
         if self._refusing:
             log.info("the record file is written again")
@@ -278,7 +285,7 @@ class RecordFeed:
         return True
 
 
-def _receive(source: socket.socket, length: int) -> bytes:
+def _receive_exactly(source: socket.socket, length: int) -> bytes:
     """Give that many bytes, or none where the other side is gone."""
     while True:
         with suppress(BlockingIOError):

@@ -12,21 +12,21 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-PATIENCE = 30.0
-PAGE = 100
-MISSING = 404
+REQUEST_TIMEOUT_SECONDS = 30.0
+PAGE_SIZE = 100
+NOT_FOUND = 404
 
 
 class RemoteError(PenstockError):
     """The gateway refused, or is not there."""
 
 
-def part(text: str) -> str:
+def quote_path_segment(text: str) -> str:
     """Write an id or slug as one part of a path, whatever is in it."""
     return quote(text, safe="").replace(".", "%2E") if text.strip(".") == "" else quote(text, safe="")
 
 
-class Remote:
+class ManagementClient:
     """Asks one gateway with one key."""
 
     def __init__(self, url: str, key: str) -> None:
@@ -38,7 +38,9 @@ class Remote:
         base = url.rstrip("/").removesuffix("/v1")
         try:
             headers = {"x-gateway-api-key": key}
-            self._client = httpx2.Client(base_url=base, headers=headers, timeout=PATIENCE, trust_env=False)
+            self._client = httpx2.Client(
+                base_url=base, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS, trust_env=False
+            )
         except httpx2.InvalidURL:
             raise RemoteError(message) from None
         except UnicodeEncodeError:
@@ -49,25 +51,25 @@ class Remote:
         """Close the connection."""
         self._client.close()
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask, and give the answer; what is refused is told with the paths of the fields."""
-        return self._given(method, path, self._send(method, path, body))
+        return self._parse_response(method, path, self._send(method, path, body))
 
     def find(self, path: str) -> dict[str, Any] | None:
         """Read what may not be there."""
         answer = self._send("GET", path, None)
-        if answer.status_code == MISSING:
+        if answer.status_code == NOT_FOUND:
             return None
-        return self._given("GET", path, answer)
+        return self._parse_response("GET", path, answer)
 
-    def all_of(self, path: str) -> Iterator[dict[str, Any]]:
+    def iter_rows(self, path: str) -> Iterator[dict[str, Any]]:
         """Give every row of a list, page by page, oldest first."""
         mark = "&" if "?" in path else "?"
         number, seen = 0, 0
         while True:
-            page = self.ask("GET", f"{path}{mark}page_size={PAGE}&current_page={number}&order=asc")
+            page = self.request("GET", f"{path}{mark}page_size={PAGE_SIZE}&current_page={number}&order=asc")
             if not isinstance(page.get("data"), list) or not isinstance(page.get("total"), int):
-                raise self._stranger()
+                raise self._not_a_gateway_error()
             yield from page["data"]
             seen += len(page["data"])
             number += 1
@@ -80,31 +82,33 @@ class Remote:
         except httpx2.InvalidURL as error:
             raise RemoteError(f"this cannot be asked for: {error}") from None
         except httpx2.TimeoutException:
-            raise RemoteError(f"{self._client.base_url} does not answer within {PATIENCE:g} seconds") from None
+            raise RemoteError(
+                f"{self._client.base_url} does not answer within {REQUEST_TIMEOUT_SECONDS:g} seconds"
+            ) from None
         except httpx2.HTTPError as error:
             why = str(error) or type(error).__name__
             message = f"{self._client.base_url} cannot be reached: {why}; hint: is it running? --url, PENSTOCK_URL"
             raise RemoteError(message) from None
 
-    def _given(self, method: str, path: str, answer: httpx2.Response) -> dict[str, Any]:
+    def _parse_response(self, method: str, path: str, answer: httpx2.Response) -> dict[str, Any]:
         if answer.is_success:
-            return self._read(answer) if answer.content else {}
-        raise RemoteError(f"{method} {path}: {answer.status_code} {_said(answer)}")
+            return self._decode_object(answer) if answer.content else {}
+        raise RemoteError(f"{method} {path}: {answer.status_code} {_error_message(answer)}")
 
-    def _read(self, answer: httpx2.Response) -> dict[str, Any]:
+    def _decode_object(self, answer: httpx2.Response) -> dict[str, Any]:
         try:
             found: object = answer.json()
         except ValueError:
-            raise self._stranger() from None
+            raise self._not_a_gateway_error() from None
         if not isinstance(found, dict):
-            raise self._stranger()
+            raise self._not_a_gateway_error()
         return cast("dict[str, Any]", found)
 
-    def _stranger(self) -> RemoteError:
+    def _not_a_gateway_error(self) -> RemoteError:
         return RemoteError(f"{self._client.base_url} answers, but is no gateway; hint: --url, PENSTOCK_URL")
 
 
-def _said(answer: httpx2.Response) -> str:
+def _error_message(answer: httpx2.Response) -> str:
     try:
         found: dict[str, Any] = answer.json()
         # What the edge itself refuses has the shape that clients of models read.

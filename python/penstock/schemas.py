@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
-class Listed(msgspec.Struct, Generic[Item], frozen=True):
+class ListResponse(msgspec.Struct, Generic[Item], frozen=True):
     """One page of a list."""
 
     total: Annotated[int, Meta(description="how many there are on all pages")]
@@ -30,7 +30,7 @@ class Listed(msgspec.Struct, Generic[Item], frozen=True):
     object: Annotated[str, Meta(description="`list`")] = "list"
 
 
-class Done(msgspec.Struct, frozen=True):
+class EmptyResponse(msgspec.Struct, frozen=True):
     """It was done; there is nothing more to say."""
 
 
@@ -48,7 +48,7 @@ def now() -> int:
 
 
 @lru_cache(4096)
-def moment(milliseconds: int | None) -> str | None:
+def format_timestamp(milliseconds: int | None) -> str | None:
     """Write a moment as the wire has it: ISO 8601 in UTC with milliseconds."""
     if milliseconds is None:
         return None
@@ -56,18 +56,18 @@ def moment(milliseconds: int | None) -> str | None:
     return written.replace("+00:00", "Z")
 
 
-def when(milliseconds: int) -> str:
+def format_required_timestamp(milliseconds: int) -> str:
     """Write a moment that is always there."""
-    return moment(milliseconds) or ""
+    return format_timestamp(milliseconds) or ""
 
 
-def milliseconds(given: datetime | None) -> int | None:
+def to_milliseconds(given: datetime | None) -> int | None:
     """Read a moment; one without a zone is in UTC."""
     # In whole numbers: seconds with a fraction are a millisecond less here and there.
-    return None if given is None else (_in_utc(given) - EPOCH) // MILLISECOND
+    return None if given is None else (_to_utc(given) - EPOCH) // MILLISECOND
 
 
-def _in_utc(given: datetime) -> datetime:
+def _to_utc(given: datetime) -> datetime:
     try:
         return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
     except OverflowError:
@@ -75,14 +75,14 @@ def _in_utc(given: datetime) -> datetime:
         return given.replace(tzinfo=UTC)
 
 
-def midnight(given: datetime) -> datetime:
+def utc_midnight(given: datetime) -> datetime:
     """Give the midnight in UTC that begins the day of a moment."""
-    return _in_utc(given).replace(hour=0, minute=0, second=0, microsecond=0)
+    return _to_utc(given).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def next_period(period: str | int, start: datetime) -> datetime:
+def next_period_start(period: str | int, start: datetime) -> datetime:
     """Give the next Monday, first of a month, or midnight after so many days, in UTC."""
-    today = midnight(start)
+    today = utc_midnight(start)
     if period == "weekly":
         return today + timedelta(days=7 - today.weekday())
     if period == "monthly":
@@ -99,8 +99,8 @@ def next_reset(limit: Mapping[str, Any]) -> str | None:
     if isinstance(period, int):
         # Whole periods since then, and one more.
         first += timedelta(days=period * ((today - first).days // period + 1))
-        return moment(milliseconds(first))
-    return moment(milliseconds(next_period(period, today))) if period else None
+        return format_timestamp(to_milliseconds(first))
+    return format_timestamp(to_milliseconds(next_period_start(period, today))) if period else None
 
 
 def with_next_reset(limits: Any) -> Any:  # noqa: ANN401 - one usage limit, several, or none
@@ -110,47 +110,47 @@ def with_next_reset(limits: Any) -> Any:  # noqa: ANN401 - one usage limit, seve
     return {**limits, "next_usage_reset_at": next_reset(limits)} if limits else limits
 
 
-def write_out(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
+def row_to_struct(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
     """Write a row down: each field is the column of its name, moments as the wire has them, unless more is said."""
     # A row of the database looks each name up anew, and slowly.
     known = row if isinstance(row, dict) else dict(row)
     written = {name: known[name] for name in shown.__struct_fields__ if name in known}
-    for name in _moments(shown):
+    for name in _timestamp_fields(shown):
         if name in written and name not in more:
-            written[name] = moment(written[name])
+            written[name] = format_timestamp(written[name])
     if "usage_limits" in written:
         written["usage_limits"] = with_next_reset(written["usage_limits"])
     return shown(**{**written, **more})
 
 
 @cache
-def _moments(shown: type[msgspec.Struct]) -> tuple[str, ...]:
+def _timestamp_fields(shown: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name in shown.__struct_fields__ if name.endswith("_at"))
 
 
-def life(row: Mapping[str, Any]) -> str:
+def effective_status(row: Mapping[str, Any]) -> str:
     """Say how something is that may end by itself."""
     return "expired" if row["expires_at"] is not None and row["expires_at"] <= now() else row["status"]
 
 
-def given(change: msgspec.Struct) -> dict[str, Any]:
+def sent_fields(change: msgspec.Struct) -> dict[str, Any]:
     """Give the fields of a change that were sent; what is UNSET was not."""
     names = change.__struct_fields__
     return {name: value for name in names if (value := getattr(change, name)) is not msgspec.UNSET}
 
 
-def refuse(path: str, message: str) -> InvalidError:
+def field_error(path: str, message: str) -> InvalidError:
     """Make the error for one field."""
     return InvalidError(f"{path} {message}" if path else message, [Problem(path, message)])
 
 
-def misfit(path: str, error: msgspec.ValidationError) -> InvalidError:
+def schema_error(path: str, error: msgspec.ValidationError) -> InvalidError:
     """Make the error for a table that does not fit its form, with the place in it."""
     message, _, where = str(error).partition(" - at ")
     place = re.search(r"\$([^`]*)`$", where)
-    return refuse(path + (place[1].replace("[...]", "") if place else ""), message[:1].lower() + message[1:])
+    return field_error(path + (place[1].replace("[...]", "") if place else ""), message[:1].lower() + message[1:])
 
 
-def unknown(path: str, message: str) -> UnknownReferenceError:
+def unknown_reference_error(path: str, message: str) -> UnknownReferenceError:
     """Make the error for one field that refers to nothing."""
     return UnknownReferenceError(f"{path} {message}", [Problem(path, message)])

@@ -27,7 +27,7 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer
 
 from penstock import listen, process
-from penstock.snapshot.build import Kept, Published
+from penstock.snapshot.build import SnapshotBackup, SnapshotChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,16 +39,16 @@ log = logging.getLogger("penstock")
 
 # Between a process that keeps dying and its next start; without an edge worker nobody is served.
 FIRST_PAUSE, EDGE_PAUSE, CONTROL_PAUSE = 0.1, 0.5, 5.0
-STEADY_SECONDS = 5.0
-HOPELESS = 3
+STABLE_AFTER_SECONDS = 5.0
+MAX_FAILED_STARTS = 3
 # What a worker may take beyond the drain deadline to hand over its last records and go.
 EDGE_GRACE, CONTROL_GRACE = 0.7, 5.0
-SWITCH_INTERVAL = 0.0005
+THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
 # Most that is read of a connection at once: each reading costs a turn of two threads, however much it brings.
-READ_BYTES = 128 * 1024
+MAX_READ_BYTES = 128 * 1024
 
 
-class Server(MPServer):
+class GranianServer(MPServer):
     """Granian's server, of which we take one worker; to watch over it is our own work."""
 
     def __init__(self, listener: socket.socket, backlog: int, **options: Any) -> None:  # noqa: ANN401 - Granian's own
@@ -69,13 +69,13 @@ class Server(MPServer):
         self._shd = holder(listener.fileno(), listener.family == socket.AF_UNIX, *extra)
         self._sso = listener
 
-    def worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
+    def prepare_worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
         """Prepare a process that loads an application and serves it."""
         spawn: Any = self._spawn_worker  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return spawn(0, self._spawn_asgi_lifespan_worker, load).inner
 
     @classmethod
-    def edge(cls, settings: Settings, listener: socket.socket) -> Server:
+    def for_edge(cls, settings: Settings, listener: socket.socket) -> GranianServer:
         """Face the network."""
         server = settings.server
         return cls(
@@ -90,13 +90,13 @@ class Server(MPServer):
                 # It counts from the end of the request before: the engine looks after heads that begin and do not end.
                 header_read_timeout=max(server.keep_alive_ms, server.header_timeout_ms),
                 # Heads are measured by the engine.
-                max_buffer_size=max(server.header_bytes, READ_BYTES),
+                max_buffer_size=max(server.header_bytes, MAX_READ_BYTES),
             ),
             http2_settings=HTTP2Settings(max_concurrent_streams=100, max_headers_size=server.header_bytes),
         )
 
     @classmethod
-    def control(cls, listener: socket.socket) -> Server:
+    def for_control(cls, listener: socket.socket) -> GranianServer:
         """Face nobody but the engine."""
         return cls(
             listener,
@@ -110,10 +110,10 @@ class Server(MPServer):
         )
 
 
-class Child:
+class ChildProcess:
     """One process that Granian runs for us, started again when it ends by itself."""
 
-    def __init__(self, name: str, server: Server, load: Callable[[], Any], longest_pause: float) -> None:
+    def __init__(self, name: str, server: GranianServer, load: Callable[[], Any], longest_pause: float) -> None:
         """Describe the process; `start` makes it."""
         self.name = name
         self.due = 0.0
@@ -128,32 +128,32 @@ class Child:
 
     def start(self) -> None:
         """Fork, and run Granian's worker in the child."""
-        self.process = self._server.worker(self._load)
+        self.process = self._server.prepare_worker(self._load)
         self._born = time.monotonic()
         self.process.start()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the process runs."""
         return self.process is not None and self.process.is_alive()
 
-    def ended(self) -> str:
+    def record_exit(self) -> str:
         """Note that it ended, set the time to start it again, and say how it ended."""
         code = (self.process.exitcode if self.process else None) or 0
         self.process = None
-        if time.monotonic() - self._born > STEADY_SECONDS:
+        if time.monotonic() - self._born > STABLE_AFTER_SECONDS:
             self._deaths = 0
-            self._refusals = -HOPELESS
+            self._refusals = -MAX_FAILED_STARTS
         self._deaths += 1
         # One that is killed may do well next time; one that says no each time from the start will not.
         self._refusals += code > 0
-        self.hopeless = self._refusals >= HOPELESS
+        self.hopeless = self._refusals >= MAX_FAILED_STARTS
         # The first time at once: its connections wait in the kernel meanwhile.
         pause = min(self._longest_pause, FIRST_PAUSE * 2 ** (self._deaths - 2)) if self._deaths > 1 else 0.0
         self.due = time.monotonic() + pause
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def send(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal if there is still someone to get it."""
         if self.process is not None and self.process.pid is not None:
             with suppress(ProcessLookupError):
@@ -170,19 +170,26 @@ class Supervisor:
         self._asked_to_reload = False
         self._bell, self._ringer = os.pipe()
         # From here on there is something to take away at the end.
-        self._catch_signals()
-        self.edge_sockets = listen.open_ports(settings)
+        self._install_signal_handlers()
+        self.edge_sockets = listen.open_listeners(settings)
         port: int = self.edge_sockets[0].getsockname()[1]
         server = msgspec.structs.replace(
-            settings.server, port=port, run_dir=listen.make_run_dir(settings), connections=_connections(settings)
+            settings.server, port=port, run_dir=listen.make_run_dir(settings), connections=_limit_connections(settings)
         )
         self.settings = msgspec.structs.replace(settings, server=server)
-        self.kept = Kept(snapshot)
+        self.kept = SnapshotBackup(snapshot)
         self.control_socket = listen.open_private_socket(self.settings.control_socket)
         self.record_socket = listen.open_private_socket(self.settings.record_socket)
-        self.control = Child("control", Server.control(self.control_socket), self._load_control, CONTROL_PAUSE)
+        self.control = ChildProcess(
+            "control", GranianServer.for_control(self.control_socket), self._load_control, CONTROL_PAUSE
+        )
         self.edges = [
-            Child(f"edge {index}", Server.edge(self.settings, listener), partial(self._load_edge, index), EDGE_PAUSE)
+            ChildProcess(
+                f"edge {index}",
+                GranianServer.for_edge(self.settings, listener),
+                partial(self._load_edge, index),
+                EDGE_PAUSE,
+            )
             for index, listener in enumerate(self.edge_sockets, start=1)
         ]
         self._on_ready = on_ready
@@ -191,7 +198,7 @@ class Supervisor:
         self._lifeline, self._held = os.pipe()
 
     @property
-    def children(self) -> list[Child]:
+    def children(self) -> list[ChildProcess]:
         """All processes, those that face the network first."""
         return [*self.edges, self.control]
 
@@ -199,23 +206,23 @@ class Supervisor:
         """Start everything, keep it running until asked to stop, and stop it."""
         multiprocessing.set_start_method("fork", force=True)
         # Whatever is imported by now is shared with the children for as long as nobody writes to it.
-        process.settle()
+        process.freeze_heap()
         try:
             for child in self.children:
                 child.start()
-            self._probe = listen.ask_ready(self.settings)
-            status = self._watch()
+            self._probe = listen.request_ready(self.settings)
+            status = self._supervise()
         finally:
             self._stop()
         return status
 
-    def _catch_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._on_signal)
         # A child that is told to drain before it listens for it must not die of it.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
-    def _signalled(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         if os.getpid() != self.pid:
             return
         if number == signal.SIGHUP:
@@ -224,20 +231,20 @@ class Supervisor:
             self._asked_to_stop += 1
         os.write(self._ringer, b"!")
 
-    def _watch(self) -> int:
+    def _supervise(self) -> int:
         while not self._asked_to_stop:
-            self._pause()
+            self._wait_for_event()
             if self._asked_to_reload:
                 self._asked_to_reload = False
-                self.control.send(signal.SIGHUP)
+                self.control.send_signal(signal.SIGHUP)
             for child in self.children:
-                self._tend(child)
+                self._restart_if_exited(child)
                 if child.hopeless:
                     log.error("the %s process cannot start; giving up", child.name)
                     return 1
         return 0
 
-    def _pause(self) -> None:
+    def _wait_for_event(self) -> None:
         waiting = [child.due for child in self.children if child.process is None]
         seconds = max(0.0, min(waiting) - time.monotonic()) if waiting else None
         sentinels: list[Any] = [child.process.sentinel for child in self.children if child.process]
@@ -246,9 +253,9 @@ class Supervisor:
         if self._bell in ready:
             os.read(self._bell, 64)
         if self._probe and self._probe in ready:
-            self._hear()
+            self._read_ready_probe()
 
-    def _hear(self) -> None:
+    def _read_ready_probe(self) -> None:
         answer = b""
         with suppress(OSError):
             answer = self._probe.recv(64) if self._probe else b""
@@ -257,87 +264,87 @@ class Supervisor:
             self._on_ready(self.settings)
         else:
             time.sleep(0.05)
-            self._probe = listen.ask_ready(self.settings)
+            self._probe = listen.request_ready(self.settings)
 
-    def _tend(self, child: Child) -> None:
+    def _restart_if_exited(self, child: ChildProcess) -> None:
         if child.process is None:
             if time.monotonic() >= child.due:
                 child.start()
-        elif not child.alive:
-            how = child.ended()
+        elif not child.is_alive:
+            how = child.record_exit()
             log.warning("the %s process ended by itself (%s); starting it again", child.name, how)
 
     def _stop(self) -> None:
         for listener in self.edge_sockets:
             listener.close()
         patience = self._asked_to_stop
-        self._end(self.edges, self.settings.server.drain_seconds + EDGE_GRACE, patience)
+        self._stop_children(self.edges, self.settings.server.drain_seconds + EDGE_GRACE, patience)
         # Last, because the edge hands its last records to it.
-        self._end([self.control], CONTROL_GRACE, patience + 1)
+        self._stop_children([self.control], CONTROL_GRACE, patience + 1)
         self.control_socket.close()
         self.record_socket.close()
         listen.remove_run_dir(self.settings)
 
-    def _end(self, children: list[Child], seconds: float, patience: int) -> None:
+    def _stop_children(self, children: list[ChildProcess], seconds: float, patience: int) -> None:
         deadline = time.monotonic() + seconds
-        while sentinels := [child.process.sentinel for child in children if child.process and child.alive]:
+        while sentinels := [child.process.sentinel for child in children if child.process and child.is_alive]:
             left = deadline - time.monotonic()
             if left <= 0 or self._asked_to_stop > patience:
                 break
             for child in children:
-                child.send(signal.SIGUSR1)
+                child.send_signal(signal.SIGUSR1)
             if self._bell in wait([self._bell, *sentinels], min(left, 0.5)):
                 os.read(self._bell, 64)
         for child in children:
-            if child.alive:
+            if child.is_alive:
                 log.warning("the %s process did not end in time and was killed", child.name)
-                child.send(signal.SIGKILL)
+                child.send_signal(signal.SIGKILL)
             if child.process:
                 child.process.join()
 
     def _load_edge(self, index: int) -> Any:  # noqa: ANN401 - what Granian calls is typed by its own door
-        process.signal_when_orphaned(signal.SIGUSR1)
-        process.enter_child(self.pid)
+        process.set_parent_death_signal(signal.SIGUSR1)
+        process.detach_child(self.pid)
         for number, listener in enumerate(self.edge_sockets, start=1):
             if number != index:
                 listener.close()
         self.control_socket.close()
         self.record_socket.close()
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        with process.plain_failure(f"edge {index}"):
+        sys.setswitchinterval(THREAD_SWITCH_INTERVAL_SECONDS)
+        with process.report_start_failure(f"edge {index}"):
             door = importlib.import_module("penstock.asgi")
-            app = door.create(self.settings, index, self.kept.last().document())
+            app = door.create(self.settings, index, self.kept.load_latest().to_json())
         deadline = self.settings.server.drain_seconds
-        process.leave_on_signal(
+        process.shut_down_on_signal(
             partial(app.drain, deadline), notice=self.settings.notice_seconds, at_latest=deadline + EDGE_GRACE / 2
         )
-        process.settle(collect=False)
+        process.freeze_heap(collect=False)
         return app
 
     def _load_control(self) -> Any:  # noqa: ANN401 - as above
-        process.enter_child(self.pid)
-        process.step_back()
+        process.detach_child(self.pid)
+        process.lower_priority()
         for listener in self.edge_sockets:
             listener.close()
         os.close(self._held)
-        with process.plain_failure("control"):
-            importlib.import_module("penstock.engine").end_turns_in_time(process.SHORT_TURN_SECONDS)
-            published = Published(self.kept.last(), self.kept)
+        with process.report_start_failure("control"):
+            importlib.import_module("penstock.engine").start_preemption_ticker(process.TIME_SLICE_SECONDS)
+            published = SnapshotChannel(self.kept.load_latest(), self.kept)
             app = importlib.import_module("penstock.app").create_app(self.settings, published, self.record_socket)
 
-        def close() -> None:
+        def clean_up() -> None:
             published.close()
             if os.getppid() != self.pid:
                 listen.remove_run_dir(self.settings)
 
         # If the supervisor dies, the edge workers still drain and hand over their records here.
-        process.leave_when_alone(self._lifeline, process.leave_on_signal(close, at_latest=CONTROL_GRACE))
-        process.settle()
+        process.shut_down_on_pipe_close(self._lifeline, process.shut_down_on_signal(clean_up, at_latest=CONTROL_GRACE))
+        process.freeze_heap()
         return app
 
 
-def _connections(settings: Settings) -> int:
-    asked, room = settings.server.connections, process.room_for_connections()
+def _limit_connections(settings: Settings) -> int:
+    asked, room = settings.server.connections, process.raise_open_file_limit()
     if asked > room:
         log.warning("server.connections is %d instead of %d: no more files may be open (hint: ulimit -n)", room, asked)
     return min(asked, room)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ruamel.yaml import YAML
 
-from penstock.ids import mask
+from penstock.ids import mask_secret
 from tests.integration.batch_provider import Listening
 from tests.integration.managed import Client, good
 from tests.integration.serving import running
@@ -139,7 +139,7 @@ def without_masks(value: Any) -> Any:
         return {name: without_masks(item) for name, item in value.items() if name != "masked"}
     if isinstance(value, list):
         return [without_masks(item) for item in value]
-    found = [name for name, secret in SECRETS.items() if value == mask(secret)]
+    found = [name for name, secret in SECRETS.items() if value == mask_secret(secret)]
     return f"${{{found[0]}}}" if found else value
 
 

@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey
 
 from penstock import authorization as rights
 from penstock import resources
-from penstock.app import complete, describe
+from penstock.app import create_documented_app, openapi_json
 from tests.integration.managed import ADMIN_KEY, Client, good
 from tests.integration.needed import NEEDED
 from tests.integration.wire import ask
@@ -82,10 +82,10 @@ class Route(NamedTuple):
 def required() -> dict[tuple[str, str], frozenset[str] | None]:
     """The scopes of every route, as the running application has them; none where a person must be signed in."""
     found: dict[tuple[str, str], frozenset[str] | None] = {}
-    for route in complete().routes:
+    for route in create_documented_app().routes:
         for handler in getattr(route, "route_handlers", ()):
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
-            scopes = next((guard.scopes for guard in guards if isinstance(guard, rights.Needs)), None)
+            scopes = next((guard.scopes for guard in guards if isinstance(guard, rights.RequireScopes)), None)
             path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
             found |= {(method.lower(), path): scopes for method in handler.http_methods}
     return found
@@ -93,13 +93,13 @@ def required() -> dict[tuple[str, str], frozenset[str] | None]:
 
 def routes() -> list[Route]:
     """Every route of the description that is not open to everyone."""
-    described = json.loads(describe())["paths"]
+    described = json.loads(openapi_json())["paths"]
     return [
         Route(verb.upper(), path, NEEDED.get(f"{verb.upper()} {bare(path)}") or None)
         for path, item in sorted(described.items())
         for verb in VERBS
         # Files and batches are asked with keys that call models; test_batches.py asks them.
-        if verb in item and path not in OPEN and not resources.speaks_openai(path)
+        if verb in item and path not in OPEN and not resources.uses_openai_errors(path)
     ]
 
 
@@ -144,11 +144,11 @@ class Scene:
             "nobody": ({}, None),
             "an unknown key": ({"x-gateway-api-key": "x" * 48}, None),
             "a cookie that is none": (
-                {"cookie": f"{rights.SESSION_COOKIE}=abc", rights.CSRF_HEADER: rights.csrf("abc")},
+                {"cookie": f"{rights.SESSION_COOKIE}=abc", rights.CSRF_HEADER: rights.csrf_token("abc")},
                 None,
             ),
         }
-        for kind, scopes in rights.SCOPES.items():
+        for kind, scopes in rights.SCOPES_BY_KEY_TYPE.items():
             is_organisations = kind.startswith("organisation")
             useless = {USELESS.get(kind, "completions.write")}
             for place in (None,) if is_organisations else (self.here, self.there):
@@ -186,10 +186,10 @@ class Scene:
     def _tokens(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
         """Tokens of an identity provider: of people who are known here, and of machines that are not."""
         found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {}
-        everything = " ".join(sorted(rights.EVERYTHING))
+        everything = " ".join(sorted(rights.ALL_SCOPES))
         for place in (self.here, self.there):
             said = {"sub": "machine-7", "workspace_slug": place["slug"], "scope": everything}
-            scopes = rights.EVERYTHING & rights.of_person(None)
+            scopes = rights.ALL_SCOPES & rights.user_scopes(None)
             known = rights.Caller(
                 id="t", type="token", organisation_id="o", workspace_id=place["id"], scopes=scopes, by="token"
             )
@@ -223,7 +223,7 @@ class Scene:
             organisation_id="o",
             user_id=user,
             by="session",
-            scopes=rights.of_person(org_role),
+            scopes=rights.user_scopes(org_role),
             org_role=org_role,
             roles={self.here["id"]: role} if role else {},
         )
@@ -331,7 +331,7 @@ class Scene:
             return known is not None and known.by != "key"
         # A list of workspaces is narrowed to those that are open to the caller.
         if route.path.endswith("/integrations/{key}/workspaces") and route.method == "PUT":
-            return "organisation_integrations.update" in known.grants(known.workspace_id)
+            return "organisation_integrations.update" in known.granted_scopes(known.workspace_id)
         if route.path.endswith(("/workspaces", "/v1/models")) and "{key}" not in route.path and route.method == "GET":
             return bool(route.needs & known.scopes)
         is_organisations = not any(
@@ -339,10 +339,10 @@ class Scene:
             for part in ("{workspace}", "api-keys", "configs", "keys", "providers", "integrations", "/models/")
         )
         if is_organisations:
-            return bool(route.needs & known.grants(known.workspace_id))
+            return bool(route.needs & known.granted_scopes(known.workspace_id))
         if known.workspace_id not in {None, self.here["id"]}:
             return False
-        return bool(route.needs & known.grants(self.here["id"]))
+        return bool(route.needs & known.granted_scopes(self.here["id"]))
 
 
 @pytest.fixture(scope="module")

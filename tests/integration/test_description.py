@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
-from penstock.app import describe
+from penstock.app import openapi_json
 from tests.integration.managed import ADMIN_KEY
 
 if TYPE_CHECKING:
     from tests.integration.managed import Client
 
-DESCRIPTION: dict[str, Any] = json.loads(describe())
+DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
 # The same handlers under other names.
 ALIASES = ("/v2/", "/v1/v2/", "/v1/admin/workspaces")

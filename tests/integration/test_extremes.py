@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.app import describe
+from penstock.app import openapi_json
 from tests.integration.batching import jsonl, line, workspace
 from tests.integration.test_authorisation import EACH, Route, Scene
 from tests.integration.wire import CHAT, JSON, ask
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.integration.managed import Client
     from tests.integration.wire import Answer
 
-DESCRIPTION: dict[str, Any] = json.loads(describe())
+DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 # As they stand in a body.
 NUMBERS = (b"2147483648", b"9223372036854775808", b"-9223372036854775809", b"18446744073709551616", b"1e400")
 TEXTS = (

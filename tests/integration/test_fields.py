@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.app import describe
-from penstock.ids import mask
+from penstock.app import openapi_json
+from penstock.ids import mask_secret
 from tests.integration.answered import MADE, READS, WORKSPACE, differing
 from tests.integration.managed import good
 from tests.integration.written import RATES, USAGE, Scene, holds, samples, sent, set_scene, unread
@@ -16,7 +16,7 @@ from tests.integration.written import RATES, USAGE, Scene, holds, samples, sent,
 if TYPE_CHECKING:
     from tests.integration.managed import Client
 
-DESCRIPTION: dict[str, Any] = json.loads(describe())
+DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_models_and_workspaces_of_an_integration_are_read_back(scene: Scene):
     good(scene.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False}))
     shown = scene.admin.shown(f"{path}/models")
     (row,) = [row for row in shown["models"] if row["slug"] == "finer"]
-    hidden = {**own, "custom_headers": {"x-model": mask("a-secret-field")}}
+    hidden = {**own, "custom_headers": {"x-model": mask_secret("a-secret-field")}}
     assert (holds(row, {**model, "configurations": hidden}), shown["allow_all_models"]) == (True, False)
     access = {
         "id": scene.place,

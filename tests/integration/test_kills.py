@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from penstock.app import create_app
-from penstock.kit.bootstrap import found
+from penstock.kit.bootstrap import bootstrap_organisation
 from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret
-from penstock.snapshot.build import Published, Snapshot
+from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from tests.integration.managed import ADMIN_KEY, Client
@@ -49,7 +49,7 @@ class App:
 
     def __init__(self, settings: Settings, workspace: str) -> None:
         # Nothing of it is open before it is used: each process opens its own.
-        self._app: Any = create_app(settings, Published(Snapshot()))
+        self._app: Any = create_app(settings, SnapshotChannel(Snapshot()))
         self._workspace = workspace
 
     def begin(self) -> tuple[int, int]:
@@ -119,8 +119,8 @@ def app(address: str) -> App:
     async def prepare() -> str:
         database = Database(settings.store, Secret(address))
         await migrate(database)
-        await found(database, Secret(ADMIN_KEY))
-        async with database.reading() as connection:
+        await bootstrap_organisation(database, Secret(ADMIN_KEY))
+        async with database.read_connection() as connection:
             workspace = await connection.exec_driver_sql("SELECT id FROM workspaces")
             found_id = str(workspace.scalar_one())
         await database.close()

@@ -54,7 +54,7 @@ def text_of(number: int) -> str:
 async def fill(url: str) -> str:
     """Put keys and configs into the default workspace, in the order of their ids as the gateway itself would."""
     database = Database(Store(), Secret(url))
-    async with database.writing() as connection:
+    async with database.write_transaction() as connection:
         found = (await connection.execute(select(workspaces.c.id, workspaces.c.organisation_id))).one()
         moment = int(time.time() * 1000)
         times = {"created_at": moment, "last_updated_at": moment}

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock import INTERFACE, __version__
+from penstock import MANAGEMENT_API_VERSION, __version__
 from tests.integration.serving import counters, edges, running
 from tests.integration.wire import CHAT, MOCK, Answer, Wire, ask, asked, request
 from tests.processes import wait
@@ -37,7 +37,7 @@ def test_health_says_which_workers_there_are(served: Gateway):
 
 
 def test_version_says_which_release_answers(served: Gateway):
-    assert get(served, "/v1/version").json() == {"version": __version__, "interface": INTERFACE}
+    assert get(served, "/v1/version").json() == {"version": __version__, "interface": MANAGEMENT_API_VERSION}
 
 
 def test_the_edge_answers_for_itself(served: Gateway):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import insert
 
-from penstock.kit.bootstrap import found
-from penstock.kit.listing import Page, rows
+from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.kit.listing import PageRequest, fetch_page
 from penstock.settings import Secret, Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import organisations, users
-from penstock.store.tenant import Tenant
+from penstock.store.tenant import TenantStore
 from tests.integration.serving import control, load
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def test_page_1000_of_100000_rows_costs_at_most_half_more_than_page_1(postgres: 
     async def scene() -> tuple[float, float]:
         database = Database(Store(), Secret(postgres.database()))
         await migrate(database)
-        await found(database, None)
-        async with database.writing() as connection:
+        await bootstrap_organisation(database, None)
+        async with database.write_transaction() as connection:
             organisation = (await connection.execute(organisations.select())).mappings().one()["id"]
             person = {"organisation_id": organisation, "first_name": "", "last_name": "", "role": "member"}
             times = {"created_at": 0, "last_updated_at": 0}
@@ -80,14 +80,14 @@ def test_page_1000_of_100000_rows_costs_at_most_half_more_than_page_1(postgres: 
                     for number in range(start, start + 5000)
                 ]
                 await connection.execute(insert(users), block)
-        async with database.reading() as connection:
-            tenant = Tenant(connection, organisation, None)
+        async with database.read_connection() as connection:
+            tenant = TenantStore(connection, organisation, None)
             taken = {}
             for number in (0, 999):
                 spent = []
                 for _ in range(ROUNDS):
                     begun = time.perf_counter()
-                    _, page = await rows(tenant, users, Page(size=SIZE, number=number))
+                    _, page = await fetch_page(tenant, users, PageRequest(size=SIZE, number=number))
                     spent.append(time.perf_counter() - begun)
                     assert len(page) == SIZE
                 taken[number] = statistics.median(spent)

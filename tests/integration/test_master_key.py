@@ -17,7 +17,7 @@ from sqlalchemy import text
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
-from penstock.store.migrate import migrate, newest, revision
+from penstock.store.migrate import current_revision, migrate, newest_revision
 from tests.gateway import Gateway
 from tests.integration import vaults as fakes
 from tests.integration.conftest import initialise
@@ -149,7 +149,7 @@ def test_a_start_ends_where_its_migration_fails_and_goes_on_where_the_database_i
     async def break_it() -> None:
         database = Database(Store(), Secret(url))
         await migrate(database, "0005_files")
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await connection.execute(text("create table changed (x int)"))
         await database.close()
 
@@ -181,15 +181,15 @@ def test_serve_migrates_a_store_of_a_cluster_when_asked_to_and_not_else(
         try:
             if target:
                 await migrate(database, target)
-            return await revision(database)
+            return await current_revision(database)
         finally:
             await database.close()
 
     old = asyncio.run(at("0005_files"))
-    for options, expected in (((), old), (("--migrate",), newest())):
+    for options, expected in (((), old), (("--migrate",), newest_revision())):
         gateway = Gateway(tmp_path, {"mock": {"host": provider.url}}, env, options)
         assert asyncio.run(at()) == expected
-        if expected == newest():
+        if expected == newest_revision():
             assert Client(gateway).shown("/v1/workspaces")["total"] == 1
         gateway.stop()
 

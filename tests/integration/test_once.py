@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.app import describe
+from penstock.app import openapi_json
 from tests.integration.batching import TABLES, workspace  # noqa: F401 - the fixture `admin` reads the tables here
 from tests.integration.managed import Client, good, refused, state
 from tests.integration.wire import ask
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.integration.wire import Answer
 
-DESCRIPTION: dict[str, Any] = json.loads(describe())
+DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 OVER = {"completed", "failed", "cancelled", "expired"}
 FORM = (
     b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'

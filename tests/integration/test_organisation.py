@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.kit.roles import USUAL
+from penstock.kit.roles import DEFAULT_FLAGS
 from tests.integration.managed import Client, good, refused
 from tests.integration.wire import CHAT, JSON, MOCK, ask, asked
 from tests.processes import wait
@@ -43,7 +43,7 @@ def test_an_organisation_without_rules_says_the_usual(admin: Client):
         "block_inline_config": False,
         "user_api_key_ttl": None,
         "session_settings": {"max_session_ttl": 43200},
-        "security_settings": USUAL,
+        "security_settings": DEFAULT_FLAGS,
         "security_settings_overrides": {},
         "user_api_key_auto_create": False,
         "default_workspace_user_api_key_auto_create": False,
@@ -92,7 +92,7 @@ def test_settings_for_what_is_to_come_are_kept_and_null_takes_each_away(cleared:
     before = cleared.shown(SETTINGS)
     given = {
         "user_api_key_ttl": 3600,
-        "security_settings": {**USUAL, "membersViewLogs": False},
+        "security_settings": {**DEFAULT_FLAGS, "membersViewLogs": False},
         "security_settings_overrides": {"logs": False},
         "user_api_key_auto_create": True,
         "default_workspace_user_api_key_auto_create": True,

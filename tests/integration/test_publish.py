@@ -16,16 +16,16 @@ from sqlalchemy import event, select, update
 from sqlalchemy import text as sql
 
 from penstock.app import create_app
-from penstock.jobs.prepare import _for_start
-from penstock.jobs.rotate import Rotator
-from penstock.kit.bootstrap import found
-from penstock.secrets.references import Secrets
-from penstock.secrets.vault import Vault, master
+from penstock.jobs.prepare import _prepare_for_start
+from penstock.jobs.rotate import KeyRotator
+from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.secrets.references import SecretCache
+from penstock.secrets.vault import Vault, load_master_keys
 from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret
-from penstock.snapshot.build import NOTHING, Published, Snapshot, Stored, gather_good
-from penstock.snapshot.publisher import KeptRows, Publisher
-from penstock.snapshot.query import Gatherer
+from penstock.snapshot.build import EMPTY_STORE_DATA, Snapshot, SnapshotChannel, StoreData, build_valid_snapshot
+from penstock.snapshot.publisher import SavedSnapshot, SnapshotPublisher
+from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, integration_models, integrations
@@ -56,17 +56,17 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 class Plane:
     """A management plane without its server, and a publisher beside its own that is told when to look."""
 
-    def __init__(self, app: Litestar, settings: Settings, before: Stored = NOTHING) -> None:
+    def __init__(self, app: Litestar, settings: Settings, before: StoreData = EMPTY_STORE_DATA) -> None:
         self._app = app
         self._database = Database(settings.store, settings.store.url or Secret(""))
-        key = master(settings)
-        self._parts = Vault(key), Secrets(settings)
-        self.published = Published(Snapshot())
+        key = load_master_keys(settings)
+        self._parts = Vault(key), SecretCache(settings)
+        self.published = SnapshotChannel(Snapshot())
         self.published.stored = before
         # The application has a publisher too, and writes down what it publishes.
         aside = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
-        self.kept = KeptRows(aside, key)
-        self._publisher = Publisher(settings, self.published, self._database, *self._parts, self.kept, None)
+        self.kept = SavedSnapshot(aside, key)
+        self._publisher = SnapshotPublisher(settings, self.published, self._database, *self._parts, self.kept, None)
         self.asked: list[str] = []
         event.listen(self._database._engine.sync_engine, "before_cursor_execute", self._note)
 
@@ -82,20 +82,20 @@ class Plane:
     async def look(self) -> list[str]:
         """Publish, and say which large tables were asked for it."""
         self.asked.clear()
-        await self._publisher.look()
+        await self._publisher.publish_changes()
         return [table for table in ("api_keys", "configs") if any(f"FROM {table}" in asked for asked in self.asked)]
 
-    async def whole(self) -> Stored:
+    async def whole(self) -> StoreData:
         """Gather everything, as a node does that knows nothing."""
-        async with self._database.reading() as connection:
-            stored, _ = await Gatherer(*self._parts).gather(connection)
+        async with self._database.read_connection() as connection:
+            stored, _ = await SnapshotReader(*self._parts).read_snapshot(connection)
         return stored
 
     async def close(self) -> None:
         await self._database.close()
 
 
-def rows(stored: Stored) -> dict[str, list[Any]]:
+def rows(stored: StoreData) -> dict[str, list[Any]]:
     """Everything that is told, whatever part it is in."""
     tables = {
         name: json.loads(b"[%s]" % getattr(stored, name)) for name in ("providers", "models", "workspaces", "departed")
@@ -111,7 +111,7 @@ def test_a_worker_that_ended_holds_one_answer_up_and_none_that_is_asked_for_agai
     # a publisher whose store does not answer holds nobody up.
     patient = msgspec.structs.replace(settings.store, publish_wait_ms=6000, acquire_ms=10_000, statement_ms=20_000)
     settings = msgspec.structs.replace(settings, store=patient)
-    published = Published(Snapshot())
+    published = SnapshotChannel(Snapshot())
     fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
 
     async def write(app: Litestar, name: str) -> tuple[Answer, float]:
@@ -136,8 +136,8 @@ def test_a_worker_that_ended_holds_one_answer_up_and_none_that_is_asked_for_agai
             (first,) = (await ask(app, "GET", "/v1/workspaces", headers=fields)).json()["data"]
             place = first["id"]
             # Before it publishes, nobody is waited for.
-            assert await published.newer_than("", 10)
-            published.hear(1, "of a worker that is no more")
+            assert await published.wait_for_newer("", 10)
+            published.record_worker_epoch(1, "of a worker that is no more")
             held = asyncio.create_task(write(app, "a"))
             async with asyncio.timeout(10):
                 while not published.running.waits:
@@ -156,12 +156,12 @@ def test_a_worker_that_ended_holds_one_answer_up_and_none_that_is_asked_for_agai
     asyncio.run(scene())
 
 
-async def opened(settings: Settings, published: Published | None = None) -> Litestar:
+async def opened(settings: Settings, published: SnapshotChannel | None = None) -> Litestar:
     database = Database(settings.store, settings.store.url or Secret(""))
     await migrate(database)
-    await found(database, Secret(ADMIN_KEY))
+    await bootstrap_organisation(database, Secret(ADMIN_KEY))
     await database.close()
-    return create_app(settings, published or Published(Snapshot()))
+    return create_app(settings, published or SnapshotChannel(Snapshot()))
 
 
 class Writer:
@@ -248,7 +248,7 @@ def test_one_row_that_the_engine_does_not_take_is_left_out_and_named(
             query, text = {"custom_host": "https://a.example/?query"}, {"deploymentConfig": "none"}
             for spoilt, place in ((query, "custom_host"), (text, "configurations")):
                 bad = await plane.call("POST", "/v1/virtual-keys", {**inside, "name": "bad"})
-                async with plane._database.writing() as connection:
+                async with plane._database.write_transaction() as connection:
                     newest = select(integrations.c.id).order_by(integrations.c.id.desc()).limit(1).scalar_subquery()
                     change = update(integrations).where(integrations.c.id == newest)
                     await connection.execute(change.values(configurations=spoilt))
@@ -269,7 +269,7 @@ def test_one_row_that_the_engine_does_not_take_is_left_out_and_named(
             ]
             scopes, deep = {"scopes": ["completions.write"]}, {"metadata": {"a": msgspec.Raw(b"[" * 300 + b"]" * 300)}}
             key = await plane.call("POST", "/v1/api-keys/workspace/service", {**place, **scopes, "name": "deep"})
-            async with plane._database.writing() as connection:
+            async with plane._database.write_transaction() as connection:
                 wrong = update(configs).where(configs.c.slug == saved[0]["slug"])
                 await connection.execute(wrong.values(config='{"provider":1}'))
                 text = msgspec.json.encode(deep).decode()
@@ -278,7 +278,7 @@ def test_one_row_that_the_engine_does_not_take_is_left_out_and_named(
             caplog.clear()
             # As at a start.
             stored = await plane.whole()
-            gather_good(settings, stored)
+            build_valid_snapshot(settings, stored)
             assert [row["slug"] for row in rows(stored)["configs"]] == [saved[1]["slug"]]
             (line,) = {line for line in caplog.messages if "is left out" in line}
             assert (saved[0]["slug"] in line, "provider" in line) == (True, True)
@@ -308,7 +308,7 @@ def test_a_credential_that_cannot_be_opened_leaves_out_what_needs_it_alone(
             saved = [
                 await plane.call("POST", "/v1/configs", {**inside, "name": "n", "config": body}) for body in bodies
             ]
-            async with plane._database.writing() as connection:
+            async with plane._database.write_transaction() as connection:
                 spoilt = {"sealed_key": "00000000-0000-7000-8000-000000000000.AAAA"}
                 await connection.execute(update(integrations).where(integrations.c.slug == slugs[2]).values(spoilt))
                 owner = select(integrations.c.id).where(integrations.c.slug == slugs[1]).scalar_subquery()
@@ -343,14 +343,14 @@ def test_a_start_seals_the_data_keys_with_the_new_master_key(settings: Settings)
             assert (await ask(app, "POST", "/v1/integrations", json.dumps(body).encode(), fields)).status == 200
         database = Database(settings.store, settings.store.url or Secret(""))
         if database.embedded:
-            await _for_start(having(f"{new},{old}"))
+            await _prepare_for_start(having(f"{new},{old}"))
         else:
-            office = create_app(having(f"{new},{old}"), Published(Snapshot())).state["office"]
-            await Rotator(office).look()
+            office = create_app(having(f"{new},{old}"), SnapshotChannel(Snapshot())).state["office"]
+            await KeyRotator(office).check_keys()
             await office.database.close()
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             (sealed, owner), *_ = (await connection.execute(select(integrations.c.sealed_key, integrations.c.id))).all()
-            vault = Vault(master(having(new)))
+            vault = Vault(load_master_keys(having(new)))
             assert await vault.open(connection, sealed, owner) == "sk-01234567"
         await database.close()
 
@@ -402,7 +402,7 @@ def test_who_goes_on_from_what_was_kept_reads_what_changed_since_and_everything_
             config = {"name": "n", "workspace_id": place["id"], "config": {"provider": "openai"}}
             gone = await first.call("POST", "/v1/configs", config)
             await first.look()
-            kept = first.kept.last()
+            kept = first.kept.load()
             assert kept is not None
             # Meanwhile nobody looks.
             await first.call("DELETE", f"/v1/configs/{gone['slug']}")
@@ -422,7 +422,7 @@ def test_who_goes_on_from_what_was_kept_reads_what_changed_since_and_everything_
             assert rows(second.published.stored) == rows(await second.whole())
             assert second.published.stored.key_count == kept.key_count - 1
             # What no change tells of is found all the same.
-            async with second._database.writing() as connection:
+            async with second._database.write_transaction() as connection:
                 await connection.execute(update(configs).values(name="other", config='{"provider":"groq"}'))
             assert await second.look() == []
             monkeypatch.setattr("penstock.snapshot.publisher.WHOLE_SECONDS", 0)
@@ -443,7 +443,7 @@ def test_what_is_published_was_written_down_before(settings: Settings, monkeypat
         publish, found = plane.published.publish, list[bool]()
 
         def checked(snapshot: Snapshot) -> None:
-            kept = plane.kept.last()
+            kept = plane.kept.load()
             found.append(kept is not None and kept.pieces == plane.published.stored.pieces)
             publish(snapshot)
 

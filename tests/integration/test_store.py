@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import insert, select, text
 
-from penstock.errors import StartError, UnavailableError
+from penstock.errors import StartupError, UnavailableError
 from penstock.ids import new_id
-from penstock.jobs.prepare import Sealer
-from penstock.kit.bootstrap import found
-from penstock.secrets.references import Secrets
-from penstock.secrets.vault import Master, Vault
+from penstock.jobs.prepare import MigrationSealer
+from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.secrets.references import SecretCache
+from penstock.secrets.vault import MasterKeys, Vault
 from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret
-from penstock.snapshot.query import Gatherer
+from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
-from penstock.store.migrate import LOCK, migrate, newest, revision
-from penstock.store.tables import audit, configs, versions, workspaces
+from penstock.store.migrate import MIGRATION_LOCK_ID, current_revision, migrate, newest_revision
+from penstock.store.tables import audit_log, configs, versions, workspaces
 from tests.integration.conftest import initialise
 from tests.integration.managed import ADMIN_KEY, Client, refused
 from tests.integration.serving import running
@@ -62,7 +62,7 @@ def test_who_leaves_while_waiting_for_a_connection_keeps_none(postgres: Postgres
     settings = Store(connections=2)
 
     async def read(database: Database) -> None:
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             await connection.execute(text("select 1"))
 
     async def scene() -> None:
@@ -90,31 +90,33 @@ def test_what_older_releases_kept_in_clear_is_sealed_and_can_be_opened_again(
     secret = "sk-canary-of-an-older-release"
     targets = [{"provider": "mock", "api_key": secret}, {"provider": "mock"}]
     config: dict[str, object] = {"strategy": {"mode": "fallback"}, "targets": targets}
-    key = Master([bytes(32)])
+    key = MasterKeys([bytes(32)])
 
     async def kept(database: Database) -> str:
-        async with database.reading() as connection:
-            rows = [(await connection.execute(select(table))).mappings().all() for table in (configs, versions, audit)]
+        async with database.read_connection() as connection:
+            rows = [
+                (await connection.execute(select(table))).mappings().all() for table in (configs, versions, audit_log)
+            ]
         return repr([dict(row) for found in rows for row in found])
 
     async def scene() -> None:
         database = Database(Store(), Secret(url))
-        sealing = Sealer.of(key)
+        sealing = MigrationSealer.from_key(key)
         await migrate(database, sealing=sealing)
-        await found(database, Secret(ADMIN_KEY))
+        await bootstrap_organisation(database, Secret(ADMIN_KEY))
         await migrate(database, "0006_changed", sealing)
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await older(connection, config)
         await migrate(database, sealing=sealing)
         assert secret not in await kept(database)
         if kind == "sqlite":
             assert secret.encode() not in (tmp_path / "old.db").read_bytes()
-        async with database.reading() as connection:
-            stored, _ = await Gatherer(Vault(key), Secrets(Settings())).gather(connection)
+        async with database.read_connection() as connection:
+            stored, _ = await SnapshotReader(Vault(key), SecretCache(Settings())).read_snapshot(connection)
         told = [row for piece in stored.pieces.values() for row in json.loads(piece.data).get("configs", ())]
         assert [row["config"] for row in told] == [config]
         await migrate(database, "0006_changed", sealing)
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             (text_of_config,) = (await connection.scalars(text("select config from configs"))).all()
             (content,) = (await connection.scalars(text("select content from versions"))).all()
         assert json.loads(text_of_config) == config
@@ -136,7 +138,7 @@ async def older(connection: AsyncConnection, config: dict[str, object]) -> None:
     await connection.execute(insert(versions).values({"id": row["version_id"], **own, **version}))
     empty = dict.fromkeys(("user_type", "method", "uri", "query_params", "request_id", "client_ip"), "")
     noted = {"resource_type": "configs", "action": "create", "response_status_code": 200, "before": None, "after": row}
-    await connection.execute(insert(audit).values({"id": new_id(), **own, **empty, **noted}))
+    await connection.execute(insert(audit_log).values({"id": new_id(), **own, **empty, **noted}))
 
 
 def test_without_a_store_management_says_so_and_nothing_reaches_a_provider(
@@ -151,35 +153,35 @@ def test_without_a_store_management_says_so_and_nothing_reaches_a_provider(
 
 
 def test_a_migration_may_take_longer_than_a_statement_and_waits_for_another_that_is_under_way(postgres: Postgres):
-    url, key = Secret(postgres.database()), Master([bytes(32)])
+    url, key = Secret(postgres.database()), MasterKeys([bytes(32)])
 
-    class Slow(Sealer):
+    class Slow(MigrationSealer):
         async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
             await connection.execute(text("select pg_sleep(0.4)"))
             return await super().seal(connection, config, owner)
 
     async def holding(database: Database, held: asyncio.Event) -> None:
-        async with database.writing() as connection:
-            await connection.execute(text(f"select pg_advisory_xact_lock({LOCK})"))
+        async with database.write_transaction() as connection:
+            await connection.execute(text(f"select pg_advisory_xact_lock({MIGRATION_LOCK_ID})"))
             held.set()
             await asyncio.sleep(0.5)
 
     async def scene() -> None:
         patient, hurried = Database(Store(), url), Database(Store(statement_ms=100), url)
         await migrate(patient)
-        await found(patient, Secret(ADMIN_KEY))
-        await migrate(patient, "0006_changed", Sealer.of(key))
-        async with patient.writing() as connection:
+        await bootstrap_organisation(patient, Secret(ADMIN_KEY))
+        await migrate(patient, "0006_changed", MigrationSealer.from_key(key))
+        async with patient.write_transaction() as connection:
             await older(connection, {"provider": "mock"})
         held = asyncio.Event()
         other = asyncio.create_task(holding(patient, held))
         await held.wait()
-        assert await migrate(hurried, sealing=Slow.of(key)) == ("0006_changed", newest())
+        assert await migrate(hurried, sealing=Slow.from_key(key)) == ("0006_changed", newest_revision())
         assert other.done()
         await other
         # All others are hurried as before.
         with pytest.raises(UnavailableError):
-            async with hurried.reading() as connection:
+            async with hurried.read_connection() as connection:
                 await connection.execute(text("select pg_sleep(0.4)"))
         await patient.close()
         await hurried.close()
@@ -194,14 +196,14 @@ def test_a_migration_that_fails_says_so_and_leaves_all_as_it_was(postgres: Postg
         database = Database(Store(), url)
         await migrate(database)
         await migrate(database, "0005_files")
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await connection.execute(text("create table changed (x int)"))
-        with pytest.raises(StartError, match=r"cannot be migrated, and is as it was: .*changed"):
+        with pytest.raises(StartupError, match=r"cannot be migrated, and is as it was: .*changed"):
             await migrate(database)
-        assert await revision(database) == "0005_files"
-        async with database.writing() as connection:
+        assert await current_revision(database) == "0005_files"
+        async with database.write_transaction() as connection:
             await connection.execute(text("update alembic_version set version_num = '9999_later'"))
-        with pytest.raises(StartError, match="newer release"):
+        with pytest.raises(StartupError, match="newer release"):
             await migrate(database)
         await database.close()
 
@@ -357,10 +359,10 @@ def test_a_statement_that_takes_too_long_is_told_in_time(postgres: Postgres):
         database = Database(Store(statement_ms=200), Secret(postgres.database()))
         started = time.monotonic()
         with pytest.raises(UnavailableError):
-            async with database.reading() as connection:
+            async with database.read_connection() as connection:
                 await connection.execute(text("SELECT pg_sleep(20)"))
         assert time.monotonic() - started < 5
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert (await connection.execute(text("SELECT 1"))).scalar() == 1
         await database.close()
 

@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.ids import mask
+from penstock.ids import mask_secret
 from tests.integration.managed import Client, good
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ DEPLOYMENT = {"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt-4
 
 
 def masked(value: str, field: str) -> Sample:
-    return Sample(value, lambda shown: shown[field], mask(value))
+    return Sample(value, lambda shown: shown[field], mask_secret(value))
 
 
 def samples(scene: Scene) -> dict[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
     headers = Sample(
         HEADERS,
         lambda shown: shown["configurations"],
-        {**HEADERS, "custom_headers": {"x-team": mask("a-secret-field")}},
+        {**HEADERS, "custom_headers": {"x-team": mask_secret("a-secret-field")}},
     )
     integration = {
         "name": "other",
@@ -157,7 +157,7 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
     }
     ours = {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]}
     vault = {"vault_addr": "https://b.test", "vault_auth_type": "token", "vault_token": "t-9876543210"}
-    auth = Sample(vault, lambda shown: shown["auth_config"], {**vault, "vault_token": mask("t-9876543210")})
+    auth = Sample(vault, lambda shown: shown["auth_config"], {**vault, "vault_token": mask_secret("t-9876543210")})
     secret = {
         "name": "other",
         "description": "for x",

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock import examples
-from penstock.settings import entries, load
-from penstock.snapshot.build import gather_good
+from penstock.settings import iter_setting_specs, load_settings
+from penstock.snapshot.build import build_valid_snapshot
 from tests.shape.repository import ROOT, files, text, under, verbs
 
 DOCUMENTS = [path.as_posix() for path in under(".", ".md")]
@@ -55,14 +55,18 @@ def test_every_link_and_every_path_that_is_named_leads_somewhere(document: str):
 
 def test_every_setting_has_its_row():
     page = text("docs/settings.md")
-    assert not [entry.path for entry in entries() if f"`{entry.path}`" not in page or f"`{entry.env}`" not in page]
+    assert not [
+        entry.path for entry in iter_setting_specs() if f"`{entry.path}`" not in page or f"`{entry.env}`" not in page
+    ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_setting_that_is_named_is_one(document: str):
-    known = {entry.path for entry in entries()}
+    known = {entry.path for entry in iter_setting_specs()}
     named = set(
-        re.findall(rf"`((?:{'|'.join(sorted({entry.section for entry in entries()}))})\.[a-z_]+)`", text(document))
+        re.findall(
+            rf"`((?:{'|'.join(sorted({entry.section for entry in iter_setting_specs()}))})\.[a-z_]+)`", text(document)
+        )
     )
     assert not named - known
 
@@ -87,13 +91,13 @@ def test_every_setting_is_read_somewhere():
     # One section goes to the engine whole.
     engine = "".join(text(path.as_posix()) for path in under("rust/core/src", ".rs") if path.name != "settings.rs")
     asked |= {("routing", name) for name in re.findall(r"settings\(?\)?\.(\w+)", engine)}
-    assert not [entry.path for entry in entries() if (entry.section, entry.key) not in asked]
+    assert not [entry.path for entry in iter_setting_specs() if (entry.section, entry.key) not in asked]
     assert ("store", "colour") not in asked
 
 
 def test_every_setting_that_is_a_time_and_every_test_in_the_table_of_times_exists():
     page = text("docs/time.md")
-    times = [entry.path for entry in entries() if entry.key.endswith(("_ms", "_seconds"))]
+    times = [entry.path for entry in iter_setting_specs() if entry.key.endswith(("_ms", "_seconds"))]
     assert not [path for path in times if f"`{path}`" not in page]
     tests = {path: text(path.as_posix()) for path in files() if "tests" in path.parts and path.suffix in {".rs", ".py"}}
     named = re.findall(r"`(test_\w+|a_\w+)`", page)
@@ -143,7 +147,7 @@ def test_generated_pages_are_what_the_code_says(seed: str):
 
 def test_the_readme_shows_the_lines_that_make_run_prints():
     shown = re.findall(r"```sh\n(# .*?\n)```", text("README.md"), re.DOTALL)
-    assert shown == ["\n".join([*examples.lines("http://127.0.0.1:8787", key_needed=False), ""])]
+    assert shown == ["\n".join([*examples.format_examples("http://127.0.0.1:8787", key_needed=False), ""])]
 
 
 def test_the_readmes_settings_file_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -153,4 +157,4 @@ def test_the_readmes_settings_file_is_good(tmp_path: Path, monkeypatch: pytest.M
     environ = {"TEAM_A_KEY": "pk-of-team-a", "OPENAI_API_KEY": "sk-a"}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert gather_good(load(str(file), environ)).keys == 1
+    assert build_valid_snapshot(load_settings(str(file), environ)).keys == 1

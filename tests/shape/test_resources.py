@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock import authorization, resources
-from penstock.app import complete
+from penstock.app import create_documented_app
 from tests.shape.repository import under
 
 if TYPE_CHECKING:
@@ -22,19 +22,21 @@ FILES = [path for path in under("python/penstock/resources", ".py") if not path.
 
 @pytest.fixture(scope="module")
 def app() -> Litestar:
-    return complete()
+    return create_documented_app()
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_a_resources_path_is_its_file(app: Litestar, path: Path):
     name = path.relative_to("python/penstock/resources").with_suffix("").as_posix().replace("/", ".")
     served = [route.path for route in app.routes]
-    for prefix in resources.prefixes(name) or (f"/{name}",):
+    for prefix in resources.path_prefixes(name) or (f"/{name}",):
         assert any(route == prefix or route.startswith(f"{prefix}/") for route in served), prefix
 
 
 def test_every_route_has_a_file(app: Litestar):
-    prefixes = [prefix for name in resources.names() for prefix in resources.prefixes(name) or (f"/{name}",)]
+    prefixes = [
+        prefix for name in resources.module_names() for prefix in resources.path_prefixes(name) or (f"/{name}",)
+    ]
     stray = [
         route.path
         for route in app.routes
@@ -44,7 +46,7 @@ def test_every_route_has_a_file(app: Litestar):
 
 
 def test_what_the_engine_forwards_is_what_is_served_and_nothing_internal():
-    assert not [path for path in resources.paths() if path.startswith("/internal")]
+    assert not [path for path in resources.forwarded_prefixes() if path.startswith("/internal")]
 
 
 def guards(app: Litestar) -> Iterator[tuple[str, list[object]]]:

@@ -12,11 +12,11 @@ from litestar.params import JSONBody
 
 from penstock import app as module
 from penstock import resources
-from penstock.app import create_app, refuse_unguarded
-from penstock.authorization import anyone
-from penstock.errors import ConflictError, Problem, StartError
+from penstock.app import check_guards, create_app
+from penstock.authorization import allow_anyone
+from penstock.errors import ConflictError, Problem, StartupError
 from penstock.settings import Metrics, Records, Settings
-from penstock.snapshot.build import Published, Snapshot
+from penstock.snapshot.build import Snapshot, SnapshotChannel
 from tests.unit import asgi
 from tests.unit.asgi import Answer, ask, living
 
@@ -43,9 +43,9 @@ def settings(folder: Path) -> Settings:
     return Settings(records=Records(path=str(folder / "records.jsonl")), metrics=Metrics(enabled=True))
 
 
-def run(given: Settings, scene: Callable[[Litestar, Published], Awaitable[Any]]) -> Any:
+def run(given: Settings, scene: Callable[[Litestar, SnapshotChannel], Awaitable[Any]]) -> Any:
     async def all_of_it() -> Any:
-        published = Published(Snapshot("first"))
+        published = SnapshotChannel(Snapshot("first"))
         app = create_app(given, published)
         async with living(app):
             return await scene(app, published)
@@ -58,7 +58,7 @@ def asked(given: Settings, method: str, path: str, **more: Any) -> Answer:
 
 
 def test_workers_leave_notes_for_each_other(tmp_path: Path):
-    async def scene(app: Litestar, _: Published) -> list[Answer]:
+    async def scene(app: Litestar, _: SnapshotChannel) -> list[Answer]:
         note = json.dumps({"name": "due:openai/resp 1", "said": "m\n"}).encode()
         return [
             await ask(app, "GET", "/internal/notes", query="name=due%3Aopenai%2Fresp%201"),
@@ -71,7 +71,7 @@ def test_workers_leave_notes_for_each_other(tmp_path: Path):
 
 
 def test_health_tells_which_workers_report(tmp_path: Path):
-    async def scene(app: Litestar, _: Published) -> Answer:
+    async def scene(app: Litestar, _: SnapshotChannel) -> Answer:
         assert (await ask(app, "POST", "/internal/metrics", json.dumps(PUSH).encode())).status == 204
         return await ask(app, "GET", "/v1/health")
 
@@ -100,19 +100,19 @@ def test_what_goes_wrong_is_answered_in_the_envelope(tmp_path: Path, method: str
 
 
 def test_errors_of_ours_keep_their_words_and_defects_keep_theirs_to_the_log(caplog: pytest.LogCaptureFixture):
-    @get("/known", guards=[anyone])
+    @get("/known", guards=[allow_anyone])
     async def known() -> None:
         raise ConflictError("it exists already", [Problem("name", "is taken")])
 
-    @get("/defect", guards=[anyone])
+    @get("/defect", guards=[allow_anyone])
     async def defect() -> None:
         raise RuntimeError("canary")
 
-    @post("/typed", guards=[anyone])
+    @post("/typed", guards=[allow_anyone])
     async def typed(data: JSONBody[dict[str, int]]) -> None:
         del data
 
-    app = Litestar([known, defect, typed], exception_handlers={Exception: module.answer}, logging_config=None)
+    app = Litestar([known, defect, typed], exception_handlers={Exception: module.render_error}, logging_config=None)
     first = asyncio.run(ask(app, "GET", "/known"))
     assert (first.status, first.json()["data"]["errors"]) == (409, [{"path": "name", "message": "is taken"}])
     second = asyncio.run(ask(app, "GET", "/defect"))
@@ -127,8 +127,8 @@ def test_an_application_with_an_unguarded_route_does_not_start():
     @get("/open")
     async def unguarded() -> None: ...
 
-    with pytest.raises(StartError, match="'/open' declares no guard"):
-        refuse_unguarded(Litestar([unguarded], openapi_config=None))
+    with pytest.raises(StartupError, match="'/open' declares no guard"):
+        check_guards(Litestar([unguarded], openapi_config=None))
 
 
 def test_figures_are_shown_only_when_asked_for(tmp_path: Path):
@@ -137,7 +137,7 @@ def test_figures_are_shown_only_when_asked_for(tmp_path: Path):
 
 @pytest.mark.parametrize("path", ["/metrics", "/dataservice/metrics"])
 def test_figures_of_the_engines_are_shown_to_prometheus(tmp_path: Path, path: str):
-    async def scene(app: Litestar, _: Published) -> Answer:
+    async def scene(app: Litestar, _: SnapshotChannel) -> Answer:
         await ask(app, "POST", "/internal/metrics", json.dumps(PUSH).encode())
         return await ask(app, "GET", path)
 
@@ -148,10 +148,10 @@ def test_figures_of_the_engines_are_shown_to_prometheus(tmp_path: Path, path: st
 
 
 def test_the_snapshot_is_given_at_once_or_when_it_changes(tmp_path: Path):
-    async def scene(app: Litestar, published: Published) -> None:
+    async def scene(app: Litestar, published: SnapshotChannel) -> None:
         first = await ask(app, "GET", "/internal/snapshot", query="epoch=none")
         assert (first.status, first.headers["x-penstock-epoch"]) == (200, "first")
-        assert first.body == published.current.document()
+        assert first.body == published.current.to_json()
         waiting = asyncio.create_task(ask(app, "GET", "/internal/snapshot", query="epoch=first"))
         await asyncio.sleep(0.05)
         assert not waiting.done()
@@ -187,7 +187,7 @@ def test_the_description_is_served_with_a_page_that_loads_nothing_from_elsewhere
 
 
 def test_every_operation_of_the_description_is_explained():
-    description = json.loads(module.describe())
+    description = json.loads(module.openapi_json())
     for path, operations in description["paths"].items():
         for operation in operations.values():
             assert operation["summary"], path
@@ -198,8 +198,12 @@ def test_every_operation_of_the_description_is_explained():
 
 
 def test_every_module_of_the_resources_is_served():
-    assert {router.path for router in module.routers(resources.names())} >= {"/v1/health", "/v1/version", "/metrics"}
-    assert set(resources.names()) >= {"health", "version", "metrics", "schema", "internal"}
+    assert {router.path for router in module.build_routers(resources.module_names())} >= {
+        "/v1/health",
+        "/v1/version",
+        "/metrics",
+    }
+    assert set(resources.module_names()) >= {"health", "version", "metrics", "schema", "internal"}
 
 
 # ── an application that fails or goes silent fails its test, with what was wrong ───────────────────────────────────

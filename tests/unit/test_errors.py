@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from penstock import errors
-from penstock.errors import InvalidError, Problem, code_for, envelope
+from penstock.errors import InvalidError, Problem, error_code_for, error_envelope
 
 
 def test_the_envelope_has_a_message_and_a_code():
-    assert envelope("no such route", "AB08") == {
+    assert error_envelope("no such route", "AB08") == {
         "success": False,
         "data": {"message": "no such route", "errorCode": "AB08"},
     }
 
 
 def test_problems_are_listed_with_their_place():
-    body = envelope("not accepted", "AB01", [Problem("name", "must not be empty")])
+    body = error_envelope("not accepted", "AB01", [Problem("name", "must not be empty")])
     assert body["data"] == {
         "message": "not accepted",
         "errorCode": "AB01",
@@ -35,7 +35,7 @@ def test_an_error_prints_a_line_for_each_problem():
         (errors.InvalidError, 400, "AB01"),
         (errors.UnauthorisedError, 401, "AB05"),
         (errors.ForbiddenError, 403, "AB03"),
-        (errors.MissingError, 404, "AB08"),
+        (errors.NotFoundError, 404, "AB08"),
         (errors.ConflictError, 409, "AB07"),
         (errors.UnavailableError, 503, "AB04"),
         (errors.PenstockError, 500, "AB04"),
@@ -43,11 +43,11 @@ def test_an_error_prints_a_line_for_each_problem():
 )
 def test_each_class_has_its_status_and_code(error: type[errors.PenstockError], status: int, code: str):
     assert (error.status, error.code) == (status, code)
-    assert code_for(status) == code
+    assert error_code_for(status) == code
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(402, "AB09"), (405, "AB01"), (413, "AB01"), (429, "AB06"), (502, "AB04")]
 )
 def test_every_other_status_has_a_code_too(status: int, code: str):
-    assert code_for(status) == code
+    assert error_code_for(status) == code

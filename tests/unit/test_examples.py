@@ -8,13 +8,13 @@ import shlex
 
 import pytest
 
-from penstock.examples import lines
+from penstock.examples import format_examples
 
 URL = "http://127.0.0.1:8787"
 
 
 def commands(*, key_needed: bool) -> list[list[str]]:
-    return [shlex.split(line) for line in lines(URL, key_needed=key_needed) if not line.startswith("#")]
+    return [shlex.split(line) for line in format_examples(URL, key_needed=key_needed) if not line.startswith("#")]
 
 
 @pytest.mark.parametrize("key_needed", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.ids import digest, is_uuid, mask, new_id, new_key, slug, slugify
+from penstock.ids import generate_key, generate_slug, is_uuid, mask_secret, new_id, sha256_hex, slugify
 
 
 def test_ids_are_uuids_of_version_7_in_the_order_they_were_made():
@@ -15,26 +15,26 @@ def test_ids_are_uuids_of_version_7_in_the_order_they_were_made():
 
 
 def test_a_slug_has_its_prefix_some_of_the_name_and_chance():
-    assert re.fullmatch(r"pc-my-con-[0-9a-f]{6}", slug("pc", "My config!", 6))
-    assert re.fullmatch(r"ws-[0-9a-f]{6}", slug("ws", "🚀", 10))
-    assert re.fullmatch(r"name-[0-9a-f]{6}", slug("", "name", 10))
+    assert re.fullmatch(r"pc-my-con-[0-9a-f]{6}", generate_slug("pc", "My config!", 6))
+    assert re.fullmatch(r"ws-[0-9a-f]{6}", generate_slug("ws", "🚀", 10))
+    assert re.fullmatch(r"name-[0-9a-f]{6}", generate_slug("", "name", 10))
     assert slugify("  A -- B_c ") == "a-b-c"
 
 
 def test_keys_differ_and_are_found_by_their_digest_alone():
-    first, second = new_key(), new_key()
+    first, second = generate_key(), generate_key()
     assert first != second
     assert re.fullmatch(r"[A-Za-z0-9]{48}", first)
-    assert digest("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256_hex("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_a_mask_shows_both_ends_and_nothing_of_what_is_short():
-    assert mask("pa1234567890X7a") == "pa*****X7a"
-    assert mask("12345678") == "*****"
-    assert mask("") == "*****"
+    assert mask_secret("pa1234567890X7a") == "pa*****X7a"
+    assert mask_secret("12345678") == "*****"
+    assert mask_secret("") == "*****"
 
 
 def test_a_key_with_a_prefix_is_as_long_as_others_and_of_letters_and_digits():
     """So the engine finds it in texts that go to others."""
-    text = new_key("acme")
+    text = generate_key("acme")
     assert (text.startswith("acme"), len(text), text.isalnum()) == (True, 48, True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.job_loop import ended, kept_up, rung
-from penstock.metrics import JobFigures
+from penstock.job_loop import run_with_restarts, stop_jobs, wait_for_event
+from penstock.metrics import JobMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def listen(bell: asyncio.Event) -> None:
     """Do as all jobs do."""
     while True:
-        await rung(bell, 60)
+        await wait_for_event(bell, 60)
         bell.clear()
 
 
@@ -43,7 +43,7 @@ def test_a_bell_that_nobody_rings_is_waited_for_no_longer_than_that():
     async def scene() -> float:
         loop = asyncio.get_running_loop()
         before = loop.time()
-        await rung(asyncio.Event(), 0.01)
+        await wait_for_event(asyncio.Event(), 0.01)
         return loop.time() - before
 
     assert asyncio.run(scene()) >= 0.009
@@ -65,7 +65,7 @@ def test_a_job_that_lost_one_cancel_is_told_again(caplog: pytest.LogCaptureFixtu
     async def scene() -> list[bool]:
         jobs = [asyncio.create_task(work()) for work in (deaf, failing)]
         await asyncio.sleep(0.001)
-        await ended(jobs, patience=0.01)
+        await stop_jobs(jobs, patience=0.01)
         return [job.done() for job in jobs]
 
     assert asyncio.run(scene()) == [True, True]
@@ -81,7 +81,7 @@ def test_a_job_that_fails_begins_again_counted_and_one_that_is_done_does_not(cap
             message = "no such key"
             raise KeyError(message)
 
-    figures = JobFigures()
-    asyncio.run(kept_up(work, figures, pause=0))
-    assert (begun, figures.read()) == ([0, 1, 2], {"job_restarts": 2})
+    figures = JobMetrics()
+    asyncio.run(run_with_restarts(work, figures, pause=0))
+    assert (begun, figures.values_by_name()) == ([0, 1, 2], {"job_restarts": 2})
     assert [record.getMessage() for record in caplog.records] == ["a job failed, and begins again"] * 2

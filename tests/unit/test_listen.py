@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from penstock import listen
-from penstock.errors import SettingsError, StartError
-from penstock.settings import Server, Settings, load
+from penstock.errors import SettingsError, StartupError
+from penstock.settings import Server, Settings, load_settings
 
 ANYWHERE = "0.0.0.0"
 
@@ -28,16 +28,16 @@ def close(sockets: list[socket.socket]) -> None:
 
 
 def test_a_port_in_use_is_said_in_one_line():
-    taken = listen.open_ports(given())
+    taken = listen.open_listeners(given())
     port = taken[0].getsockname()[1]
     for workers in (1, 2):
-        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
-            listen.open_ports(given(port=port, workers=workers))
+        with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
+            listen.open_listeners(given(port=port, workers=workers))
     close(taken)
 
 
 def test_each_worker_has_a_socket_of_its_own_on_the_same_port():
-    sockets = listen.open_ports(given(workers=3))
+    sockets = listen.open_listeners(given(workers=3))
     assert len({one.getsockname() for one in sockets}) == 1
     assert len(sockets) == 3
     close(sockets)
@@ -46,18 +46,18 @@ def test_each_worker_has_a_socket_of_its_own_on_the_same_port():
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names")
 def test_a_connection_whose_caller_vanished_is_noticed_by_the_kernel():
     for workers in (1, 2):
-        sockets = listen.open_ports(given(workers=workers))
+        sockets = listen.open_listeners(given(workers=workers))
         asking = socket.create_connection(sockets[0].getsockname(), timeout=1)
         ready, _, _ = select.select(sockets, [], [], 1)
         accepted, _ = ready[0].accept()
-        asked = {option: accepted.getsockopt(socket.IPPROTO_TCP, option) for option in listen.KEEP_ALIVE}
+        asked = {option: accepted.getsockopt(socket.IPPROTO_TCP, option) for option in listen.TCP_KEEPALIVE_OPTIONS}
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert asked == {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
         close([accepted, asking, *sockets])
 
 
 def test_connections_wait_while_nobody_accepts():
-    sockets = listen.open_ports(given())
+    sockets = listen.open_listeners(given())
     with socket.create_connection(sockets[0].getsockname(), timeout=1):
         pass
     close(sockets)
@@ -86,7 +86,7 @@ def test_a_run_folder_that_holds_something_else_stays(tmp_path: Path):
 
 
 def test_a_socket_path_that_is_too_long_is_said(tmp_path: Path):
-    with pytest.raises(StartError, match="at most 107 characters"):
+    with pytest.raises(StartupError, match="at most 107 characters"):
         listen.open_private_socket(str(tmp_path / ("x" * 200) / "control.sock"))
 
 
@@ -105,11 +105,11 @@ def test_a_socket_path_that_is_too_long_is_said(tmp_path: Path):
     ],
 )
 def test_without_a_key_only_this_machine_is_served(host: str, keys: int, required: bool | None, refused: bool):
-    settings = load(None, {}, {"server.host": host, "security.require_key": required})
+    settings = load_settings(None, {}, {"server.host": host, "security.require_key": required})
     if not refused:
-        listen.refuse_open_host(settings, keys)
+        listen.check_open_host(settings, keys)
         return
     with pytest.raises(SettingsError) as caught:
-        listen.refuse_open_host(settings, keys)
+        listen.check_open_host(settings, keys)
     said = str(caught.value)
     assert all(way in said for way in ("[[keys]]", "--host 127.0.0.1", "PENSTOCK_SECURITY_REQUIRE_KEY=false"))

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from penstock import metrics as module
 from penstock.engine import Engine
 from penstock.errors import InvalidError
-from penstock.metrics import FAMILIES, Figures
+from penstock.metrics import METRIC_FAMILIES, MetricsStore
 from penstock.settings import Settings
 
 
@@ -27,10 +27,10 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 
 def test_each_worker_has_its_own_samples():
-    figures = Figures()
-    figures.accept(push(1, requests={"2xx": 3}, in_flight=2))
-    figures.accept(push(2, requests={"2xx": 4}))
-    figures.accept(push(1, requests={"2xx": 5}, in_flight=1))
+    figures = MetricsStore()
+    figures.accept_push(push(1, requests={"2xx": 3}, in_flight=2))
+    figures.accept_push(push(2, requests={"2xx": 4}))
+    figures.accept_push(push(1, requests={"2xx": 5}, in_flight=1))
     read = samples(figures.render({"record_batches_written": 9}))
     assert read["penstock_requests_total", "status=2xx", "worker=1"] == 5
     assert read["penstock_requests_total", "status=2xx", "worker=2"] == 4
@@ -39,8 +39,8 @@ def test_each_worker_has_its_own_samples():
 
 
 def test_times_become_a_cumulative_histogram_in_seconds():
-    figures = Figures()
-    figures.accept(push(1, duration_bounds_ms=[1, 250], durations=[2, 3, 4], duration_us=1_500_000))
+    figures = MetricsStore()
+    figures.accept_push(push(1, duration_bounds_ms=[1, 250], durations=[2, 3, 4], duration_us=1_500_000))
     read = samples(figures.render({}))
     name = "penstock_request_duration_seconds"
     assert read[f"{name}_bucket", "le=0.001", "worker=1"] == 2
@@ -50,25 +50,25 @@ def test_times_become_a_cumulative_histogram_in_seconds():
 
 
 def test_a_figure_that_has_no_row_is_shown_under_its_own_name():
-    figures = Figures()
-    figures.accept(push(1, brand_new=5))
+    figures = MetricsStore()
+    figures.accept_push(push(1, brand_new=5))
     assert samples(figures.render({}))["penstock_brand_new", "worker=1"] == 5
 
 
 def test_every_figure_of_the_engine_has_a_row():
-    told = json.loads(Engine(Settings().engine_json(1)).metrics())
-    assert set(told) - {"duration_bounds_ms", "duration_us"} <= set(FAMILIES)
+    told = json.loads(Engine(Settings().engine_settings_json(1)).metrics())
+    assert set(told) - {"duration_bounds_ms", "duration_us"} <= set(METRIC_FAMILIES)
 
 
 def test_a_worker_that_is_silent_is_forgotten(monkeypatch: pytest.MonkeyPatch):
-    figures = Figures()
-    figures.accept(push(1))
-    assert [worker.pid for worker in figures.workers()] == [101]
+    figures = MetricsStore()
+    figures.accept_push(push(1))
+    assert [worker.pid for worker in figures.live_workers()] == [101]
     monkeypatch.setattr(module, "FORGET_SECONDS", -1.0)
-    assert figures.workers() == []
+    assert figures.live_workers() == []
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"worker": 1}', b'{"worker": "x", "pid": 1}'])
 def test_what_is_no_push_is_refused(data: bytes):
     with pytest.raises(InvalidError):
-        Figures().accept(data)
+        MetricsStore().accept_push(data)

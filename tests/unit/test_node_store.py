@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from penstock.node_store import Notes
+from penstock.node_store import NodeStore
 
 
 def test_the_last_word_counts_and_the_oldest_go_first():
-    notes = Notes(most=1000)
+    notes = NodeStore(most=1000)
     assert notes.put("a", "said") is None
-    assert (notes.find("a"), notes.find("b")) == ("said", None)
+    assert (notes.get("a"), notes.get("b")) == ("said", None)
     assert notes.put("a", "") == "said"
-    assert notes.find("a") == ""
+    assert notes.get("a") == ""
     for name in "bcd":
         notes.put(name, "x")
-    assert [notes.find(name) for name in "abcd"] == [None, "x", "x", "x"]
+    assert [notes.get(name) for name in "abcd"] == [None, "x", "x", "x"]
     notes.put("b", "y")
     notes.put("e", "z" * 200)
-    assert [notes.find(name) for name in "bcde"] == ["y", None, "x", "z" * 200]
+    assert [notes.get(name) for name in "bcde"] == ["y", None, "x", "z" * 200]
     # What has no room at all is not kept.
     notes.put("f", "z" * 2000)
-    assert notes.find("f") is None
+    assert notes.get("f") is None

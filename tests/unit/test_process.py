@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.process import Pace, room_for_connections
+from penstock.process import SchedPolicySwitcher, raise_open_file_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,11 +26,11 @@ def policy() -> Iterator[Callable[[], int]]:
 
 def test_follows_the_load_up_and_down(policy: Callable[[], int]) -> None:
     done = 0
-    pace = Pace(lambda: done)
+    pace = SchedPolicySwitcher(lambda: done)
     seen = []
     for more in (0, 4_900, 5_100, 2_600, 2_400, 4_900):
-        done += int(more * Pace.LOOK_SECONDS)
-        pace.look()
+        done += int(more * SchedPolicySwitcher.CHECK_INTERVAL_SECONDS)
+        pace.update_policy()
         seen.append(policy())
     calm, busy = os.SCHED_OTHER, os.SCHED_BATCH
     assert seen == [calm, calm, busy, busy, calm, calm]
@@ -74,4 +74,4 @@ def test_the_limit_of_open_files_is_raised_and_halved(
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: seen.append(both))
-    assert (room_for_connections(), seen) == (room, raised)
+    assert (raise_open_file_limit(), seen) == (room, raised)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from penstock import records as module
-from penstock.records import Batch, RecordFeed, RecordFile
+from penstock.records import RecordBatch, RecordFeed, RecordFile
 from penstock.settings import Records
 from tests.processes import wait
 
@@ -47,7 +47,7 @@ def append(file: RecordFile, lines: bytes, *, again: bool = False, cut: int | No
     sending.start()
     with theirs:
         try:
-            file.append(Batch(theirs, len(lines), again=again))
+            file.append(RecordBatch(theirs, len(lines), again=again))
         finally:
             theirs.shutdown(socket.SHUT_RD)
             sending.join()
@@ -88,7 +88,7 @@ def test_what_is_written_is_what_was_sent(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def mmap_page() -> int:
-    return module.PAGE
+    return module.PAGE_BYTES
 
 
 def test_a_slow_disk_is_written_to_through_the_page_cache_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -13,20 +13,20 @@ import pytest
 from granian import _granian
 
 from penstock import serve as module
-from penstock.serve import EDGE_PAUSE, HOPELESS, Child, Server
+from penstock.serve import EDGE_PAUSE, MAX_FAILED_STARTS, ChildProcess, GranianServer
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Pretended(Server):
+class Pretended(GranianServer):
     """Runs a plain function in the place of Granian's worker."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self.work = work
 
-    def worker(self, load: Callable[[], object]) -> multiprocessing.Process:
+    def prepare_worker(self, load: Callable[[], object]) -> multiprocessing.Process:
         del load
         return multiprocessing.get_context("fork").Process(target=self.work)
 
@@ -44,48 +44,48 @@ def listener() -> Iterator[socket.socket]:
         yield bound
 
 
-def dies(work: Callable[[], object], times: int) -> tuple[Child, list[str]]:
-    child = Child("edge 1", Pretended(work), lambda: None, EDGE_PAUSE)
+def dies(work: Callable[[], object], times: int) -> tuple[ChildProcess, list[str]]:
+    child = ChildProcess("edge 1", Pretended(work), lambda: None, EDGE_PAUSE)
     said: list[str] = []
     for _ in range(times):
         child.start()
         assert child.process
         child.process.join()
-        said.append(child.ended())
+        said.append(child.record_exit())
     return child, said
 
 
 def test_a_killed_child_is_started_again_at_once_then_after_growing_pauses(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     pauses: list[float] = []
-    child = Child("edge 1", Pretended(lambda: os.kill(os.getpid(), 9)), lambda: None, EDGE_PAUSE)
+    child = ChildProcess("edge 1", Pretended(lambda: os.kill(os.getpid(), 9)), lambda: None, EDGE_PAUSE)
     for _ in range(6):
         child.start()
         assert child.process
         child.process.join()
-        assert child.ended() == "signal 9"
+        assert child.record_exit() == "signal 9"
         pauses.append(round(child.due - 100.0, 3))
     assert pauses == [0.0, 0.1, 0.2, 0.4, 0.5, 0.5]
     assert not child.hopeless
 
 
 def test_a_child_that_says_no_from_the_start_is_given_up():
-    child, said = dies(lambda: os._exit(1), HOPELESS)
-    assert said == ["exit code 1"] * HOPELESS
+    child, said = dies(lambda: os._exit(1), MAX_FAILED_STARTS)
+    assert said == ["exit code 1"] * MAX_FAILED_STARTS
     assert child.hopeless
 
 
 def test_a_child_that_served_for_a_while_is_never_given_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "STEADY_SECONDS", -1.0)
-    child, _ = dies(lambda: os._exit(1), HOPELESS + 2)
+    child, _ = dies(lambda: os._exit(1), MAX_FAILED_STARTS + 2)
     assert not child.hopeless
 
 
 def test_granian_still_has_what_the_supervisor_stands_on(listener: socket.socket):
-    parameters = inspect.signature(Server._spawn_worker).parameters
+    parameters = inspect.signature(GranianServer._spawn_worker).parameters
     assert list(parameters) == ["self", "idx", "target", "callback_loader"]
-    server = Server.edge(Settings(), listener)
-    process = server.worker(lambda: None)
+    server = GranianServer.for_edge(Settings(), listener)
+    process = server.prepare_worker(lambda: None)
     assert isinstance(process, multiprocessing.process.BaseProcess)
     # The socket is handed over as it is, never bound again by the worker.
     assert process._args[3] == ((None, server._shd), listener)  # pyright: ignore[reportAttributeAccessIssue]

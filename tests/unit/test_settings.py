@@ -12,7 +12,7 @@ import pytest
 
 from penstock import settings as module
 from penstock.errors import SettingsError
-from penstock.settings import Server, Settings, load
+from penstock.settings import Server, Settings, load_settings
 from penstock.settings.secret import Secret
 from tests.shape.repository import text
 
@@ -34,15 +34,15 @@ def problems(error: SettingsError) -> dict[str, str]:
 
 def test_an_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Path):
     file = write(tmp_path, "[server]\nport = 1\nhost = '127.0.0.2'\ndrain_seconds = 3\n[limits]\nbody_bytes = 2048\n")
-    read = load(file, {"PENSTOCK_SERVER_PORT": "2", "PENSTOCK_SERVER_HOST": "127.0.0.3"}, {"server.port": 3})
+    read = load_settings(file, {"PENSTOCK_SERVER_PORT": "2", "PENSTOCK_SERVER_HOST": "127.0.0.3"}, {"server.port": 3})
     assert (read.server.port, read.server.host, read.server.drain_seconds) == (3, "127.0.0.3", 3.0)
     assert read.limits.body_bytes == 2048
     assert read.file == file
 
 
 def test_without_anything_the_defaults_hold():
-    assert load(None, {}) == Settings()
-    assert Settings().address == "127.0.0.1"
+    assert load_settings(None, {}) == Settings()
+    assert Settings().bind_address == "127.0.0.1"
     assert Settings().server.port == 8787
 
 
@@ -57,7 +57,7 @@ def test_the_names_that_the_specification_gives_are_used_as_they_are(tmp_path: P
         "TLS_CA": str(ca),
         "API_KEY_PREFIX": "acme",
     }
-    read = load(None, env)
+    read = load_settings(None, env)
     assert read.upstream.request_timeout_ms == 1500
     assert read.upstream.trusted_custom_hosts == ("one.example", "two.example")
     assert read.security.block_inline_config
@@ -72,7 +72,7 @@ def test_all_problems_are_said_at_once_with_their_place_and_what_is_allowed(tmp_
         "[server]\nprot = 1\nport = 'x'\n[sever]\nport = 1\n[log]\nlevel = 'loud'\n[upstream]\ntls_ca = '/no/such'\n",
     )
     with pytest.raises(SettingsError) as caught:
-        load(file, {"REQUEST_TIMEOUT": "soon", "PENSTOCK_RECORDS_PAHT": "x", "PENSTOCK_MY_OWN": "fine"})
+        load_settings(file, {"REQUEST_TIMEOUT": "soon", "PENSTOCK_RECORDS_PAHT": "x", "PENSTOCK_MY_OWN": "fine"})
     found = problems(caught.value)
     assert set(found) == {
         "server.prot",
@@ -99,27 +99,29 @@ def test_all_problems_are_said_at_once_with_their_place_and_what_is_allowed(tmp_
 )
 def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, said: str):
     with pytest.raises(SettingsError, match=said):
-        load(write(tmp_path, text), {})
+        load_settings(write(tmp_path, text), {})
 
 
 def test_a_file_that_is_not_there_is_an_error():
     with pytest.raises(SettingsError, match="cannot read '/no/such/file': No such file"):
-        load("/no/such/file", {})
+        load_settings("/no/such/file", {})
 
 
 def test_the_tables_of_the_snapshot_are_no_settings(tmp_path: Path):
-    assert load(write(tmp_path, "[[keys]]\nname = 'a'\nkey = 'b'\n"), {}).server == Server()
+    assert load_settings(write(tmp_path, "[[keys]]\nname = 'a'\nkey = 'b'\n"), {}).server == Server()
 
 
 def test_a_key_is_required_off_loopback_even_if_the_last_one_goes():
     assert not Settings().require_key
-    assert load(None, {"PENSTOCK_SERVER_HOST": ANYWHERE}).require_key
-    assert not load(None, {"PENSTOCK_SERVER_HOST": ANYWHERE, "PENSTOCK_SECURITY_REQUIRE_KEY": "no"}).require_key
-    assert load(None, {"PENSTOCK_SECURITY_REQUIRE_KEY": "yes"}).require_key
+    assert load_settings(None, {"PENSTOCK_SERVER_HOST": ANYWHERE}).require_key
+    assert not load_settings(
+        None, {"PENSTOCK_SERVER_HOST": ANYWHERE, "PENSTOCK_SECURITY_REQUIRE_KEY": "no"}
+    ).require_key
+    assert load_settings(None, {"PENSTOCK_SECURITY_REQUIRE_KEY": "yes"}).require_key
 
 
 def test_the_engine_is_told_what_it_must_know():
-    told = json.loads(load(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"}).engine_json(3))
+    told = json.loads(load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"}).engine_settings_json(3))
     assert told == {
         "control_socket": "/run/p/control.sock",
         "worker": 3,
@@ -215,7 +217,7 @@ def engine_defaults(struct: str) -> dict[str, object]:
 
 
 def test_the_engine_is_told_all_of_its_settings_and_has_the_same_defaults():
-    told = json.loads(Settings().engine_json(1))
+    told = json.loads(Settings().engine_settings_json(1))
     assert told.pop("identity") == engine_defaults("Identity")
     # The engine alone, as its own tests have it, faces no network and has no control process.
     own = engine_defaults("Settings") | {"control_socket": told["control_socket"], "port": told["port"]}
@@ -223,31 +225,33 @@ def test_the_engine_is_told_all_of_its_settings_and_has_the_same_defaults():
 
 
 def test_a_containers_path_is_one_of_ecs():
-    told = json.loads(load(None, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/c/1"}).engine_json(1))
+    told = json.loads(
+        load_settings(None, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/c/1"}).engine_settings_json(1)
+    )
     assert told["identity"]["aws_container_url"] == "http://169.254.170.2/v2/c/1"
 
 
 def test_aliases_and_lists_of_headers_have_the_names_that_operators_know():
     told = json.loads(
-        load(
+        load_settings(
             None,
             {
                 "GATEWAY_HEADER_ALIASES": "X-Portkey-, x-acme-",
                 "HEADERS_TO_METADATA": "X-Team,x-user",
                 "ORGANISATION_HEADERS_TO_MASK": "x-private",
             },
-        ).engine_json(1)
+        ).engine_settings_json(1)
     )
     assert told["header_aliases"] == ["x-portkey-", "x-acme-"]
     assert told["headers_to_metadata"] == ["X-Team", "x-user"]
     assert told["sensitive_headers"] == ["x-private"]
-    assert load(None, {"GATEWAY_HEADER_ALIASES": ""}).security.header_aliases == ()
+    assert load_settings(None, {"GATEWAY_HEADER_ALIASES": ""}).security.header_aliases == ()
 
 
 @pytest.mark.parametrize("prefix", ["x-portkey", "portkey-", "x-", "x-a b-", "authorization"])
 def test_an_alias_is_the_prefix_of_a_header(prefix: str):
     with pytest.raises(SettingsError, match="header_aliases"):
-        load(None, {"GATEWAY_HEADER_ALIASES": prefix})
+        load_settings(None, {"GATEWAY_HEADER_ALIASES": prefix})
 
 
 def test_proxies_are_read_in_either_case_and_keep_their_passwords():
@@ -256,15 +260,15 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
         "http_proxy": "two.example",
         "no_proxy": "a.example, *.b",
     }
-    read = load(None, environ)
-    told = json.loads(read.engine_json(1))
+    read = load_settings(None, environ)
+    told = json.loads(read.engine_settings_json(1))
     assert (told["https_proxy"], told["http_proxy"]) == ("http://u:sesame@one.example:3128", "two.example")
     assert told["no_proxy"] == ["a.example", "*.b"]
     assert "sesame" not in repr(read)
-    assert load(None, {"HTTPS_PROXY": " ", "https_proxy": "lower.example"}).upstream.https_proxy is None
+    assert load_settings(None, {"HTTPS_PROXY": " ", "https_proxy": "lower.example"}).upstream.https_proxy is None
     for wrong in ("socks5://u:sesame@one.example", "https://u:sesame@one.example", "http://", "u:sesame@one.example:x"):
         with pytest.raises(SettingsError) as caught:
-            load(None, {"HTTP_PROXY": wrong})
+            load_settings(None, {"HTTP_PROXY": wrong})
         assert "upstream.http_proxy" in str(caught.value)
         assert "sesame" not in str(caught.value)
 
@@ -289,22 +293,25 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
 )
 def test_issuers_that_cannot_be_are_told_with_their_places(tmp_path: Path, text: str, words: str):
     with pytest.raises(SettingsError, match=re.escape(words)):
-        load(write(tmp_path, text), {})
+        load_settings(write(tmp_path, text), {})
 
 
 def test_the_issuer_of_the_settings_goes_before_those_of_the_tables(tmp_path: Path):
     text = "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://b.test'\nissuer = 'b'"
-    read = load(write(tmp_path, text), {})
-    assert [(one.jwks_url, one.issuer) for one in read.trusted] == [("https://a.test", ""), ("https://b.test", "b")]
+    read = load_settings(write(tmp_path, text), {})
+    assert [(one.jwks_url, one.issuer) for one in read.trusted_issuers] == [
+        ("https://a.test", ""),
+        ("https://b.test", "b"),
+    ]
 
 
 def test_the_file_is_the_one_asked_for_or_the_one_that_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    assert module.find_file(None, {}) is None
+    assert module.find_settings_file(None, {}) is None
     write(tmp_path, "")
-    assert module.find_file(None, {}) == str(tmp_path / "penstock.toml")
-    assert module.find_file(None, {"PENSTOCK_CONFIG": "/b"}) == "/b"
-    assert module.find_file("/a", {"PENSTOCK_CONFIG": "/b"}) == "/a"
+    assert module.find_settings_file(None, {}) == str(tmp_path / "penstock.toml")
+    assert module.find_settings_file(None, {"PENSTOCK_CONFIG": "/b"}) == "/b"
+    assert module.find_settings_file("/a", {"PENSTOCK_CONFIG": "/b"}) == "/a"
 
 
 def test_a_secret_prints_as_dots_and_does_not_travel():
@@ -316,16 +323,16 @@ def test_a_secret_prints_as_dots_and_does_not_travel():
 
 
 def test_the_address_of_redis_is_a_secret_that_the_engine_alone_is_told():
-    read = load(None, {"REDIS_URL": "redis://:hidden@cache.example:6379/1", "PENSTOCK_REDIS_WAIT_MS": "20"})
+    read = load_settings(None, {"REDIS_URL": "redis://:hidden@cache.example:6379/1", "PENSTOCK_REDIS_WAIT_MS": "20"})
     assert "hidden" not in repr(read)
-    told = json.loads(read.engine_json(1))
+    told = json.loads(read.engine_settings_json(1))
     assert (told["redis_url"], told["redis_wait_ms"]) == ("redis://:hidden@cache.example:6379/1", 20)
 
 
 @pytest.mark.parametrize("url", ["http://:hidden@cache.example", "cache.example:6379", "hidden"])
 def test_an_address_of_redis_that_is_none_is_refused_and_not_repeated(url: str):
     with pytest.raises(SettingsError) as caught:
-        load(None, {"REDIS_URL": url})
+        load_settings(None, {"REDIS_URL": url})
     assert set(problems(caught.value)) == {"redis.url"}
     assert "hidden" not in str(caught.value)
 
@@ -333,4 +340,4 @@ def test_an_address_of_redis_that_is_none_is_refused_and_not_repeated(url: str):
 @pytest.mark.parametrize("prefix", ["with_a_line", "seventeen17lettrs"])
 def test_what_keys_begin_with_is_short_and_of_letters_and_digits(prefix: str):
     with pytest.raises(SettingsError, match="API_KEY_PREFIX"):
-        load(None, {"API_KEY_PREFIX": prefix})
+        load_settings(None, {"API_KEY_PREFIX": prefix})

@@ -16,10 +16,10 @@ def add_route() -> None:
     """Put it below `/v1/health`, where nobody needs a key."""
     from litestar import get  # noqa: PLC0415 - edge processes load no web framework
 
-    from penstock.authorization import anyone  # noqa: PLC0415 - the child alone needs it
+    from penstock.authorization import allow_anyone  # noqa: PLC0415 - the child alone needs it
     from penstock.resources import health  # noqa: PLC0415 - the child alone needs it
 
-    @get("/burn", guards=[anyone], sync_to_thread=False)
+    @get("/burn", guards=[allow_anyone], sync_to_thread=False)
     def burn() -> str:
         end = time.monotonic() + BURN_SECONDS
         while time.monotonic() < end:

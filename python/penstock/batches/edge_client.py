@@ -10,44 +10,44 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from penstock.batches.edge_messages import Call, Reply
-from penstock.batches.redaction import Hidden
-from penstock.errors import AbsentError, AwayError, LostError
+from penstock.batches.edge_messages import EdgeRequest, EdgeResponse
+from penstock.batches.redaction import SecretRedactor
+from penstock.errors import EdgeUnavailableError, IncompleteResponseError, ResultsNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from penstock.settings import Settings
 
-CONNECT_SECONDS = 5.0
+CONNECT_TIMEOUT_SECONDS = 5.0
 # What a config does beyond one attempt takes longer than one may.
-PATIENCE = 3
+TIMEOUT_FACTOR = 3
 GOOD, ABSENT, UNAVAILABLE = 200, 404, 503
-MOST_OF_REFUSAL = 64 * 1024
-HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+MAX_ERROR_BODY_BYTES = 64 * 1024
+LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 
 
-class Edge:
+class EdgeClient:
     """Asks the edge; opens nothing before the first question."""
 
     def __init__(self, settings: Settings) -> None:
         """Know the address."""
-        self.hidden = Hidden()
+        self.hidden = SecretRedactor()
         # It would say each line of a batch at the level at which the gateway speaks of itself.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
-        host = HERE.get(settings.address, settings.address)
+        host = LOOPBACK_ADDRESSES.get(settings.bind_address, settings.bind_address)
         name = f"[{host}]" if ":" in host else host
-        seconds = settings.upstream.request_timeout_ms / 1000 * PATIENCE
+        seconds = settings.upstream.request_timeout_ms / 1000 * TIMEOUT_FACTOR
         self._client = httpx2.AsyncClient(
             base_url=f"http://{name}:{settings.server.port}",
-            timeout=httpx2.Timeout(seconds, connect=CONNECT_SECONDS),
+            timeout=httpx2.Timeout(seconds, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.batches.requests),
             trust_env=False,
             # It is no further than this machine, and speaks plain HTTP.
             verify=False,
         )
 
-    def hiding(self, hidden: Hidden) -> Edge:
+    def with_redactor(self, hidden: SecretRedactor) -> EdgeClient:
         """Give the same way in for who asks with these credentials: answers are without them."""
         own = copy(self)
         own.hidden = hidden
@@ -57,51 +57,51 @@ class Edge:
         """Close what is open."""
         await self._client.aclose()
 
-    async def ask(self, call: Call, most: int) -> Reply:
+    async def send_request(self, call: EdgeRequest, most: int) -> EdgeResponse:
         """Send a request, and give the whole answer, up to a length."""
-        async with self._asked(call) as answer:
-            body = await self._body(answer, most)
+        async with self._open_stream(call) as answer:
+            body = await self._read_body(answer, most)
         headers = answer.headers
-        reply = Reply(answer.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body)
-        if reply.status == UNAVAILABLE and _error(reply.body).get("code") == "draining":
+        reply = EdgeResponse(answer.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body)
+        if reply.status == UNAVAILABLE and _parse_error(reply.body).get("code") == "draining":
             message = "the edge is about to end"
-            raise AwayError(message)
+            raise EdgeUnavailableError(message)
         return reply
 
-    async def pieces(self, call: Call) -> AsyncIterator[bytes]:
+    async def stream_body(self, call: EdgeRequest) -> AsyncIterator[bytes]:
         """Send a request, and give a good answer piece by piece."""
-        async with self._asked(call) as answer:
+        async with self._open_stream(call) as answer:
             if answer.status_code != GOOD:
-                said = _error(await self._body(answer, MOST_OF_REFUSAL)).get("message", "")
+                said = _parse_error(await self._read_body(answer, MAX_ERROR_BODY_BYTES)).get("message", "")
                 message = f"{call.path} was answered with {answer.status_code} {said}".rstrip()
-                raise (AbsentError if answer.status_code == ABSENT else LostError)(message)
+                raise (ResultsNotFoundError if answer.status_code == ABSENT else IncompleteResponseError)(message)
             async for piece in answer.aiter_bytes():
                 yield piece
 
-    async def _body(self, answer: httpx2.Response, most: int) -> bytes:
+    async def _read_body(self, answer: httpx2.Response, most: int) -> bytes:
         read = bytearray()
         async for piece in answer.aiter_bytes():
             read += piece
             if len(read) > most:
                 message = f"the answer is longer than {most} bytes"
-                raise LostError(message)
-        return self.hidden.without(bytes(read))
+                raise IncompleteResponseError(message)
+        return self.hidden.redact(bytes(read))
 
     @asynccontextmanager
-    async def _asked(self, call: Call) -> AsyncGenerator[httpx2.Response]:
-        headers = {**call.headers, "content-type": call.kind} if call.kind else call.headers
+    async def _open_stream(self, call: EdgeRequest) -> AsyncGenerator[httpx2.Response]:
+        headers = {**call.headers, "content-type": call.content_type} if call.content_type else call.headers
         try:
             async with self._client.stream(call.method, call.path, headers=headers, content=call.body) as answer:
                 yield answer
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             message = "the edge is not there"
-            raise AwayError(message) from None
+            raise EdgeUnavailableError(message) from None
         except httpx2.HTTPError as error:
             message = f"no answer came: {type(error).__name__}"
-            raise LostError(message) from None
+            raise IncompleteResponseError(message) from None
 
 
-def _error(body: bytes) -> dict[str, object]:
+def _parse_error(body: bytes) -> dict[str, object]:
     try:
         return dict(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-JSON = "application/json"
+JSON_MEDIA_TYPE = "application/json"
 
 
-class Call(NamedTuple):
+class EdgeRequest(NamedTuple):
     """What is asked."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes | AsyncIterator[bytes] = b""
-    kind: str = ""
+    content_type: str = ""
 
 
-class Reply(NamedTuple):
+class EdgeResponse(NamedTuple):
     """What was answered."""
 
     status: int

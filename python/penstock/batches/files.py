@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import func, select
 
-from penstock.errors import MissingError, TooManyError
+from penstock.errors import NotFoundError, RateLimitedError
 from penstock.ids import is_uuid, new_id
 from penstock.schemas import now
 from penstock.store.tables import files
@@ -16,14 +16,14 @@ from penstock.store.tables import files
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.blobs.folder import Folder
+    from penstock.blobs.folder import BlobFolder
     from penstock.settings import Settings
-    from penstock.store.tenant import Row, Tenant
+    from penstock.store.tenant import Row, TenantStore
 
 FILE, BATCH = "gw_file_", "gw_batch_"
-SECOND = 1000
+MS_PER_SECOND = 1000
 
-Seconds = Annotated[int, Meta(description="a moment, in seconds since 1970")]
+UnixSeconds = Annotated[int, Meta(description="a moment, in seconds since 1970")]
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(description="its id")]
     bytes: Annotated[int, Meta(description="its length")]
-    created_at: Seconds
+    created_at: UnixSeconds
     expires_at: Annotated[int, Meta(description="when it is deleted, in seconds since 1970")]
     filename: Annotated[str, Meta(description="its name where it came from")]
     purpose: Annotated[str, Meta(description="what it is for")]
@@ -40,57 +40,57 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="`file`")] = "file"
 
 
-def shown(row: Row) -> File:
+def file_response(row: Row) -> File:
     """Show a row."""
     return File(
         id=FILE + row["id"],
         bytes=row["bytes"],
-        created_at=row["created_at"] // SECOND,
-        expires_at=row["expires_at"] // SECOND,
+        created_at=row["created_at"] // MS_PER_SECOND,
+        expires_at=row["expires_at"] // MS_PER_SECOND,
         filename=row["filename"],
         purpose=row["purpose"],
     )
 
 
-def inner(prefix: str, wire: str) -> str:
+def parse_wire_id(prefix: str, wire: str) -> str:
     """Give the id that a row has of the one on the wire."""
     found = wire.removeprefix(prefix)
     if found == wire or not is_uuid(found):
-        raise missing(wire)
+        raise not_found_error(wire)
     return found
 
 
-def missing(wire: str) -> MissingError:
+def not_found_error(wire: str) -> NotFoundError:
     """Make the error for what is not here; one of another workspace is as good as none."""
     what = "batch" if wire.startswith(BATCH) else "file"
-    return MissingError(f"there is no {what} {wire!r} here; hint: one that a provider keeps needs x-gateway-provider")
+    return NotFoundError(f"there is no {what} {wire!r} here; hint: one that a provider keeps needs x-gateway-provider")
 
 
-async def find(desk: Tenant, wire: str) -> Row:
+async def find_file(desk: TenantStore, wire: str) -> Row:
     """Find a file by its id on the wire."""
-    row = await desk.find(files, inner(FILE, wire))
+    row = await desk.find(files, parse_wire_id(FILE, wire))
     if row is None or row["expires_at"] <= now():
-        raise missing(wire)
+        raise not_found_error(wire)
     return row
 
 
-async def check_room(desk: Tenant, settings: Settings, wanted: int) -> None:
+async def check_workspace_quota(desk: TenantStore, settings: Settings, wanted: int) -> None:
     """Refuse what would be too much for one workspace."""
     query = select(func.coalesce(func.sum(files.c.bytes), 0).label("held"))
-    held = await desk.first(query, files)
+    held = await desk.fetch_first(query, files)
     if held and int(held["held"]) + wanted > settings.files.workspace_bytes:
         message = f"the files of this workspace have no room: files.workspace_bytes is {settings.files.workspace_bytes}; hint: delete some"
-        raise TooManyError(message)
+        raise RateLimitedError(message)
 
 
-def new_row(purpose: str, filename: str, keep_seconds: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
+def new_file_row(purpose: str, filename: str, keep_seconds: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
     """Describe a file that is made now."""
     moment = now()
-    times = {"created_at": moment, "expires_at": moment + keep_seconds * SECOND}
+    times = {"created_at": moment, "expires_at": moment + keep_seconds * MS_PER_SECOND}
     return {"id": new_id(), "purpose": purpose, "filename": filename[:255], "bytes": 0, **times, **more}
 
 
-async def lines(blobs: Folder, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
+async def iter_lines(blobs: BlobFolder, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
     """Give the lines of a blob that hold something, numbered from 1; nothing in the place of one that is too long."""
     number, held, too_long = 1, bytearray(), False
     async for piece in blobs.read(name):

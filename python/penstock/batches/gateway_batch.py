@@ -12,18 +12,18 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import msgspec
 from sqlalchemy import insert, select, update
 
-from penstock.batches.edge_messages import JSON, Call
+from penstock.batches.edge_messages import JSON_MEDIA_TYPE, EdgeRequest
 from penstock.batches.files import BATCH
 from penstock.batches.model import COMPLETED, EXPIRED
-from penstock.errors import AwayError, LostError, UnavailableError
-from penstock.job_loop import rung
+from penstock.errors import EdgeUnavailableError, IncompleteResponseError, UnavailableError
+from penstock.job_loop import wait_for_event
 from penstock.store.tables import batch_lines, batches
 
 if TYPE_CHECKING:
-    from penstock.batches.edge_client import Edge
-    from penstock.batches.edge_messages import Reply
-    from penstock.batches.input import Input, Line
-    from penstock.metrics import BatchFigures
+    from penstock.batches.edge_client import EdgeClient
+    from penstock.batches.edge_messages import EdgeResponse
+    from penstock.batches.input import BatchInput, BatchLine
+    from penstock.metrics import BatchMetrics
     from penstock.records import RecordFeed
     from penstock.settings import Settings
     from penstock.store.database import Database
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 # Statuses that another attempt may mend.
-AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 529])
+RETRYABLE_STATUSES = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 529])
 LONGEST_PAUSE, PAUSE = 60.0, 1.0
-GOOD = 300
+SUCCESS_STATUS_END = 300
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class LineOutcome(msgspec.Struct, frozen=True):
     """How one line ended."""
 
     number: int
@@ -45,20 +45,20 @@ class Outcome(msgspec.Struct, frozen=True):
     content: str
 
 
-class Places(NamedTuple):
+class BatchDependencies(NamedTuple):
     """Where lines go, and answers and records are kept, the same for all batches of a node."""
 
-    edge: Edge
+    edge: EdgeClient
     database: Database
     settings: Settings
-    figures: BatchFigures
+    metrics: BatchMetrics
     records: RecordFeed
 
 
-class Lines:
+class GatewayBatch:
     """Sends the lines of one batch."""
 
-    def __init__(self, row: Row, headers: dict[str, str], places: Places) -> None:
+    def __init__(self, row: Row, headers: dict[str, str], places: BatchDependencies) -> None:
         """Begin with nothing under way; `stop` says that no further line is to begin."""
         self.stop = asyncio.Event()
         self._row = row
@@ -66,90 +66,92 @@ class Lines:
         self._edge, self._database, self._settings, self._figures, _ = places
         self._room = asyncio.Semaphore(places.settings.batches.requests)
         self._begun: deque[float] = deque(maxlen=places.settings.batches.requests)
-        self._waiting: list[Outcome] = []
+        self._waiting: list[LineOutcome] = []
         self._writing = asyncio.Lock()
         self._left = False
 
-    async def run(self, given: Input) -> str:
+    async def run(self, given: BatchInput) -> str:
         """Send every line that has no answer yet, until no further one is to begin; say how that ended."""
-        done = await self._done()
+        done = await self._load_finished_numbers()
         async with asyncio.TaskGroup() as under_way:
             async for number, line in given.requests():
                 if number in done:
                     continue
                 await self._room.acquire()
-                if not await self._turn():
+                if not await self._wait_for_turn():
                     self._room.release()
                     self._left = True
                     break
-                under_way.create_task(self._line(number, line))
+                under_way.create_task(self._process_line(number, line))
         return EXPIRED if self._left else COMPLETED
 
-    async def _done(self) -> set[int]:
+    async def _load_finished_numbers(self) -> set[int]:
         query = select(batch_lines.c.number).where(batch_lines.c.batch_id == self._row["id"])
-        async with self._database.reading() as connection:
+        async with self._database.read_connection() as connection:
             return set(await connection.scalars(query))
 
-    async def _turn(self) -> bool:
+    async def _wait_for_turn(self) -> bool:
         """Wait until one more may begin; not, where none is to begin any more."""
         loop = asyncio.get_running_loop()
         if len(self._begun) == self._settings.batches.requests:
             wait = self._begun[0] + self._settings.batches.interval_ms / 1000 - loop.time()
-            await self._pause(wait)
+            await self._sleep_until_stopped(wait)
         self._begun.append(loop.time())
         return not self.stop.is_set()
 
-    async def _pause(self, seconds: float) -> None:
+    async def _sleep_until_stopped(self, seconds: float) -> None:
         if seconds > 0:
-            await rung(self.stop, seconds)
+            await wait_for_event(self.stop, seconds)
 
-    async def _line(self, number: int, line: Line) -> None:
+    async def _process_line(self, number: int, line: BatchLine) -> None:
         try:
-            content, failed = await self._answered(number, line)
-            await self._keep(Outcome(number, failed, content))
-        except _Unanswered:
+            content, failed = await self._send_with_retries(number, line)
+            await self._save_outcome(LineOutcome(number, failed, content))
+        except _LineNotSent:
             self._left = True
         finally:
             self._room.release()
 
-    async def _answered(self, number: int, line: Line) -> tuple[str, bool]:
+    async def _send_with_retries(self, number: int, line: BatchLine) -> tuple[str, bool]:
         """Send a line until an answer is good, or so often that no other is to be expected."""
         body, attempt = msgspec.json.encode(line.body), 0
         while True:
             reply, lost = None, ""
             try:
-                call = Call("POST", line.url, self._headers, body, JSON)
-                reply = await self._edge.ask(call, self._settings.batches.answer_bytes)
-            except AwayError:
+                call = EdgeRequest("POST", line.url, self._headers, body, JSON_MEDIA_TYPE)
+                reply = await self._edge.send_request(call, self._settings.batches.answer_bytes)
+            except EdgeUnavailableError:
                 # It has not been asked. Another process will soon be there, or this one ends.
                 if self.stop.is_set():
-                    raise _Unanswered from None
-                await self._pause(PAUSE)
+                    raise _LineNotSent from None
+                await self._sleep_until_stopped(PAUSE)
                 continue
-            except LostError as error:
+            except IncompleteResponseError as error:
                 lost = error.message
             attempt += 1
             may_again = attempt <= self._settings.batches.retries and not self.stop.is_set()
-            if not may_again or (reply and reply.status not in AGAIN):
-                return self._told(number, line, reply, lost)
-            await self._pause(_wait(attempt, reply))
+            if not may_again or (reply and reply.status not in RETRYABLE_STATUSES):
+                return self._format_outcome(number, line, reply, lost)
+            await self._sleep_until_stopped(_retry_delay(attempt, reply))
 
-    def _told(self, number: int, line: Line, reply: Reply | None, lost: str) -> tuple[str, bool]:
+    def _format_outcome(self, number: int, line: BatchLine, reply: EdgeResponse | None, lost: str) -> tuple[str, bool]:
         answer = None
         if reply:
-            answer = {"status_code": reply.status, "request_id": reply.request_id, "body": _body(reply.body)}
+            answer = {"status_code": reply.status, "request_id": reply.request_id, "body": _decode_body(reply.body)}
         error = None if reply else {"code": "no_answer", "message": lost}
-        return told(self._row["id"], number, line.custom_id, answer, error), not (reply and reply.status < GOOD)
+        return format_output_line(self._row["id"], number, line.custom_id, answer, error), not (
+            reply and reply.status < SUCCESS_STATUS_END
+        )
 
-    async def _keep(self, outcome: Outcome) -> None:
+    async def _save_outcome(self, outcome: LineOutcome) -> None:
         """Write what came; those that come meanwhile are written together."""
         self._waiting.append(outcome)
         async with self._writing:
             while self._waiting:
                 taken, self._waiting = self._waiting, []
-                await self._write(taken)
+                await self._write_outcomes(taken)
 
-    async def _write(self, taken: list[Outcome]) -> None:
+    async def _write_outcomes(self, taken: list[LineOutcome]) -> None:
         failed = sum(outcome.failed for outcome in taken)
         counts = {
             "completed": batches.c.completed + len(taken) - failed,
@@ -158,19 +160,19 @@ class Lines:
         rows = [{"batch_id": self._row["id"], **msgspec.structs.asdict(outcome)} for outcome in taken]
         while True:
             try:
-                async with self._database.writing() as connection:
+                async with self._database.write_transaction() as connection:
                     await connection.execute(insert(batch_lines), rows)
                     await connection.execute(update(batches).where(batches.c.id == self._row["id"]).values(counts))
             except UnavailableError as error:
                 log.warning("answers of the batch %s wait for the store: %s", self._row["id"], error)
                 await asyncio.sleep(PAUSE)
             else:
-                self._figures.answered += len(taken) - failed
-                self._figures.failed += failed
+                self._figures.succeeded_lines += len(taken) - failed
+                self._figures.failed_lines += failed
                 return
 
 
-class _Unanswered(Exception):  # noqa: N818 - it is no fault
+class _LineNotSent(Exception):  # noqa: N818 - it is no fault
     """A line was not sent, and is not to be any more."""
 
 
@@ -179,21 +181,21 @@ def line_id(batch_id: str, number: int) -> UUID:
     return uuid5(NAMESPACE_URL, f"{batch_id} {number}")
 
 
-def told(batch_id: str, number: int, custom_id: str, response: object, error: object) -> str:
+def format_output_line(batch_id: str, number: int, custom_id: str, response: object, error: object) -> str:
     """Write the line of an output."""
     name = line_id(batch_id, number).hex
     line = {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": error}
     return msgspec.json.encode(line).decode()
 
 
-def _body(body: bytes) -> object:
+def _decode_body(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return body.decode("utf-8", "replace")
 
 
-def _wait(attempt: int, reply: Reply | None) -> float:
+def _retry_delay(attempt: int, reply: EdgeResponse | None) -> float:
     asked = reply.retry_after if reply else ""
     if asked.isdecimal():
         return min(float(asked), LONGEST_PAUSE)

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.batches.files import lines
+from penstock.batches.files import iter_lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
-    from penstock.blobs.folder import Folder
+    from penstock.blobs.folder import BlobFolder
     from penstock.settings import Settings
     from penstock.store.tenant import Row
 
-LONGEST_NAME = 512
+MAX_CUSTOM_ID_CHARS = 512
 # More than these are not told.
-MOST_ERRORS = 100
+MAX_ERRORS = 100
 
 
-class Line(msgspec.Struct, frozen=True):
+class BatchLine(msgspec.Struct, frozen=True):
     """One request."""
 
     custom_id: str
@@ -31,10 +31,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 # What is wrong with a line, as a code and in words, and where.
-Fault = tuple[str, str, str]
+LineFault = tuple[str, str, str]
 
 
-class Wrong(msgspec.Struct, frozen=True):
+class InputError(msgspec.Struct, frozen=True):
     """What is wrong with a line, or with all of them."""
 
     code: str
@@ -43,10 +43,10 @@ class Wrong(msgspec.Struct, frozen=True):
     line: int | None = None
 
 
-class Input:
+class BatchInput:
     """The lines of one batch."""
 
-    def __init__(self, blobs: Folder, settings: Settings, row: Row) -> None:
+    def __init__(self, blobs: BlobFolder, settings: Settings, row: Row) -> None:
         """Know where they are, and where they go."""
         self._blobs = blobs
         self._settings = settings
@@ -55,52 +55,54 @@ class Input:
         self._model: str | None = row["model"]
         self._is_handed_over = bool(row["job"])
 
-    async def check(self, others: Callable[[Line, Line], Iterator[Fault]] | None = None) -> tuple[int, list[Wrong]]:
+    async def validate(
+        self, others: Callable[[BatchLine, BatchLine], Iterator[LineFault]] | None = None
+    ) -> tuple[int, list[InputError]]:
         """Count the lines, and say what is wrong with them; `others` finds what is beside that, in a line and the first."""
         names: set[str] = set()
-        total, wrong = 0, list[Wrong]()
-        first: Line | None = None
-        async for number, text in lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
+        total, wrong = 0, list[InputError]()
+        first: BatchLine | None = None
+        async for number, text in iter_lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
             total += 1
             if total > self._settings.batches.lines:
                 message = f"there are more lines than batches.lines: {self._settings.batches.lines}"
-                return total, [Wrong("too_many_lines", message)]
-            line = self._read(number, text)
-            if isinstance(line, Line):
+                return total, [InputError("too_many_lines", message)]
+            line = self._parse_line(number, text)
+            if isinstance(line, BatchLine):
                 first = first or line
-                faults = itertools.chain(self._faults(line, names), others(line, first) if others else ())
-                found = next((Wrong(*fault, number) for fault in faults), None)
+                faults = itertools.chain(self._find_faults(line, names), others(line, first) if others else ())
+                found = next((InputError(*fault, number) for fault in faults), None)
                 names.add(line.custom_id)
             else:
                 found = line
-            if found and len(wrong) < MOST_ERRORS:
+            if found and len(wrong) < MAX_ERRORS:
                 wrong.append(found)
-        return total, wrong if total else [Wrong("empty_file", "the file has no lines")]
+        return total, wrong if total else [InputError("empty_file", "the file has no lines")]
 
-    async def requests(self) -> AsyncGenerator[tuple[int, Line]]:
+    async def requests(self) -> AsyncGenerator[tuple[int, BatchLine]]:
         """Give each request with the number of its line; they were checked before."""
-        async for number, text in lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
-            line = self._read(number, text)
-            if isinstance(line, Line):
+        async for number, text in iter_lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
+            line = self._parse_line(number, text)
+            if isinstance(line, BatchLine):
                 yield number, line
 
-    def _read(self, number: int, text: bytes | None) -> Line | Wrong:
+    def _parse_line(self, number: int, text: bytes | None) -> BatchLine | InputError:
         if text is None:
             message = f"it is longer than batches.line_bytes: {self._settings.batches.line_bytes}"
-            return Wrong("line_too_long", message, None, number)
+            return InputError("line_too_long", message, None, number)
         try:
-            line = msgspec.json.decode(text, type=Line)
+            line = msgspec.json.decode(text, type=BatchLine)
         except msgspec.ValidationError as error:
-            return Wrong("invalid_line", str(error), _param(str(error)), number)
+            return InputError("invalid_line", str(error), _error_path(str(error)), number)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Wrong("invalid_json_line", f"it is not JSON: {error}", None, number)
+            return InputError("invalid_json_line", f"it is not JSON: {error}", None, number)
         if self._model and not line.body.get("model"):
             line.body["model"] = self._model
         return line
 
-    def _faults(self, line: Line, names: set[str]) -> Iterator[Fault]:
-        if not 0 < len(line.custom_id) <= LONGEST_NAME:
-            yield "invalid_custom_id", f"custom_id must have 1 to {LONGEST_NAME} characters", "custom_id"
+    def _find_faults(self, line: BatchLine, names: set[str]) -> Iterator[LineFault]:
+        if not 0 < len(line.custom_id) <= MAX_CUSTOM_ID_CHARS:
+            yield "invalid_custom_id", f"custom_id must have 1 to {MAX_CUSTOM_ID_CHARS} characters", "custom_id"
         if line.custom_id in names:
             yield "duplicate_custom_id", f"the custom_id {line.custom_id!r} is that of a line before", "custom_id"
         if line.method != "POST":
@@ -120,6 +122,6 @@ class Input:
             )
 
 
-def _param(message: str) -> str | None:
+def _error_path(message: str) -> str | None:
     _, _, place = message.partition("`$.")
     return place.rstrip("`") or None

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.batches.files import BATCH, FILE, SECOND, Seconds, inner, missing
-from penstock.schemas import now, refuse, unknown
+from penstock.batches.files import BATCH, FILE, MS_PER_SECOND, UnixSeconds, not_found_error, parse_wire_id
+from penstock.schemas import field_error, now, unknown_reference_error
 from penstock.store.tables import batches, integration_models, integrations, providers
 
 if TYPE_CHECKING:
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.batches.input import Fault, Line
-    from penstock.store.tenant import Row, Tenant
+    from penstock.batches.input import BatchLine, LineFault
+    from penstock.store.tenant import Row, TenantStore
 
 # In this order; what is cancelled takes another way.
 VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "finalizing", "completed"
 CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
-ACTIVE = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
-OVER = (COMPLETED, CANCELLED, EXPIRED, FAILED)
-IMMEDIATE = "immediate"
+ACTIVE_STATUSES = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
+FINISHED_STATUSES = (COMPLETED, CANCELLED, EXPIRED, FAILED)
+IMMEDIATE_WINDOW = "immediate"
 
-PREFIX = "x-gateway-"
+HEADER_PREFIX = "x-gateway-"
 # Where callers put a provider's credential, and what they say to a provider about whose account pays.
-CARRIED = frozenset(
+FORWARDED_HEADERS = frozenset(
     [
         "authorization",
         "x-api-key",
@@ -43,7 +43,7 @@ CARRIED = frozenset(
     ]
 )
 MOST_OPTIONS, LONGEST_OPTION = 64, 32 * 1024
-KEY = f"{PREFIX}api-key"
+API_KEY_HEADER = f"{HEADER_PREFIX}api-key"
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,15 +70,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     ]
     output_file_id: Annotated[str | None, Meta(description="file with the answers")]
     error_file_id: Annotated[str | None, Meta(description="file with what went wrong")]
-    created_at: Seconds
-    in_progress_at: Seconds | None
-    expires_at: Seconds
-    finalizing_at: Seconds | None
-    completed_at: Seconds | None
-    failed_at: Seconds | None
-    expired_at: Seconds | None
-    cancelling_at: Seconds | None
-    cancelled_at: Seconds | None
+    created_at: UnixSeconds
+    in_progress_at: UnixSeconds | None
+    expires_at: UnixSeconds
+    finalizing_at: UnixSeconds | None
+    completed_at: UnixSeconds | None
+    failed_at: UnixSeconds | None
+    expired_at: UnixSeconds | None
+    cancelling_at: UnixSeconds | None
+    cancelled_at: UnixSeconds | None
     request_counts: Annotated[Counts, Meta(description="how many lines there are, and how they went")]
     metadata: Annotated[dict[str, str] | None, Meta(description="what its maker said of it")]
     model: Annotated[str | None, Meta(description="for lines that name none")]
@@ -86,9 +86,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="`batch`")] = "batch"
 
 
-def shown(row: Row) -> Batch:
+def to_batch(row: Row) -> Batch:
     """Show a row."""
-    moments: dict[str, int] = {status: moment // SECOND for status, moment in row["moments"].items()}
+    moments: dict[str, int] = {status: moment // MS_PER_SECOND for status, moment in row["moments"].items()}
     details: dict[str, Any] = row["details"] or {}
     job: dict[str, Any] = row["job"] or {}
     output = row["internal_output_file_id"] or row["output_file_id"]
@@ -101,8 +101,8 @@ def shown(row: Row) -> Batch:
         status=row["status"],
         output_file_id=FILE + output if output else None,
         error_file_id=FILE + row["error_file_id"] if row["error_file_id"] else None,
-        created_at=row["created_at"] // SECOND,
-        expires_at=row["expires_at"] // SECOND,
+        created_at=row["created_at"] // MS_PER_SECOND,
+        expires_at=row["expires_at"] // MS_PER_SECOND,
         request_counts=Counts(total=row["total"], completed=row["completed"], failed=row["failed"]),
         metadata=details.get("metadata"),
         model=row["model"],
@@ -117,41 +117,41 @@ def shown(row: Row) -> Batch:
     )
 
 
-async def find(desk: Tenant, wire: str) -> Row:
+async def find_batch(desk: TenantStore, wire: str) -> Row:
     """Find a batch by its id on the wire."""
-    row = await desk.find(batches, inner(BATCH, wire))
+    row = await desk.find(batches, parse_wire_id(BATCH, wire))
     if row is None:
-        raise missing(wire)
+        raise not_found_error(wire)
     return row
 
 
-def turned(row: Mapping[str, Any], status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
+def status_change(row: Mapping[str, Any], status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
     """Give what changes when a batch gets another status."""
     moment = now()
     change = {"status": status, "moments": {**row["moments"], status: moment}, "last_updated_at": moment, **more}
     # Nothing is sent any more: what it was sent with is forgotten.
-    return {**change, "sealed": None, "run_by": None, "run_until": None} if status in OVER else change
+    return {**change, "sealed": None, "run_by": None, "run_until": None} if status in FINISHED_STATUSES else change
 
 
-def carried(
+def collect_headers(
     sent: Iterable[tuple[str, str]], key: str, options: Mapping[str, str], aliases: Iterable[str]
 ) -> dict[str, str]:
     """Say which headers the requests of a batch carry: those of the request that made it, and its options before them."""
-    prefixes = (PREFIX, *aliases)
+    prefixes = (HEADER_PREFIX, *aliases)
     found: dict[str, str] = {}
     for name, value in sent:
-        ours = _ours(name, prefixes)
-        if ours or name in CARRIED:
+        ours = _to_gateway_header(name, prefixes)
+        if ours or name in FORWARDED_HEADERS:
             found[ours or name] = value
     # By our own name, or by that of the other whose header fields are taken for ours.
-    if found.get(f"{PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
-        del found[f"{PREFIX}provider"]
-    found.update(_checked(options, prefixes))
+    if found.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
+        del found[f"{HEADER_PREFIX}provider"]
+    found.update(_validate_options(options, prefixes))
     # Last: nobody else's key is used.
-    return {**found, KEY: key}
+    return {**found, API_KEY_HEADER: key}
 
 
-class Named(NamedTuple):
+class SelectedProvider(NamedTuple):
     """Who runs a batch: by its own name, and as it was saved, if it was."""
 
     provider: str
@@ -159,64 +159,66 @@ class Named(NamedTuple):
     configurations: Mapping[str, Any] = {}
 
 
-async def provider_of(desk: Tenant, headers: Mapping[str, str], able: Collection[str]) -> Named:
+async def select_provider(desk: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
     """Say which provider runs a batch by itself, among those that are able to; a config may lead to several."""
-    named = headers.get(f"{PREFIX}provider") or ""
-    slug = headers.get(f"{PREFIX}virtual-key") or named.removeprefix("@")
+    named = headers.get(f"{HEADER_PREFIX}provider") or ""
+    slug = headers.get(f"{HEADER_PREFIX}virtual-key") or named.removeprefix("@")
     if not slug:
-        message = (
-            f"is '24h', for which {PREFIX}provider or {PREFIX}virtual-key must name who runs it; hint: gateway_options"
-        )
-        raise refuse("completion_window", message)
-    found = Named(named)
+        message = f"is '24h', for which {HEADER_PREFIX}provider or {HEADER_PREFIX}virtual-key must name who runs it; hint: gateway_options"
+        raise field_error("completion_window", message)
+    found = SelectedProvider(named)
     if slug != named:
         query = select(integrations).join(providers, providers.c.integration_id == integrations.c.id)
-        row = await desk.first(query.where(providers.c.slug == slug, providers.c.status == "active"), providers)
+        row = await desk.fetch_first(query.where(providers.c.slug == slug, providers.c.status == "active"), providers)
         if row is None:
-            raise unknown("gateway_options", f"name the provider {slug!r}, which is not saved in this workspace")
-        found = Named(row["ai_provider_id"], row["id"], row["configurations"])
+            raise unknown_reference_error(
+                "gateway_options", f"name the provider {slug!r}, which is not saved in this workspace"
+            )
+        found = SelectedProvider(row["ai_provider_id"], row["id"], row["configurations"])
     if found.provider not in able:
         message = f"is '24h', which {found.provider!r} does not run here: expected {', '.join(sorted(able))}; hint: immediate takes any provider"
-        raise refuse("completion_window", message)
+        raise field_error("completion_window", message)
     return found
 
 
-class Models(NamedTuple):
+class AllowedModels(NamedTuple):
     """Which models may be asked for where a provider was saved, as the engine has it."""
 
     allow_all: bool
-    said: Mapping[str, bool]
+    enabled_by_model: Mapping[str, bool]
 
-    def faults(self, line: Line) -> Iterator[Fault]:
+    def find_faults(self, line: BatchLine) -> Iterator[LineFault]:
         """Refuse a line for a model that may not be asked for: its provider would not."""
         model = str(line.body.get("model"))
-        if not self.said.get(model, self.allow_all):
+        if not self.enabled_by_model.get(model, self.allow_all):
             yield "model_not_allowed", f"body.model is {model!r}, which may not be used here", "body.model"
 
 
-async def models_of(connection: AsyncConnection, integration_id: str) -> Models:
+async def load_allowed_models(connection: AsyncConnection, integration_id: str) -> AllowedModels:
     """Read which models of an integration may be asked for; none where it is gone."""
     own = select(integrations.c.allow_all_models).where(integrations.c.id == integration_id)
     allow_all = bool(await connection.scalar(own))
     columns = (integration_models.c.slug, integration_models.c.enabled)
     rows = await connection.execute(select(*columns).where(integration_models.c.integration_id == integration_id))
-    return Models(allow_all, {row.slug: row.enabled for row in rows})
+    return AllowedModels(allow_all, {row.slug: row.enabled for row in rows})
 
 
-def _ours(name: str, prefixes: Iterable[str]) -> str | None:
+def _to_gateway_header(name: str, prefixes: Iterable[str]) -> str | None:
     rest = next((name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)), None)
-    return PREFIX + rest if rest else None
+    return HEADER_PREFIX + rest if rest else None
 
 
-def _checked(options: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
+def _validate_options(options: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
     if len(options) > MOST_OPTIONS:
-        raise refuse("gateway_options", f"has {len(options)} fields: {MOST_OPTIONS} are allowed")
+        raise field_error("gateway_options", f"has {len(options)} fields: {MOST_OPTIONS} are allowed")
     found: dict[str, str] = {}
     for name, value in options.items():
-        path, ours = f"gateway_options.{name}", _ours(name.lower(), prefixes)
-        if ours is None or ours == KEY or not name.isascii():
-            raise refuse(path, f"is not allowed: expected the name of a header that begins with {PREFIX}, not the key")
+        path, ours = f"gateway_options.{name}", _to_gateway_header(name.lower(), prefixes)
+        if ours is None or ours == API_KEY_HEADER or not name.isascii():
+            raise field_error(
+                path, f"is not allowed: expected the name of a header that begins with {HEADER_PREFIX}, not the key"
+            )
         if len(value) > LONGEST_OPTION or not (value.isascii() and value.isprintable()):
-            raise refuse(path, f"is not allowed: expected up to {LONGEST_OPTION} printable ASCII characters")
+            raise field_error(path, f"is not allowed: expected up to {LONGEST_OPTION} printable ASCII characters")
         found[ours] = value
     return found

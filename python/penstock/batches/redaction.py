@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import select
 
-from penstock.engine import may_be_secret
-from penstock.ids import DOTS
+from penstock.engine import is_secret_name
+from penstock.ids import MASK_TEXT
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:
@@ -16,40 +16,44 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.secrets.references import Secrets
+    from penstock.secrets.references import SecretCache
     from penstock.secrets.vault import Vault
 
 # Shorter ones are parts of words too.
-SHORTEST = 8
+MIN_SECRET_CHARS = 8
 # Whatever an operator wants sent along, under any names.
-ANY_HEADERS = "custom-headers"
-SLUGS = ("x-gateway-virtual-key",)
+CUSTOM_HEADERS_FIELD = "custom-headers"
+SLUG_HEADERS = ("x-gateway-virtual-key",)
 
 
-class Hidden:
+class SecretRedactor:
     """Texts that nobody is to read."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         """Know them as they are, and as they stand in JSON."""
-        long = [text for text in texts if len(text) >= SHORTEST]
+        long = [text for text in texts if len(text) >= MIN_SECRET_CHARS]
         spelled = {spelling for text in long for spelling in (text.encode(), msgspec.json.encode(text)[1:-1])}
         self._texts = sorted(spelled, key=len, reverse=True)
 
-    def without(self, said: bytes) -> bytes:
+    def redact(self, said: bytes) -> bytes:
         """Take them out of what was said."""
         for text in self._texts:
-            said = said.replace(text, DOTS.encode())
+            said = said.replace(text, MASK_TEXT.encode())
         return said
 
 
-def of_headers(headers: Mapping[str, str]) -> Iterator[str]:
+def secrets_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
     """Give what is secret of the header fields that requests carry."""
     for name, value in headers.items():
-        if name not in SLUGS:
-            yield from _secrets(name, value.partition(" ")[2] if name == "authorization" and " " in value else value)
+        if name not in SLUG_HEADERS:
+            yield from _iter_secrets(
+                name, value.partition(" ")[2] if name == "authorization" and " " in value else value
+            )
 
 
-async def of_integration(connection: AsyncConnection, vault: Vault, secrets: Secrets, integration_id: str) -> list[str]:
+async def secrets_of_integration(
+    connection: AsyncConnection, vault: Vault, secrets: SecretCache, integration_id: str
+) -> list[str]:
     """Give what is secret of a saved provider, kept here or by others."""
     found = await connection.execute(select(integrations).where(integrations.c.id == integration_id))
     row = found.mappings().first()
@@ -57,39 +61,39 @@ async def of_integration(connection: AsyncConnection, vault: Vault, secrets: Sec
         return []
     sealed = [row[name] for name in ("sealed_key", "sealed_configurations") if row[name]]
     texts = [await vault.open(connection, one, row["id"]) for one in sealed]
-    known = secrets.known()
+    known = secrets.export_values()
     references = [mapping["secret_reference_id"] for mapping in row["secret_mappings"]]
     texts += [known[reference][1] for reference in references if reference in known]
-    return [text for one in texts for text in _leaves(one)]
+    return [text for one in texts for text in _iter_strings(one)]
 
 
-def _secrets(name: str, value: object) -> Iterator[str]:
+def _iter_secrets(name: str, value: object) -> Iterator[str]:
     """Give what a field holds whose name says so, or a table in it."""
     plain = name.replace("_", "-").lower()
-    if may_be_secret(plain) or ANY_HEADERS in plain:
-        yield from _leaves(value)
-    elif isinstance(read := _read(value), dict):
+    if is_secret_name(plain) or CUSTOM_HEADERS_FIELD in plain:
+        yield from _iter_strings(value)
+    elif isinstance(read := _parse_if_json(value), dict):
         for inner, item in cast("dict[str, Any]", read).items():
-            yield from _secrets(inner, item)
+            yield from _iter_secrets(inner, item)
     elif isinstance(read, list):
         for item in cast("list[Any]", read):
-            yield from _secrets(name, item)
+            yield from _iter_secrets(name, item)
 
 
-def _leaves(value: object) -> Iterator[str]:
+def _iter_strings(value: object) -> Iterator[str]:
     """Give all texts in a value, which may be JSON in a text."""
-    read = _read(value)
+    read = _parse_if_json(value)
     if isinstance(read, dict):
         for item in cast("dict[str, Any]", read).values():
-            yield from _leaves(item)
+            yield from _iter_strings(item)
     elif isinstance(read, list):
         for item in cast("list[Any]", read):
-            yield from _leaves(item)
+            yield from _iter_strings(item)
     if isinstance(value, str):
         yield value
 
 
-def _read(value: object) -> object:
+def _parse_if_json(value: object) -> object:
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
     try:

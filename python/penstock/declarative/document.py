@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from penstock.errors import Problem
-from penstock.ids import DOTS, mask
+from penstock.ids import MASK_TEXT, mask_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Thing = dict[str, Any]
+JsonObject = dict[str, Any]
 
-REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+ENV_REFERENCE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # What a policy says of itself and nobody chose.
-DERIVED = ("next_rotation_at", "next_usage_reset_at", "status")
+COMPUTED_FIELDS = ("next_rotation_at", "next_usage_reset_at", "status")
 # Not all that is masked in these is secret, and all of it is the caller's own: what is written in clear is sent.
-AS_WRITTEN = ("config",)
-ALONE = "is masked, and there is nothing yet that it could stand for; hint: ${NAME}"
-OTHERS = "is masked, and not the mask of what is there; hint: ${NAME}"
+LITERAL_FIELDS = ("config",)
+NO_STORED_VALUE = "is masked, and there is nothing yet that it could stand for; hint: ${NAME}"
+MASK_MISMATCH = "is masked, and not the mask of what is there; hint: ${NAME}"
 
 
-def resolved(path: str, value: object, environ: Mapping[str, str], problems: list[Problem]) -> object:
+def resolve_references(path: str, value: object, environ: Mapping[str, str], problems: list[Problem]) -> object:
     """Put what the environment says in the place of `${NAME}`."""
     if isinstance(value, dict):
-        items = cast("Thing", value).items()
-        return {name: resolved(f"{path}.{name}".lstrip("."), item, environ, problems) for name, item in items}
+        items = cast("JsonObject", value).items()
+        return {name: resolve_references(f"{path}.{name}".lstrip("."), item, environ, problems) for name, item in items}
     if isinstance(value, list):
         listed = cast("list[object]", value)
-        return [resolved(f"{path}[{index}]", item, environ, problems) for index, item in enumerate(listed)]
-    if isinstance(value, str) and (reference := REFERENCE.fullmatch(value)):
+        return [resolve_references(f"{path}[{index}]", item, environ, problems) for index, item in enumerate(listed)]
+    if isinstance(value, str) and (reference := ENV_REFERENCE_PATTERN.fullmatch(value)):
         if found := environ.get(reference[1]):
             return found
         problems.append(Problem(path, f"the environment variable {reference[1]!r} is not set"))
@@ -41,69 +41,71 @@ def resolved(path: str, value: object, environ: Mapping[str, str], problems: lis
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def unknown(path: str, value: object, allowed: tuple[str, ...]) -> Iterator[Problem]:
+def find_unknown_fields(path: str, value: object, allowed: tuple[str, ...]) -> Iterator[Problem]:
     """Tell what a table should not hold, or that it is none."""
     if not isinstance(value, dict):
         yield Problem(path, "must be a mapping")
         return
-    for name in cast("Thing", value):
+    for name in cast("JsonObject", value):
         if name not in allowed:
             yield Problem(f"{path}.{name}".lstrip("."), f"is not known; allowed: {', '.join(allowed)}")
 
 
-def listed(row: Mapping[str, Any], name: str) -> list[Thing]:
+def list_field(row: Mapping[str, Any], name: str) -> list[JsonObject]:
     """Give a list that may be left out."""
-    return cast("list[Thing]", row.get(name) or [])
+    return cast("list[JsonObject]", row.get(name) or [])
 
 
-def without(row: Mapping[str, Any], *names: str) -> Thing:
+def omit_fields(row: Mapping[str, Any], *names: str) -> JsonObject:
     """Leave fields out."""
     return {name: value for name, value in row.items() if name not in names}
 
 
-def bare(limits: object) -> object:
+def omit_computed(limits: object) -> object:
     """Leave out of limits, or of a policy, what they say of themselves."""
     if isinstance(limits, list):
-        return [bare(limit) for limit in cast("list[object]", limits)] or None
-    return without(cast("Thing", limits), *DERIVED) if isinstance(limits, dict) else limits
+        return [omit_computed(limit) for limit in cast("list[object]", limits)] or None
+    return omit_fields(cast("JsonObject", limits), *COMPUTED_FIELDS) if isinstance(limits, dict) else limits
 
 
-def changes(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> Thing:
+def diff_fields(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> JsonObject:
     """Give what differs; nothing and null are the same, and so is what was left out within a field."""
-    return {name: value for name, value in wanted.items() if _differs(name, value, there.get(name))}
+    return {name: value for name, value in wanted.items() if _field_differs(name, value, there.get(name))}
 
 
-def _differs(name: str, wanted: object, there: object) -> bool:
-    if name in AS_WRITTEN:
+def _field_differs(name: str, wanted: object, there: object) -> bool:
+    if name in LITERAL_FIELDS:
         return msgspec.json.encode(wanted, order="sorted") != msgspec.json.encode(there, order="sorted")
-    return not _same(_plain(wanted), _plain(there))
+    return not _values_match(_normalise(wanted), _normalise(there))
 
 
-def _plain(value: object) -> object:
+def _normalise(value: object) -> object:
     if isinstance(value, dict):
-        inner = {name: _plain(item) for name, item in cast("Thing", value).items() if name not in DERIVED}
+        inner = {
+            name: _normalise(item) for name, item in cast("JsonObject", value).items() if name not in COMPUTED_FIELDS
+        }
         return {name: item for name, item in inner.items() if item not in (None, {}, [])} or None
     if isinstance(value, list):
-        return [_plain(item) for item in cast("list[object]", value)] or None
+        return [_normalise(item) for item in cast("list[object]", value)] or None
     return value or None if isinstance(value, str) else value
 
 
-def _same(wanted: object, there: object) -> bool:
+def _values_match(wanted: object, there: object) -> bool:
     """Whether nothing needs to be done: of a credential that is there only the mask is known."""
-    if isinstance(there, str) and DOTS in there:
-        return wanted == there or (mask(wanted) == there if isinstance(wanted, str) else there == DOTS)
+    if isinstance(there, str) and MASK_TEXT in there:
+        return wanted == there or (mask_secret(wanted) == there if isinstance(wanted, str) else there == MASK_TEXT)
     if isinstance(wanted, dict) and isinstance(there, dict):
-        one, other = cast("Thing", wanted), cast("Thing", there)
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+        one, other = cast("JsonObject", wanted), cast("JsonObject", there)
+        return one.keys() == other.keys() and all(_values_match(one[name], other[name]) for name in one)
     if isinstance(wanted, list) and isinstance(there, list):
         ours, theirs = cast("list[object]", wanted), cast("list[object]", there)
-        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
-    if isinstance(wanted, str) and isinstance(there, str) and (moment := _moment(wanted)):
-        return moment == _moment(there)
+        return len(ours) == len(theirs) and all(map(_values_match, ours, theirs))
+    if isinstance(wanted, str) and isinstance(there, str) and (moment := _parse_timestamp(wanted)):
+        return moment == _parse_timestamp(there)
     return wanted == there
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_timestamp(text: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -111,40 +113,40 @@ def _moment(text: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def is_over(thing: Mapping[str, Any]) -> bool:
+def is_expired(thing: Mapping[str, Any]) -> bool:
     """Whether its end has come, so that nobody needs it any more."""
-    end = _moment(str(thing.get("expires_at") or ""))
+    end = _parse_timestamp(str(thing.get("expires_at") or ""))
     return end is not None and end <= datetime.now(UTC)
 
 
-def strangers(path: str, wanted: object, there: object) -> Iterator[Problem]:
+def find_unmatched_masks(path: str, wanted: object, there: object) -> Iterator[Problem]:
     """Tell each masked credential that stands for nothing that is there."""
     if isinstance(wanted, dict):
-        known = cast("Thing", there) if isinstance(there, dict) else {}
-        for name, item in cast("Thing", wanted).items():
-            yield from strangers(f"{path}.{name}", item, known.get(name))
+        known = cast("JsonObject", there) if isinstance(there, dict) else {}
+        for name, item in cast("JsonObject", wanted).items():
+            yield from find_unmatched_masks(f"{path}.{name}", item, known.get(name))
     elif isinstance(wanted, list):
         rows = cast("list[object]", there) if isinstance(there, list) else []
         for index, item in enumerate(cast("list[object]", wanted)):
             # They may have changed places.
             here = rows[index : index + 1] + rows
             at = f"{path}[{index}]"
-            known = (row for row in here if next(strangers(at, item, row), None) is None)
-            yield from strangers(at, item, next(known, here[0] if here else None))
-    elif isinstance(wanted, str) and DOTS in wanted and wanted != there:
-        yield Problem(path, OTHERS if there else ALONE)
+            known = (row for row in here if next(find_unmatched_masks(at, item, row), None) is None)
+            yield from find_unmatched_masks(at, item, next(known, here[0] if here else None))
+    elif isinstance(wanted, str) and MASK_TEXT in wanted and wanted != there:
+        yield Problem(path, MASK_MISMATCH if there else NO_STORED_VALUE)
 
 
-def masks(value: object) -> int:
+def count_masks(value: object) -> int:
     """Count the credentials that stand as masks; those of keys are made anew in any case."""
     if isinstance(value, dict):
-        return sum(masks(item) for name, item in cast("Thing", value).items() if name != "masked")
+        return sum(count_masks(item) for name, item in cast("JsonObject", value).items() if name != "masked")
     if isinstance(value, list):
-        return sum(map(masks, cast("list[object]", value)))
-    return int(isinstance(value, str) and DOTS in value)
+        return sum(map(count_masks, cast("list[object]", value)))
+    return int(isinstance(value, str) and MASK_TEXT in value)
 
 
-def match(thing: Mapping[str, Any], there: list[Thing], named_by: tuple[str, ...]) -> Thing | None:
+def find_match(thing: Mapping[str, Any], there: list[JsonObject], named_by: tuple[str, ...]) -> JsonObject | None:
     """Find what a thing is called; of several with one name the first that is left."""
     for name in named_by:
         for row in there:
@@ -153,10 +155,10 @@ def match(thing: Mapping[str, Any], there: list[Thing], named_by: tuple[str, ...
     return None
 
 
-def renamed(value: object, names: Mapping[str, str]) -> object:
+def replace_slugs(value: object, names: Mapping[str, str]) -> object:
     """Put slugs that things were given in the place of those that are written."""
     if isinstance(value, dict):
-        return {name: renamed(item, names) for name, item in cast("Thing", value).items()}
+        return {name: replace_slugs(item, names) for name, item in cast("JsonObject", value).items()}
     if isinstance(value, list):
-        return [renamed(item, names) for item in cast("list[object]", value)]
+        return [replace_slugs(item, names) for item in cast("list[object]", value)]
     return names.get(value, value) if isinstance(value, str) else value

@@ -6,30 +6,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.declarative.document import (
-    Thing,
-    bare,
-    changes,
-    listed,
-    match,
-    renamed,
-    resolved,
-    strangers,
-    unknown,
-    without,
+    JsonObject,
+    diff_fields,
+    find_match,
+    find_unknown_fields,
+    find_unmatched_masks,
+    list_field,
+    omit_computed,
+    omit_fields,
+    replace_slugs,
+    resolve_references,
 )
 from penstock.declarative.integrations import Integrations
 from penstock.declarative.kinds import (
-    ORGANISATION,
+    ORGANISATION_PATH,
     WORKSPACE_FIELDS,
-    WORKSPACES,
+    WORKSPACES_PATH,
     ApiKeys,
     Configs,
-    Ground,
+    GatewayState,
     Invites,
-    Kind,
     Members,
     Providers,
-    References,
+    ResourceKind,
+    SecretReferences,
     Users,
     VirtualKeys,
 )
@@ -39,59 +39,69 @@ from penstock.remote import RemoteError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock.remote import Remote
+    from penstock.remote import ManagementClient
 
-    Bar = Callable[[list[Thing]], Iterable[Thing]]
+    ProgressBar = Callable[[list[JsonObject]], Iterable[JsonObject]]
 
 # In the order in which they are made; what is removed goes the other way.
-OF_ORGANISATION: tuple[Kind, ...] = (References(), Integrations())
-OF_WORKSPACE: tuple[Kind, ...] = (Members(), Integrations(), Providers(), VirtualKeys(), Configs(), ApiKeys())
-OF_ORGANISATION_LAST: tuple[Kind, ...] = (ApiKeys(), Users(), Invites())
+ORGANISATION_KINDS: tuple[ResourceKind, ...] = (SecretReferences(), Integrations())
+WORKSPACE_KINDS: tuple[ResourceKind, ...] = (
+    Members(),
+    Integrations(),
+    Providers(),
+    VirtualKeys(),
+    Configs(),
+    ApiKeys(),
+)
+ORGANISATION_KINDS_LAST: tuple[ResourceKind, ...] = (ApiKeys(), Users(), Invites())
 
-VERSION = 1
-PARTS = ("settings", "defaults")
+DOCUMENT_VERSION = 1
+ORGANISATION_PARTS = ("settings", "defaults")
 # What the organisation says in these holds in workspaces too, or is given to them; of a workspace it is in these.
-HANDED_DOWN = frozenset({"security_settings", "security_settings_overrides", "block_inline_config"})
-HANDED_TO = ("security_settings", "settings")
-TOP = ("version", "organisation", "workspaces")
-OF_ALL = (*PARTS, *(kind.name for kind in (*OF_ORGANISATION, *OF_ORGANISATION_LAST)))
-OF_EACH = ("id", "slug", "is_default", *WORKSPACE_FIELDS, *(kind.name for kind in OF_WORKSPACE))
+INHERITED_SETTINGS = frozenset({"security_settings", "security_settings_overrides", "block_inline_config"})
+INHERITING_FIELDS = ("security_settings", "settings")
+DOCUMENT_FIELDS = ("version", "organisation", "workspaces")
+ORGANISATION_FIELDS = (*ORGANISATION_PARTS, *(kind.name for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST)))
+WORKSPACE_DOCUMENT_FIELDS = ("id", "slug", "is_default", *WORKSPACE_FIELDS, *(kind.name for kind in WORKSPACE_KINDS))
 
 
 class Step(NamedTuple):
     """One thing to be done, as the plan says it."""
 
     sign: str
-    what: str
+    summary: str
     # Where the document says so; empty for what it does not hold.
     path: str
-    act: Callable[[], object]
+    action: Callable[[], object]
 
-    def do(self) -> None:
+    def apply(self) -> None:
         """Do it, or say what could not be done."""
         try:
-            self.act()
+            self.action()
         except RemoteError as error:
-            raise RemoteError(": ".join(part for part in (self.path, self.what, str(error)) if part)) from None
+            raise RemoteError(": ".join(part for part in (self.path, self.summary, str(error)) if part)) from None
 
 
-def export(remote: Remote, bar: Bar = iter) -> Thing:
+def export_state(remote: ManagementClient, bar: ProgressBar = iter) -> JsonObject:
     """Write everything down; credentials stay masked."""
-    return _everything(Ground(remote), bar)
+    return _read_state(GatewayState(remote), bar)
 
 
-def _everything(ground: Ground, bar: Bar) -> Thing:
-    workspaces = [_workspace(ground, row) for row in bar(ground.workspaces)]
-    parts = {part: without(ground.remote.ask("GET", f"{ORGANISATION}/{part}"), "object") for part in PARTS}
-    kinds = {kind.name: kind.read(ground, None) for kind in (*OF_ORGANISATION, *OF_ORGANISATION_LAST)}
-    return {"version": VERSION, "organisation": {**parts, **kinds}, "workspaces": workspaces}
+def _read_state(ground: GatewayState, bar: ProgressBar) -> JsonObject:
+    workspaces = [_read_workspace(ground, row) for row in bar(ground.workspaces)]
+    parts = {
+        part: omit_fields(ground.remote.request("GET", f"{ORGANISATION_PATH}/{part}"), "object")
+        for part in ORGANISATION_PARTS
+    }
+    kinds = {kind.name: kind.read_all(ground, None) for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST)}
+    return {"version": DOCUMENT_VERSION, "organisation": {**parts, **kinds}, "workspaces": workspaces}
 
 
-def _workspace(ground: Ground, row: Thing) -> Thing:
+def _read_workspace(ground: GatewayState, row: JsonObject) -> JsonObject:
     shown = {name: row[name] for name in ("id", "slug", "is_default", *WORKSPACE_FIELDS)}
-    shown["defaults"] = without(row["defaults"] or {}, "is_default", "object")
-    shown["usage_limits"] = bare(row["usage_limits"])
-    return {**shown, **{kind.name: kind.read(ground, row) for kind in OF_WORKSPACE}}
+    shown["defaults"] = omit_fields(row["defaults"] or {}, "is_default", "object")
+    shown["usage_limits"] = omit_computed(row["usage_limits"])
+    return {**shown, **{kind.name: kind.read_all(ground, row) for kind in WORKSPACE_KINDS}}
 
 
 class Plan:
@@ -99,13 +109,13 @@ class Plan:
 
     def __init__(
         self,
-        remote: Remote,
+        remote: ManagementClient,
         wanted: Mapping[str, Any],
         environ: Mapping[str, str],
         *,
         prune: bool,
         key: str = "",
-        bar: Bar = iter,
+        bar: ProgressBar = iter,
     ) -> None:
         """Compare; nothing is changed."""
         self._prune = prune
@@ -118,196 +128,210 @@ class Plan:
         # Whether workspaces are given something by what the organisation is told before them.
         self._hands_down = False
         self._problems: list[Problem] = []
-        document = cast("Thing", resolved("", dict(wanted), environ, self._problems))
-        self._problems += _misshapen(document)
-        self._refuse()
-        self._ground = Ground(remote, key)
-        self._compare(document, _everything(self._ground, bar))
+        document = cast("JsonObject", resolve_references("", dict(wanted), environ, self._problems))
+        self._problems += _find_shape_problems(document)
+        self._raise_problems()
+        self._ground = GatewayState(remote, key)
+        self._build_steps(document, _read_state(self._ground, bar))
         self.steps += reversed(self._removals)
-        self._refuse()
+        self._raise_problems()
 
-    def _refuse(self) -> None:
+    def _raise_problems(self) -> None:
         if self._problems:
             message = "the state cannot be applied:"
             raise SettingsError(message, self._problems)
 
-    def _compare(self, wanted: Thing, there: Thing) -> None:
-        whole = cast("Thing", wanted.get("organisation") or {})
-        for part in (part for part in PARTS if part in whole):
-            changed = changes(whole[part] or {}, there["organisation"].get(part, {}))
-            self._hands_down |= not HANDED_DOWN.isdisjoint(changed)
-            self._part(part, changed)
-        places = self._places(wanted, there)
-        for kind in OF_ORGANISATION:
-            self._things(kind, "organisation", whole, there["organisation"], None)
+    def _build_steps(self, wanted: JsonObject, there: JsonObject) -> None:
+        whole = cast("JsonObject", wanted.get("organisation") or {})
+        for part in (part for part in ORGANISATION_PARTS if part in whole):
+            changed = diff_fields(whole[part] or {}, there["organisation"].get(part, {}))
+            self._hands_down |= not INHERITED_SETTINGS.isdisjoint(changed)
+            self._plan_organisation_part(part, changed)
+        places = self._pair_workspaces(wanted, there)
+        for kind in ORGANISATION_KINDS:
+            self._plan_resources(kind, "organisation", whole, there["organisation"], None)
         for path, workspace, found, place in places:
-            for kind in OF_WORKSPACE:
-                self._things(kind, path, workspace, found or {}, place)
-            self._late(path, workspace, found, place)
-        for kind in OF_ORGANISATION_LAST:
-            self._things(kind, "organisation", whole, there["organisation"], None)
+            for kind in WORKSPACE_KINDS:
+                self._plan_resources(kind, path, workspace, found or {}, place)
+            self._plan_workspace_update(path, workspace, found, place)
+        for kind in ORGANISATION_KINDS_LAST:
+            self._plan_resources(kind, "organisation", whole, there["organisation"], None)
 
-    def _part(self, part: str, changed: Thing) -> None:
+    def _plan_organisation_part(self, part: str, changed: JsonObject) -> None:
         if changed:
-            path, what = f"{ORGANISATION}/{part}", f"organisation {part}: {', '.join(changed)}"
-            self._add("~", what, f"organisation.{part}", lambda: self._ground.remote.ask("PUT", path, changed))
+            path, what = f"{ORGANISATION_PATH}/{part}", f"organisation {part}: {', '.join(changed)}"
+            self._add_step("~", what, f"organisation.{part}", lambda: self._ground.remote.request("PUT", path, changed))
 
-    def _places(self, wanted: Thing, there: Thing) -> list[tuple[str, Thing, Thing | None, Thing]]:
+    def _pair_workspaces(
+        self, wanted: JsonObject, there: JsonObject
+    ) -> list[tuple[str, JsonObject, JsonObject | None, JsonObject]]:
         """Pair workspaces with those that are there; others are made before anything refers to them."""
         left = list(there["workspaces"])
-        pairs: list[tuple[str, Thing, Thing | None, Thing]] = []
-        for index, workspace in enumerate(listed(wanted, "workspaces")):
+        pairs: list[tuple[str, JsonObject, JsonObject | None, JsonObject]] = []
+        for index, workspace in enumerate(list_field(wanted, "workspaces")):
             path = f"workspaces[{index}]"
-            found = match(workspace, left, ("slug", "name"))
-            place: Thing = {"id": found["id"]} if found else {}
+            found = find_match(workspace, left, ("slug", "name"))
+            place: JsonObject = {"id": found["id"]} if found else {}
             if found:
                 left.remove(found)
-                self._rename(workspace, found)
+                self._record_new_slug(workspace, found)
             else:
-                self._add("+", f"workspace {workspace['name']}", path, self._founding(workspace, place))
+                self._add_step("+", f"workspace {workspace['name']}", path, self._workspace_creation(workspace, place))
             pairs.append((path, workspace, found, place))
         for gone in left if self._prune and "workspaces" in wanted else []:
             if not gone["is_default"]:
-                body: Thing = {"name": gone["name"], "force_delete": True}
-                act = partial(self._ground.remote.ask, "DELETE", f"{WORKSPACES}/{gone['id']}", body)
+                body: JsonObject = {"name": gone["name"], "force_delete": True}
+                act = partial(self._ground.remote.request, "DELETE", f"{WORKSPACES_PATH}/{gone['id']}", body)
                 self._removals.append(Step("-", f"workspace {gone['name']}", "", act))
         return pairs
 
-    def _founding(self, workspace: Thing, place: Thing) -> Callable[[], None]:
+    def _workspace_creation(self, workspace: JsonObject, place: JsonObject) -> Callable[[], None]:
         body = {name: workspace[name] for name in WORKSPACE_FIELDS if workspace.get(name) is not None}
         if "defaults" in body:
             # There is no config yet that its keys could have by default.
-            body["defaults"] = without(body["defaults"], "user_api_key_config")
+            body["defaults"] = omit_fields(body["defaults"], "user_api_key_config")
 
-        def act() -> None:
-            made = self._ground.remote.ask("POST", WORKSPACES, body)
+        def create() -> None:
+            made = self._ground.remote.request("POST", WORKSPACES_PATH, body)
             place["id"] = made["id"]
-            self._rename(workspace, made)
+            self._record_new_slug(workspace, made)
 
-        return act
+        return create
 
-    def _late(self, path: str, workspace: Thing, found: Thing | None, place: Thing) -> None:
+    def _plan_workspace_update(
+        self, path: str, workspace: JsonObject, found: JsonObject | None, place: JsonObject
+    ) -> None:
         """Change a workspace after what its defaults refer to."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
-        founded = {**fields, "defaults": without(fields.get("defaults") or {}, "user_api_key_config")}
-        changed = self._differs(fields, found) if found else changes(self._now(fields), founded)
-        may_differ = [name for name in HANDED_TO if self._hands_down and found and name in fields]
+        founded = {**fields, "defaults": omit_fields(fields.get("defaults") or {}, "user_api_key_config")}
+        changed = self._diff_workspace(fields, found) if found else diff_fields(self._with_new_slugs(fields), founded)
+        may_differ = [name for name in INHERITING_FIELDS if self._hands_down and found and name in fields]
         if not (changed or may_differ):
             return
 
-        def act() -> None:
-            at, now = f"{WORKSPACES}/{place['id']}", changed
+        def update() -> None:
+            at, now = f"{WORKSPACES_PATH}/{place['id']}", changed
             if may_differ:
                 # The organisation's own change came first, and may have given it other values than it had.
-                now = self._differs(fields, self._ground.remote.ask("GET", at))
+                now = self._diff_workspace(fields, self._ground.remote.request("GET", at))
             if now:
-                self._ground.remote.ask("PUT", at, self._now(now))
+                self._ground.remote.request("PUT", at, self._with_new_slugs(now))
 
         named = ", ".join(dict.fromkeys([*changed, *may_differ]))
-        self._add("~", f"workspace {workspace['name']}: {named}", path, act)
+        self._add_step("~", f"workspace {workspace['name']}: {named}", path, update)
 
-    def _differs(self, fields: Thing, found: Thing) -> Thing:
+    def _diff_workspace(self, fields: JsonObject, found: JsonObject) -> JsonObject:
         """Give what of a workspace is to be other than it is there."""
-        wanted = self._now(fields)
+        wanted = self._with_new_slugs(fields)
         if "security_settings" in wanted:
             # Every flag has a value: those that the file does not have stay.
             wanted["security_settings"] = {**found["security_settings"], **(wanted["security_settings"] or {})}
-        changed = changes(wanted, found)
+        changed = diff_fields(wanted, found)
         if "settings" in changed:
             # What is left out of them stays: what the file does not have is taken away.
-            gone = dict.fromkeys(cast("Thing", found.get("settings") or {}))
-            changed["settings"] = {**gone, **cast("Thing", changed["settings"] or {})}
+            gone = dict.fromkeys(cast("JsonObject", found.get("settings") or {}))
+            changed["settings"] = {**gone, **cast("JsonObject", changed["settings"] or {})}
         return changed
 
-    def _things(self, kind: Kind, above: str, wanted: Thing, there: Thing, place: Thing | None) -> None:
+    def _plan_resources(
+        self, kind: ResourceKind, above: str, wanted: JsonObject, there: JsonObject, place: JsonObject | None
+    ) -> None:
         """Compare the things of a kind in one place; a kind that is not written stays as it is."""
         if kind.name not in wanted:
             return
-        left = list(listed(there, kind.name))
+        left = list(list_field(there, kind.name))
         inside = f"{wanted['name']} / " if place is not None else ""
-        for index, thing in enumerate(listed(wanted, kind.name)):
-            path, what = f"{above}.{kind.name}[{index}]", f"{inside}{kind.name} {kind.called(thing)}"
-            found = match(thing, left, kind.identified_by(thing))
-            for name in kind.secret:
-                self._problems += strangers(f"{path}.{name}", thing.get(name), (found or {}).get(name))
+        for index, thing in enumerate(list_field(wanted, kind.name)):
+            path, what = f"{above}.{kind.name}[{index}]", f"{inside}{kind.name} {kind.display_name(thing)}"
+            found = find_match(thing, left, kind.match_fields(thing))
+            for name in kind.secret_fields:
+                self._problems += find_unmatched_masks(f"{path}.{name}", thing.get(name), (found or {}).get(name))
             if found is None:
-                self._make(kind, path, what, thing, place)
+                self._plan_creation(kind, path, what, thing, place)
                 continue
             left.remove(found)
-            self._rename(thing, found)
-            self._change(kind, path, what, thing, found, place)
+            self._record_new_slug(thing, found)
+            self._plan_change(kind, path, what, thing, found, place)
         for gone in left if self._prune else []:
-            if not kind.stays(self._ground, gone):
-                act = partial(kind.remove, self._ground, place, gone)
-                self._removals.append(Step("-", f"{inside}{kind.name} {kind.called(gone)}", "", act))
+            if not kind.is_protected(self._ground, gone):
+                act = partial(kind.delete, self._ground, place, gone)
+                self._removals.append(Step("-", f"{inside}{kind.name} {kind.display_name(gone)}", "", act))
 
-    def _make(self, kind: Kind, path: str, what: str, thing: Thing, place: Thing | None) -> None:
-        if kind.is_needless(self._ground, thing):
+    def _plan_creation(
+        self, kind: ResourceKind, path: str, what: str, thing: JsonObject, place: JsonObject | None
+    ) -> None:
+        if kind.can_skip_creation(self._ground, thing):
             return
-        if (email := thing.get(kind.person)) and email not in self._ground.ids:
-            problem = Problem(f"{path}.{kind.person}", f"{email!r} is no user here; hint: organisation.invites")
+        if (email := thing.get(kind.email_field)) and email not in self._ground.ids:
+            problem = Problem(f"{path}.{kind.email_field}", f"{email!r} is no user here; hint: organisation.invites")
             self._problems.append(problem)
 
-        def act() -> None:
-            made = kind.make(self._ground, place, self._now(thing))
-            self._rename(thing, made)
+        def create() -> None:
+            made = kind.create(self._ground, place, self._with_new_slugs(thing))
+            self._record_new_slug(thing, made)
             for name, text in (("key", made.get("key")), ("link", made.get("invite_link"))):
                 if text:
                     self.texts.append((name, what, text))
 
-        self._add("+", what, path, act)
+        self._add_step("+", what, path, create)
 
-    def _change(self, kind: Kind, path: str, what: str, thing: Thing, found: Thing, place: Thing | None) -> None:
-        wanted = cast("Thing", renamed(thing, self._renamed))
-        chosen = cast("Thing", renamed(kind.chosen(wanted), self._ground.named))
-        other = changes(chosen, found)
+    def _plan_change(
+        self, kind: ResourceKind, path: str, what: str, thing: JsonObject, found: JsonObject, place: JsonObject | None
+    ) -> None:
+        wanted = cast("JsonObject", replace_slugs(thing, self._renamed))
+        chosen = cast("JsonObject", replace_slugs(kind.fixed_values(wanted), self._ground.named))
+        other = diff_fields(chosen, found)
         why = "is chosen once, and is another there; hint: delete it first"
         self._problems += [Problem(f"{path}.{name}", why) for name in other]
-        if changed := kind.compared(self._ground, found, kind.differs(wanted, found, prune=self._prune)):
+        if changed := kind.confirm_changes(self._ground, found, kind.diff_resource(wanted, found, prune=self._prune)):
 
-            def act() -> None:
-                kind.change(self._ground, place, found, self._now(changed))
+            def update() -> None:
+                kind.update(self._ground, place, found, self._with_new_slugs(changed))
 
-            self._add("~", f"{what}: {', '.join(changed)}", path, act)
+            self._add_step("~", f"{what}: {', '.join(changed)}", path, update)
 
-    def _rename(self, thing: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    def _record_new_slug(self, thing: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         if thing.get("slug") and found.get("slug") and thing["slug"] != found["slug"]:
             self._renamed[thing["slug"]] = found["slug"]
 
-    def _now(self, body: Thing) -> Thing:
-        return cast("Thing", renamed(body, self._renamed))
+    def _with_new_slugs(self, body: JsonObject) -> JsonObject:
+        return cast("JsonObject", replace_slugs(body, self._renamed))
 
-    def _add(self, sign: str, what: str, path: str, act: Callable[[], Any]) -> None:
+    def _add_step(self, sign: str, what: str, path: str, act: Callable[[], Any]) -> None:
         self.steps.append(Step(sign, what, path, act))
 
 
-def _misshapen(document: Thing) -> Iterator[Problem]:
+def _find_shape_problems(document: JsonObject) -> Iterator[Problem]:
     """Tell all that is wrong with the shape of a document, each with its place."""
-    if document.get("version") != VERSION:
-        yield Problem("version", f"must be {VERSION}")
-    yield from unknown("", document, TOP)
+    if document.get("version") != DOCUMENT_VERSION:
+        yield Problem("version", f"must be {DOCUMENT_VERSION}")
+    yield from find_unknown_fields("", document, DOCUMENT_FIELDS)
     whole: object = document.get("organisation") or {}
-    yield from unknown("organisation", whole, OF_ALL)
+    yield from find_unknown_fields("organisation", whole, ORGANISATION_FIELDS)
     if isinstance(whole, dict):
-        for kind in (*OF_ORGANISATION, *OF_ORGANISATION_LAST):
-            yield from _misshapen_things(f"organisation.{kind.name}", cast("Thing", whole).get(kind.name), kind)
-    for path, workspace in _rows("workspaces", document.get("workspaces")):
-        yield from unknown(path, workspace, OF_EACH)
+        for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST):
+            yield from _find_resource_problems(
+                f"organisation.{kind.name}", cast("JsonObject", whole).get(kind.name), kind
+            )
+    for path, workspace in _enumerate_rows("workspaces", document.get("workspaces")):
+        yield from find_unknown_fields(path, workspace, WORKSPACE_DOCUMENT_FIELDS)
         if isinstance(workspace, dict):
-            if not cast("Thing", workspace).get("name"):
+            if not cast("JsonObject", workspace).get("name"):
                 yield Problem(f"{path}.name", "is needed")
-            yield from _two_defaults(path, cast("Thing", workspace))
-            for kind in OF_WORKSPACE:
-                yield from _misshapen_things(f"{path}.{kind.name}", cast("Thing", workspace).get(kind.name), kind)
+            yield from _find_extra_defaults(path, cast("JsonObject", workspace))
+            for kind in WORKSPACE_KINDS:
+                yield from _find_resource_problems(
+                    f"{path}.{kind.name}", cast("JsonObject", workspace).get(kind.name), kind
+                )
     if not isinstance(document.get("workspaces") or [], list):
         yield Problem("workspaces", "must be a list")
 
 
-def _two_defaults(path: str, workspace: Thing) -> Iterator[Problem]:
+def _find_extra_defaults(path: str, workspace: JsonObject) -> Iterator[Problem]:
     """Tell of a second default among the configs of a workspace: each would be taken from the other again and again."""
     rows = [
-        (place, cast("Thing", row))
-        for place, row in _rows(f"{path}.configs", workspace.get("configs"))
+        (place, cast("JsonObject", row))
+        for place, row in _enumerate_rows(f"{path}.configs", workspace.get("configs"))
         if isinstance(row, dict)
     ]
     first, *others = [(place, row) for place, row in rows if row.get("is_default")] or [("", {})]
@@ -318,15 +342,15 @@ def _two_defaults(path: str, workspace: Thing) -> Iterator[Problem]:
         )
 
 
-def _misshapen_things(path: str, value: object, kind: Kind) -> Iterator[Problem]:
+def _find_resource_problems(path: str, value: object, kind: ResourceKind) -> Iterator[Problem]:
     if not isinstance(value or [], list):
         yield Problem(path, "must be a list")
-    for place, thing in _rows(path, value):
-        yield from unknown(place, thing, kind.known)
-        if isinstance(thing, dict) and not any(cast("Thing", thing).get(name) for name in kind.named_by):
+    for place, thing in _enumerate_rows(path, value):
+        yield from find_unknown_fields(place, thing, kind.allowed_fields)
+        if isinstance(thing, dict) and not any(cast("JsonObject", thing).get(name) for name in kind.named_by):
             yield Problem(f"{place}.{kind.named_by[-1]}", "is needed")
 
 
-def _rows(path: str, value: object) -> Iterator[tuple[str, object]]:
+def _enumerate_rows(path: str, value: object) -> Iterator[tuple[str, object]]:
     rows = cast("list[object]", value) if isinstance(value, list) else []
     yield from ((f"{path}[{index}]", row) for index, row in enumerate(rows))

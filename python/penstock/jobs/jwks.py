@@ -12,33 +12,33 @@ import httpx2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.kit.tokens import Source, Tokens
+    from penstock.kit.tokens import IssuerKeys, TokenVerifier
 
 log = logging.getLogger("penstock")
 
 
-class Follower:
+class JwksRefresher:
     """Looks every so often; while nothing can be read, what is known stays good."""
 
-    def __init__(self, tokens: Tokens, seconds: float, ring: Callable[[], None]) -> None:
+    def __init__(self, tokens: TokenVerifier, seconds: float, ring: Callable[[], None]) -> None:
         """Know whom to tell."""
         self._sources = [source for source in tokens.sources if source.own.jwks_url]
         self._seconds = seconds
         self._ring = ring
-        self._ill: set[Source] = set()
+        self._ill: set[IssuerKeys] = set()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while self._sources:
-            await self.look()
+            await self.refresh_all()
             await asyncio.sleep(self._seconds)
 
-    async def look(self) -> None:
+    async def refresh_all(self) -> None:
         """Look once, everywhere at the same time."""
-        if any(await asyncio.gather(*map(self._look, self._sources))):
+        if any(await asyncio.gather(*map(self._refresh_source, self._sources))):
             self._ring()
 
-    async def _look(self, source: Source) -> bool:
+    async def _refresh_source(self, source: IssuerKeys) -> bool:
         try:
             changed = await source.refresh()
         except (httpx2.HTTPError, ValueError) as error:

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.ids import DOTS, new_id
+from penstock.ids import MASK_TEXT, new_id
 from penstock.schemas import now
 from penstock.secrets import config_credentials
-from penstock.store.tables import audit, requests
+from penstock.store.tables import audit_log, audited_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.authorization import Caller
-    from penstock.store.tenant import Tenant
+    from penstock.store.tenant import TenantStore
 
 # Columns whose content nobody is shown, not even masked by its length.
-HIDDEN = ("sealed", "sha256", "password")
+HIDDEN_COLUMNS = ("sealed", "sha256", "password")
 
 
 # Header fields whose values say nothing of who is calling; of others only the names are kept.
-PLAIN = frozenset(
+NON_SECRET_HEADERS = frozenset(
     [
         "accept",
         "accept-encoding",
@@ -55,7 +55,7 @@ PLAIN = frozenset(
 LONGEST_FIELD, LARGEST_BODY, MOST_BYTES = 512, 64 * 1024, 4 * 1024 * 1024
 
 
-class Asked(msgspec.Struct):
+class RequestInfo(msgspec.Struct):
     """What a request says of itself; where it is kept once something is noted of it."""
 
     method: str
@@ -71,11 +71,16 @@ class Asked(msgspec.Struct):
 
 
 # Before and after; nothing before what was made, nothing after what is gone.
-Change = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
+RowChange = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
 
 
-async def note(
-    tenant: Tenant, caller: Caller, asked: Asked, action: str, changes: Sequence[Change], place: str | None = None
+async def write_audit_rows(
+    tenant: TenantStore,
+    caller: Caller,
+    asked: RequestInfo,
+    action: str,
+    changes: Sequence[RowChange],
+    place: str | None = None,
 ) -> None:
     """Write a row for each change, in the transaction of the changes themselves; once, what was asked for.
 
@@ -83,14 +88,14 @@ async def note(
     """
     if changes and asked.row_id is None and (asked.fields or asked.body):
         asked.row_id = new_id()
-        sent = {"request_headers": written_fields(asked.fields), "request_body": written_body(asked.body)}
-        await tenant.insert(requests, {"id": asked.row_id, **sent, "created_at": now()})
-    await tenant.insert_all(audit, [_row(caller, asked, action, place, *change) for change in changes])
+        sent = {"request_headers": encode_headers(asked.fields), "request_body": encode_body(asked.body)}
+        await tenant.insert(audited_requests, {"id": asked.row_id, **sent, "created_at": now()})
+    await tenant.insert_all(audit_log, [_audit_row(caller, asked, action, place, *change) for change in changes])
 
 
-def _row(
+def _audit_row(
     caller: Caller,
-    asked: Asked,
+    asked: RequestInfo,
     action: str,
     place: str | None,
     before: Mapping[str, Any] | None,
@@ -101,7 +106,7 @@ def _row(
     return {
         "id": new_id(),
         "workspace_id": row.get("id") if resource_type == "workspaces" else row.get("workspace_id", place),
-        "user_id": caller.actor,
+        "user_id": caller.actor_id,
         "user_type": "user" if caller.user_id else "api_key",
         "method": asked.method,
         "uri": asked.uri,
@@ -113,19 +118,19 @@ def _row(
         "action": verb,
         "response_status_code": asked.status,
         "asked_id": asked.row_id,
-        "before": masked(before),
-        "after": masked(after),
+        "before": mask_row(before),
+        "after": mask_row(after),
         "created_at": now(),
     }
 
 
-def written_fields(fields: Mapping[str, str]) -> str:
+def encode_headers(fields: Mapping[str, str]) -> str:
     """Write header fields down as JSON, each by its name; values that may be a credential are left out."""
-    kept = {name: value[:LONGEST_FIELD] if name in PLAIN else DOTS for name, value in fields.items()}
+    kept = {name: value[:LONGEST_FIELD] if name in NON_SECRET_HEADERS else MASK_TEXT for name, value in fields.items()}
     return msgspec.json.encode(kept).decode()
 
 
-def written_body(body: bytes) -> str:
+def encode_body(body: bytes) -> str:
     """Write a body of JSON down as it was sent, up to a length; credentials in it are left out, other bodies as a whole."""
     if not body or len(body) > MOST_BYTES:
         return ""
@@ -133,12 +138,15 @@ def written_body(body: bytes) -> str:
         sent = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return ""
-    hidden = dict.fromkeys(config_credentials.divide(sent).hidden, DOTS)
-    return msgspec.json.encode(config_credentials.replaced(sent, hidden)).decode()[:LARGEST_BODY]
+    hidden = dict.fromkeys(config_credentials.split_credentials(sent).secrets, MASK_TEXT)
+    return msgspec.json.encode(config_credentials.replace_strings(sent, hidden)).decode()[:LARGEST_BODY]
 
 
-def masked(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def mask_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Leave the credentials of a row out."""
     if row is None:
         return None
-    return {name: DOTS if value and any(word in name for word in HIDDEN) else value for name, value in row.items()}
+    return {
+        name: MASK_TEXT if value and any(word in name for word in HIDDEN_COLUMNS) else value
+        for name, value in row.items()
+    }

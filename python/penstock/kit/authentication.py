@@ -9,45 +9,57 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 from sqlalchemy import or_, select
 
-from penstock.authorization import Caller, Sent, of_person
+from penstock.authorization import Caller, PresentedCredential, user_scopes
 from penstock.errors import ForbiddenError, UnauthorisedError, UnavailableError
-from penstock.ids import digest
+from penstock.ids import sha256_hex
 from penstock.kit import roles
-from penstock.kit.rules import LONGEST_SESSION, USUAL_SESSION
+from penstock.kit.rules import DEFAULT_SESSION_SECONDS, MAX_SESSION_SECONDS
 from penstock.schemas import now
-from penstock.store.tables import api_keys, departed, key_digests, members, organisations, sessions, users, workspaces
+from penstock.store.tables import (
+    api_keys,
+    key_digests,
+    members,
+    organisations,
+    removed_members,
+    sessions,
+    users,
+    workspaces,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.tokens import Claims, Tokens
+    from penstock.kit.tokens import Claims, TokenVerifier
     from penstock.store.database import Database
 
 # How long a key that was revoked on another node may still be good here.
-SECONDS = 1.0
-MOST = 10_000
+CACHE_SECONDS = 1.0
+MAX_CACHED_CALLERS = 10_000
 
-KEY = select(api_keys, key_digests.c.expires_at.label("digest_expires_at")).join(
+KEY_QUERY = select(api_keys, key_digests.c.expires_at.label("digest_expires_at")).join(
     key_digests, key_digests.c.api_key_id == api_keys.c.id
 )
-SESSION = select(sessions, organisations.c.settings).join(
+SESSION_QUERY = select(sessions, organisations.c.settings).join(
     organisations, organisations.c.id == sessions.c.organisation_id
 )
 
-PLACES = (
+MEMBERSHIP_QUERY = (
     select(members.c.workspace_id, members.c.role, workspaces.c.settings, organisations.c.settings.label("above"))
     .join(workspaces, workspaces.c.id == members.c.workspace_id)
     .join(organisations, organisations.c.id == workspaces.c.organisation_id)
 )
 
 
-class Identities:
+class CallerAuthenticator:
     """Looks callers up, and remembers those it found for a moment."""
 
     def __init__(
-        self, database: Database, tokens: Tokens | None, last_known: Callable[[str], Caller | None] = lambda _: None
+        self,
+        database: Database,
+        tokens: TokenVerifier | None,
+        last_known: Callable[[str], Caller | None] = lambda _: None,
     ) -> None:
         """Know nobody yet; `last_known` says by the digest of a key who called with it when the database was there."""
         self._database = database
@@ -55,63 +67,65 @@ class Identities:
         self._tokens = tokens
         self._known: dict[str, tuple[float, Caller]] = {}
 
-    async def of(self, sent: Sent) -> Caller:
+    async def authenticate(self, sent: PresentedCredential) -> Caller:
         """Say who this is."""
-        text = digest(sent.text)
+        text = sha256_hex(sent.text)
         wanted = f"{sent.kind} {text}"
         found = self._known.get(wanted)
         if found and found[0] > time.monotonic():
             return found[1]
-        caller = await self._look_up(sent, text)
-        if len(self._known) >= MOST:
+        caller = await self._load_caller(sent, text)
+        if len(self._known) >= MAX_CACHED_CALLERS:
             self._known.clear()
-        self._known[wanted] = (time.monotonic() + SECONDS, caller)
+        self._known[wanted] = (time.monotonic() + CACHE_SECONDS, caller)
         return caller
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Look everyone up again: something was changed here."""
         self._known.clear()
 
-    async def again(self, connection: AsyncConnection, sent: Sent) -> Caller:
+    async def authenticate_uncached(self, connection: AsyncConnection, sent: PresentedCredential) -> Caller:
         """Say who this is by what is written now: somebody may have waited, and not be known any more."""
-        return await self._find(connection, sent, digest(sent.text), await self._claims(sent))
+        return await self._find_caller(connection, sent, sha256_hex(sent.text), await self._read_claims(sent))
 
-    async def _look_up(self, sent: Sent, text: str) -> Caller:
+    async def _load_caller(self, sent: PresentedCredential, text: str) -> Caller:
         # Before a connection is taken: where keys are published may have to be asked.
-        claims = await self._claims(sent)
+        claims = await self._read_claims(sent)
         try:
-            async with self._database.reading() as connection:
-                return await self._find(connection, sent, text, claims)
+            async with self._database.read_connection() as connection:
+                return await self._find_caller(connection, sent, text, claims)
         except UnavailableError:
             caller = self._last_known(text) if sent.kind == "key" and claims is None else None
             if caller is None:
                 raise
             return caller
 
-    async def _claims(self, sent: Sent) -> Claims | None:
-        is_token = sent.kind == "key" and self._tokens and self._tokens.looks_like_one(sent.text)
-        return await self._tokens.read(sent.text) if self._tokens and is_token else None
+    async def _read_claims(self, sent: PresentedCredential) -> Claims | None:
+        is_token = sent.kind == "key" and self._tokens and self._tokens.is_jwt(sent.text)
+        return await self._tokens.verify(sent.text) if self._tokens and is_token else None
 
-    async def _find(self, connection: AsyncConnection, sent: Sent, text: str, claims: Claims | None) -> Caller:
+    async def _find_caller(
+        self, connection: AsyncConnection, sent: PresentedCredential, text: str, claims: Claims | None
+    ) -> Caller:
         if claims:
-            return await _of_token(connection, claims)
-        return await (_of_session if sent.kind == "session" else _of_key)(connection, text)
+            return await _caller_by_token(connection, claims)
+        return await (_caller_by_session if sent.kind == "session" else _caller_by_key)(connection, text)
 
 
-async def _of_key(connection: AsyncConnection, text: str) -> Caller:
-    row = (await connection.execute(KEY.where(key_digests.c.sha256 == text))).mappings().first()
+async def _caller_by_key(connection: AsyncConnection, text: str) -> Caller:
+    row = (await connection.execute(KEY_QUERY.where(key_digests.c.sha256 == text))).mappings().first()
     if row is None:
         message = "this gateway key is not known"
         raise UnauthorisedError(message)
-    return await _keys(connection, row, row["digest_expires_at"])
+    return await _caller_from_key_row(connection, row, row["digest_expires_at"])
 
 
-async def _keys(connection: AsyncConnection, row: Mapping[Any, Any], text_ends: int | None) -> Caller:
+async def _caller_from_key_row(connection: AsyncConnection, row: Mapping[Any, Any], text_ends: int | None) -> Caller:
     ends = [end for end in (row["expires_at"], text_ends) if end is not None]
     if row["status"] == "expired" or any(end <= now() for end in ends):
         message = "this gateway key has expired"
         raise UnauthorisedError(message)
-    person: Mapping[str, Any] = await _person(connection, row["user_id"]) if row["user_id"] else {}
+    person: Mapping[str, Any] = await _load_roles(connection, row["user_id"]) if row["user_id"] else {}
     return Caller(
         id=row["id"],
         type=row["type"],
@@ -123,45 +137,45 @@ async def _keys(connection: AsyncConnection, row: Mapping[Any, Any], text_ends: 
     )
 
 
-async def _of_session(connection: AsyncConnection, text: str) -> Caller:
-    row = (await connection.execute(SESSION.where(sessions.c.sha256 == text))).mappings().first()
-    if row is None or row["created_at"] + session_ttl(row["settings"]) * 1000 <= now():
+async def _caller_by_session(connection: AsyncConnection, text: str) -> Caller:
+    row = (await connection.execute(SESSION_QUERY.where(sessions.c.sha256 == text))).mappings().first()
+    if row is None or row["created_at"] + session_ttl_seconds(row["settings"]) * 1000 <= now():
         message = "this session is over; sign in again"
         raise UnauthorisedError(message)
     if row["api_key_id"]:
         # What the key may do, and only as long as the text is good that was shown.
-        caller = await _of_key(connection, row["key_sha256"] or "")
+        caller = await _caller_by_key(connection, row["key_sha256"] or "")
     else:
-        person = await _person(connection, row["user_id"])
+        person = await _load_roles(connection, row["user_id"])
         caller = Caller(
             id=row["id"],
             type="person",
             organisation_id=row["organisation_id"],
             user_id=row["user_id"],
-            scopes=of_person(person["org_role"]),
+            scopes=user_scopes(person["org_role"]),
             **person,
         )
     return msgspec.structs.replace(caller, by="session", session_id=row["id"])
 
 
-def session_ttl(settings: Mapping[str, Any]) -> int:
+def session_ttl_seconds(settings: Mapping[str, Any]) -> int:
     """Say for how many seconds who signed in stays so."""
     rules: dict[str, Any] = settings.get("session_settings") or {}
     # It may have been written before there was a longest.
-    return min(int(rules.get("max_session_ttl", USUAL_SESSION)), LONGEST_SESSION)
+    return min(int(rules.get("max_session_ttl", DEFAULT_SESSION_SECONDS)), MAX_SESSION_SECONDS)
 
 
-async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
+async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Caller:
     known = select(organisations.c.id).where(organisations.c.id == claims.organisation_id)
     if await connection.scalar(known) is None:
         message = "the organisation of this token is not known"
         raise UnauthorisedError(message)
-    workspace_id = await _workspace(connection, claims)
+    workspace_id = await _token_workspace_id(connection, claims)
     who = [users.c.organisation_id == claims.organisation_id]
     named = or_(users.c.id == claims.user, users.c.email == claims.user.lower())
     user_id = await connection.scalar(select(users.c.id).where(named, *who))
-    person: Mapping[str, Any] = await _person(connection, user_id) if user_id else {}
-    if user_id is None and await _has_gone(connection, claims):
+    person: Mapping[str, Any] = await _load_roles(connection, user_id) if user_id else {}
+    if user_id is None and await _was_removed(connection, claims):
         message = "whom this token names was taken out of the organisation"
         raise UnauthorisedError(message)
     if user_id is None and workspace_id is None:
@@ -174,7 +188,7 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
         organisation_id=claims.organisation_id,
         workspace_id=workspace_id,
         user_id=user_id,
-        scopes=claims.scopes & of_person(person.get("org_role")),
+        scopes=claims.scopes & user_scopes(person.get("org_role")),
         by="token",
         is_bound=claims.is_bound,
         config_id=claims.config_id,
@@ -184,15 +198,15 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
     )
 
 
-async def _has_gone(connection: AsyncConnection, claims: Claims) -> bool:
+async def _was_removed(connection: AsyncConnection, claims: Claims) -> bool:
     """Whether this was somebody here: no role would hold them any more, as one did."""
-    named = or_(departed.c.user_id == claims.user, departed.c.email == claims.user.lower())
-    from_all = [departed.c.organisation_id == claims.organisation_id, departed.c.workspace_id.is_(None)]
-    query = select(departed.c.id).where(*from_all, named).limit(1)
+    named = or_(removed_members.c.user_id == claims.user, removed_members.c.email == claims.user.lower())
+    from_all = [removed_members.c.organisation_id == claims.organisation_id, removed_members.c.workspace_id.is_(None)]
+    query = select(removed_members.c.id).where(*from_all, named).limit(1)
     return await connection.scalar(query) is not None
 
 
-async def _workspace(connection: AsyncConnection, claims: Claims) -> str | None:
+async def _token_workspace_id(connection: AsyncConnection, claims: Claims) -> str | None:
     if claims.workspace_slug is None:
         return None
     query = select(workspaces.c.id).where(
@@ -207,10 +221,13 @@ async def _workspace(connection: AsyncConnection, claims: Claims) -> str | None:
     return found
 
 
-async def _person(connection: AsyncConnection, user_id: str) -> Mapping[str, Any]:
+async def _load_roles(connection: AsyncConnection, user_id: str) -> Mapping[str, Any]:
     role = await connection.scalar(select(users.c.role).where(users.c.id == user_id))
-    found = (await connection.execute(PLACES.where(members.c.user_id == user_id))).all()
-    apart = {row.workspace_id: roles.apart(row.role, roles.in_force(row.settings, row.above)) for row in found}
+    found = (await connection.execute(MEMBERSHIP_QUERY.where(members.c.user_id == user_id))).all()
+    apart = {
+        row.workspace_id: roles.role_overrides(row.role, roles.non_default_flags(row.settings, row.above))
+        for row in found
+    }
     return {
         "org_role": role,
         "roles": {row.workspace_id: row.role for row in found},

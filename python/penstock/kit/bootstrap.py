@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, insert, select
 
-from penstock.authorization import SCOPES
+from penstock.authorization import SCOPES_BY_KEY_TYPE
 from penstock.errors import SettingsError
-from penstock.ids import EMAIL, LONGEST_EMAIL, digest, mask, new_id, new_key, slug
+from penstock.ids import EMAIL_PATTERN, MAX_EMAIL_LENGTH, generate_key, generate_slug, mask_secret, new_id, sha256_hex
 from penstock.schemas import now
-from penstock.store.tables import api_keys, changes, key_digests, members, organisations, users, workspaces
+from penstock.store.tables import api_keys, change_counter, key_digests, members, organisations, users, workspaces
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -20,33 +20,35 @@ if TYPE_CHECKING:
     from penstock.settings.secret import Secret
     from penstock.store.database import Database
 
-SHORTEST_KEY = 20
-OWNER = "owner@localhost"
+MIN_KEY_LENGTH = 20
+DEFAULT_OWNER_EMAIL = "owner@localhost"
 
 
-def address(email: str) -> str:
+def normalise_email(email: str) -> str:
     """Give an e-mail address as people are found by it; SettingsError where it is none."""
     plain = email.strip().lower()
-    if len(plain) > LONGEST_EMAIL or not re.match(EMAIL, plain):
+    if len(plain) > MAX_EMAIL_LENGTH or not re.match(EMAIL_PATTERN, plain):
         message = f"the owner's e-mail address {email!r} is not allowed: expected one like owner@example.com"
         raise SettingsError(message)
     return plain
 
 
-async def found(database: Database, admin_key: Secret | None, *, email: str = OWNER, prefix: str = "") -> str | None:
+async def bootstrap_organisation(
+    database: Database, admin_key: Secret | None, *, email: str = DEFAULT_OWNER_EMAIL, prefix: str = ""
+) -> str | None:
     """Found the organisation if there is none yet, and give the admin key's text if it was made here; it begins with `prefix`."""
-    if admin_key and len(admin_key.reveal()) < SHORTEST_KEY:
-        message = f"store.admin_key is not allowed: it needs {SHORTEST_KEY} characters or more"
+    if admin_key and len(admin_key.reveal()) < MIN_KEY_LENGTH:
+        message = f"store.admin_key is not allowed: it needs {MIN_KEY_LENGTH} characters or more"
         raise SettingsError(message)
-    async with database.writing() as connection:
+    async with database.write_transaction() as connection:
         if await connection.scalar(select(func.count()).select_from(organisations)):
             return None
-        key = admin_key.reveal() if admin_key else new_key(prefix)
-        await _found(connection, key, address(email))
+        key = admin_key.reveal() if admin_key else generate_key(prefix)
+        await _insert_organisation(connection, key, normalise_email(email))
     return None if admin_key else key
 
 
-async def _found(connection: AsyncConnection, key: str, email: str) -> None:
+async def _insert_organisation(connection: AsyncConnection, key: str, email: str) -> None:
     moment = now()
     times = {"created_at": moment, "last_updated_at": moment}
     organisation: dict[str, Any] = {"id": new_id(), "slug": "default", "name": "Default", "settings": {}, **times}
@@ -54,7 +56,7 @@ async def _found(connection: AsyncConnection, key: str, email: str) -> None:
     owner: dict[str, Any] = {"id": new_id(), "email": email, "first_name": "", "last_name": "", "role": "owner", **of}
     workspace: dict[str, Any] = {
         "id": new_id(),
-        "slug": slug("ws", "shared", 20),
+        "slug": generate_slug("ws", "shared", 20),
         "name": "Shared",
         "is_default": True,
         "status": "active",
@@ -76,22 +78,22 @@ async def _found(connection: AsyncConnection, key: str, email: str) -> None:
         (users, owner),
         (workspaces, workspace),
         (members, {**member, **of}),
-        *_admin_key(key, of),
-        (changes, {"id": 1, "number": 0}),
+        *_admin_key_rows(key, of),
+        (change_counter, {"id": 1, "number": 0}),
     ]
     for table, row in rows:
         await connection.execute(insert(table).values(row))
 
 
-def _admin_key(key: str, of: dict[str, Any]) -> list[tuple[Table, dict[str, Any]]]:
+def _admin_key_rows(key: str, of: dict[str, Any]) -> list[tuple[Table, dict[str, Any]]]:
     row: dict[str, Any] = {
         "id": new_id(),
         "name": "admin",
         "type": "organisation-service",
         "status": "active",
         "creation_mode": "auto",
-        "masked": mask(key),
-        "scopes": sorted(SCOPES["organisation-service"]),
+        "masked": mask_secret(key),
+        "scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"]),
         "defaults": {},
         **of,
     }
@@ -99,7 +101,7 @@ def _admin_key(key: str, of: dict[str, Any]) -> list[tuple[Table, dict[str, Any]
         "id": new_id(),
         "organisation_id": of["organisation_id"],
         "api_key_id": row["id"],
-        "sha256": digest(key),
+        "sha256": sha256_hex(key),
         "created_at": of["created_at"],
     }
     return [(api_keys, row), (key_digests, digested)]

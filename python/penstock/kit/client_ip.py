@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
     from penstock.settings import Settings
 
-LONGEST = 64
-HEADER = "x-forwarded-for"
+MAX_ADDRESS_LENGTH = 64
+FORWARDED_FOR_HEADER = "x-forwarded-for"
 
 
-class Proxies:
+class TrustedProxies:
     """The networks whose word counts."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         """Read what the settings list, which was looked at there."""
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
 
-    def client(self, request: Request[Any, Any, Any]) -> str:
+    def client_address(self, request: Request[Any, Any, Any]) -> str:
         """Give the address of the caller: the nearest that no trusted proxy stands for."""
         # The edge has written last who was at the other end.
-        said = [part.strip() for value in request.headers.getall(HEADER, []) for part in value.split(",")]
+        said = [part.strip() for value in request.headers.getall(FORWARDED_FOR_HEADER, []) for part in value.split(",")]
         nearest = said.pop() if said else ""
-        while said and self._trusts(nearest):
+        while said and self._is_trusted(nearest):
             nearest = said.pop()
-        return nearest[:LONGEST]
+        return nearest[:MAX_ADDRESS_LENGTH]
 
-    def _trusts(self, address: str) -> bool:
+    def _is_trusted(self, address: str) -> bool:
         if not self._networks:
             return False
         try:
@@ -47,8 +47,8 @@ def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:
     return request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
 
 
-def outside(settings: Settings, request: Request[Any, Any, Any]) -> str:
+def public_base_url(settings: Settings, request: Request[Any, Any, Any]) -> str:
     """Give the address that callers see us at, without a slash at its end: the settings' word, or how this one came."""
-    host = request.headers.get("host", f"{settings.address}:{settings.server.port}")
+    host = request.headers.get("host", f"{settings.bind_address}:{settings.server.port}")
     scheme = "https" if is_behind_tls(settings, request) else "http"
     return settings.server.public_url.rstrip("/") or f"{scheme}://{host}"

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 # What the implementations of Python call themselves.
-PYTHONS = frozenset({"cpython", "pypy", "ironpython", "jython"})
+PYTHON_RUNTIMES = frozenset({"cpython", "pypy", "ironpython", "jython"})
 
 
-class SpelledRequest(Request[Any, Any, Any]):
+class CompatRequest(Request[Any, Any, Any]):
     """A request whose body is read as it is meant."""
 
     async def json(self) -> Any:  # noqa: ANN401 - whatever it is
@@ -23,10 +23,10 @@ class SpelledRequest(Request[Any, Any, Any]):
         field = self.route_handler.parsed_data_field
         if field is None or not isinstance(given, dict):
             return given
-        return meant(cast("dict[str, Any]", given), dict(_fields(field.annotation)), self.path_params)
+        return normalise_body(cast("dict[str, Any]", given), dict(_field_names(field.annotation)), self.path_params)
 
 
-def meant(given: Mapping[str, Any], own: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, Any]:
+def normalise_body(given: Mapping[str, Any], own: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out fields that nobody has and whose value the path says too; name others as we do.
 
     `own` has the names of fields in requests by their names in Python, `said` what the path says. What is still unknown is
@@ -37,30 +37,30 @@ def meant(given: Mapping[str, Any], own: Mapping[str, str], said: Mapping[str, A
     for name, value in given.items():
         if name in known:
             told[name] = value
-        elif own.get(name, name) not in {name, *given} and _bare(own[name]) == _bare(name):
+        elif own.get(name, name) not in {name, *given} and _fold_name(own[name]) == _fold_name(name):
             told[own[name]] = value
         elif not (isinstance(value, str) and value in values):
             told[name] = value
     return told
 
 
-def reads_single_limits(fields: Mapping[str, str], prefixes: Iterable[str]) -> bool:
+def expects_single_limits(fields: Mapping[str, str], prefixes: Iterable[str]) -> bool:
     """Whether the caller is the Python client of another gateway: in its lists limits are one table, where others have lists of them."""
     return any(
-        f"{prefix}package-version" in fields and fields.get(f"{prefix}runtime", "").lower() in PYTHONS
+        f"{prefix}package-version" in fields and fields.get(f"{prefix}runtime", "").lower() in PYTHON_RUNTIMES
         for prefix in prefixes
     )
 
 
-def _bare(name: str) -> str:
+def _fold_name(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _fields(kind: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any type that a body may be of
+def _field_names(kind: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any type that a body may be of
     """Give the names of a struct's fields, in Python and in requests; of several structs, those of all."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield from zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
         return
     inside = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
     for one in inside:
-        yield from _fields(one)
+        yield from _field_names(one)

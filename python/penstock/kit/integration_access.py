@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
+from penstock.kit.limits import RateLimitListField, UsageLimitListField, WorkspaceLimitFields, check_workspace_limits
 from penstock.schemas import with_next_reset
 
 if TYPE_CHECKING:
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 Enabled = Annotated[bool, Meta(description="whether it may be used")]
 
 
-class GlobalAccess(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GlobalAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What all workspaces may do of which nothing else is said."""
 
     enabled: Enabled
 
 
-class GlobalAccessShown(msgspec.Struct, frozen=True, kw_only=True):
+class GlobalAccessResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What all workspaces may do of which nothing else is said."""
 
     enabled: Enabled
-    usage_limits: ManyUsageShown = None
-    rate_limits: RatesShown = None
+    usage_limits: UsageLimitListField = None
+    rate_limits: RateLimitListField = None
     create_default_provider: Annotated[bool, Meta(description="whether a new workspace is given a provider of it")] = (
         False
     )
 
 
-def written(given: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -> dict[str, Any]:
+def to_stored_access(given: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -> dict[str, Any]:
     """Write down what all workspaces may do, and whether a new one is given a provider."""
-    limited = sent_of(given, "global_workspace_access.", rates_at_most=1, before=before)
+    limited = check_workspace_limits(given, "global_workspace_access.", rates_at_most=1, before=before)
     found = {"usage_limits": None, "rate_limits": None, **limited}
     return {"enabled": given.enabled, **found, "create_default_provider": provides}
 
 
-def shown(row: Row) -> GlobalAccessShown:
+def to_access_response(row: Row) -> GlobalAccessResponse:
     """Show what all workspaces may do."""
     said: dict[str, Any] = {
         **row["global_access"],
         "usage_limits": with_next_reset(row["global_access"].get("usage_limits")),
     }
-    return GlobalAccessShown(**{name: said[name] for name in GlobalAccessShown.__struct_fields__ if name in said})
+    return GlobalAccessResponse(**{name: said[name] for name in GlobalAccessResponse.__struct_fields__ if name in said})

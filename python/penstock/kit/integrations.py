@@ -11,40 +11,40 @@ from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import and_, exists, or_, select
 
 from penstock import engine, ids
-from penstock.authorization import needs
-from penstock.errors import ConflictError, MissingError
-from penstock.ids import CHOSEN_SLUG, OTHER_NAMES, mask, new_id
+from penstock.authorization import require_scopes
+from penstock.errors import ConflictError, NotFoundError
+from penstock.ids import PROVIDER_ALIASES, SLUG_PATTERN, mask_secret, new_id
 from penstock.kit import provider_options as forms
 from penstock.kit.resource import Resource
-from penstock.schemas import now, refuse
+from penstock.schemas import field_error, now
 from penstock.secrets import mappings
-from penstock.secrets.masks import MOVED
+from penstock.secrets.masks import MOVED_MESSAGE
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
-from penstock.store.tenant import naming
+from penstock.store.tenant import select_by_id_or_slug
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement
 
-    from penstock.authorization import Needs
-    from penstock.kit.tenant_session import Desk
+    from penstock.authorization import RequireScopes
+    from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
 INTEGRATIONS = Resource("integrations", integrations, publishes=True)
 MODELS = Resource("integration_models", integration_models, publishes=True)
 WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishes=True)
 PROVIDERS = Resource("providers", providers, publishes=True)
-LONGEST_ROOT = 200
-FOLLOW = "would follow; hint: take them away first, or give it a custom_host of its own"
-STRANGERS = "only who gave them names one, or names one of those that it has already"
+MAX_SLUG_ROOT_LENGTH = 200
+HEADERS_FOLLOW_HINT = "would follow; hint: take them away first, or give it a custom_host of its own"
+OWNER_ONLY_HINT = "only who gave them names one, or names one of those that it has already"
 
 ProviderSlug = Annotated[
-    Annotated[str, Meta(pattern=CHOSEN_SLUG)] | None,
+    Annotated[str, Meta(pattern=SLUG_PATTERN)] | None,
     Meta(description="slug of the provider that is made along; default: the integration's"),
 ]
 
-EMPTY: dict[str, Any] = {
+DEFAULT_VALUES: dict[str, Any] = {
     "description": None,
     "status": "active",
     "brought_along": False,
@@ -62,121 +62,131 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def provider_named(path: str, name: str) -> str:
+def resolve_provider(path: str, name: str) -> str:
     """Give the provider of this name as the engine calls it; one that the engine does not know is refused."""
     known = sorted(provider["slug"] for provider in engine.catalogue())
-    found = OTHER_NAMES.get(name, name)
+    found = PROVIDER_ALIASES.get(name, name)
     if found not in known:
-        raise refuse(path, f"{name!r} is not known; allowed: {', '.join(known)}")
+        raise field_error(path, f"{name!r} is not known; allowed: {', '.join(known)}")
     return found
 
 
-async def add(desk: Desk, row_id: str, values: Mapping[str, Any]) -> Row:
+async def create_integration(desk: TenantSession, row_id: str, values: Mapping[str, Any]) -> Row:
     """Make an integration."""
-    return await INTEGRATIONS.add(desk, {**EMPTY, "owner_id": desk.caller.actor, "id": row_id, **values})
+    return await INTEGRATIONS.create(desk, {**DEFAULT_VALUES, "owner_id": desk.caller.actor_id, "id": row_id, **values})
 
 
-async def touch(desk: Desk, row: Row) -> None:
+async def mark_changed(desk: TenantSession, row: Row) -> None:
     """Note that something was said of an integration's models or workspaces: who counts on what was there learns of it."""
     whole = desk.organisation()
-    await whole.agree(integrations, row)
+    await whole.check_precondition(integrations, row)
     # Later in any case, or two changes within a millisecond would look like one.
     await whole.update(integrations, row["id"], {"last_updated_at": max(now(), row["last_updated_at"] + 1)})
 
 
-async def remove(desk: Desk, row: Row) -> None:
+async def remove_integration(desk: TenantSession, row: Row) -> None:
     """Remove an integration, and the providers that stand on it."""
     whole = desk.organisation()
-    await whole.agree(integrations, row)
-    await PROVIDERS.remove_all(whole, providers.c.integration_id == row["id"])
-    await _drop(whole, row)
+    await whole.check_precondition(integrations, row)
+    await PROVIDERS.delete_all(whole, providers.c.integration_id == row["id"])
+    await _remove_with_details(whole, row)
 
 
-def desk_of_models(desk: Desk, row: Row) -> Desk:
+def model_session(desk: TenantSession, row: Row) -> TenantSession:
     """Step to where an integration's models are changed: that is noted in the workspace whose own it is."""
     whole = desk.organisation()
     whole.noted_in = row["workspace_id"]
     return whole
 
 
-async def _drop(whole: Desk, row: Row) -> None:
+async def _remove_with_details(whole: TenantSession, row: Row) -> None:
     """Remove an integration with what was said of its models and workspaces."""
-    await MODELS.remove_all(desk_of_models(whole, row), integration_models.c.integration_id == row["id"])
-    await WORKSPACES.remove_all(whole, integration_workspaces.c.integration_id == row["id"])
-    await INTEGRATIONS.remove(whole, row)
+    await MODELS.delete_all(model_session(whole, row), integration_models.c.integration_id == row["id"])
+    await WORKSPACES.delete_all(whole, integration_workspaces.c.integration_id == row["id"])
+    await INTEGRATIONS.delete(whole, row)
 
 
-async def remove_own(desk: Desk) -> None:
+async def remove_owned(desk: TenantSession) -> None:
     """Remove the integrations of a workspace; its providers are gone already."""
-    for row in await desk.rows(select(integrations), integrations):
-        await _drop(desk.organisation(), row)
+    for row in await desk.fetch_rows(select(integrations), integrations):
+        await _remove_with_details(desk.organisation(), row)
 
 
-async def release(desk: Desk, integration_id: str) -> None:
+async def remove_if_unused(desk: TenantSession, integration_id: str) -> None:
     """Let go of an integration: one that a virtual key brought along goes when nothing uses it any more."""
     row = await desk.find(integrations, integration_id)
     if row and row["brought_along"] and not await desk.count(providers, [providers.c.integration_id == row["id"]]):
-        await _drop(desk.organisation(), row)
+        await _remove_with_details(desk.organisation(), row)
 
 
-async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
+async def seal_key(desk: TenantSession, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
     """Seal a credential; an empty one is none, and the masked form sent back means that it stays."""
     if row is not None and key == row["masked_key"]:
         return {}
     if not key:
         return {"sealed_key": None, "masked_key": None, "key_given_by": None}
     if not key.isprintable():
-        raise refuse("key", "must not hold control characters")
-    return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key), "key_given_by": desk.caller.actor}
+        raise field_error("key", "must not hold control characters")
+    return {
+        "sealed_key": await desk.seal(key, owner),
+        "masked_key": mask_secret(key),
+        "key_given_by": desk.caller.actor_id,
+    }
 
 
-async def refuse_moved(desk: Desk, row: Row, change: Mapping[str, Any], configurations: str) -> None:
+async def reject_moved_credentials(
+    desk: TenantSession, row: Row, change: Mapping[str, Any], configurations: str
+) -> None:
     """Refuse to have credentials of an integration sent elsewhere, unless they come along; `configurations` is their field."""
-    is_moved = forms.is_moved(_where(row), _where({**row, **change}))
+    is_moved = forms.has_new_destination(_options_with_mappings(row), _options_with_mappings({**row, **change}))
     if "secret_mappings" in change or is_moved:
-        await refuse_given_away(desk, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
+        await reject_exposed_secrets(desk, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
     if not is_moved:
         return
     if row["secret_mappings"] and "secret_mappings" not in change:
-        mappings.require(desk, "secret_mappings", MOVED)
+        mappings.require_reference_scope(desk, "secret_mappings", MOVED_MESSAGE)
     for path, kept in (("key", "sealed_key"), (configurations, "sealed_configurations")):
         if row[kept] and kept not in change:
-            raise refuse(path, MOVED)
-    for model in await models_of(desk, row):
-        if model["sealed_configurations"] and not _own_host(model):
-            raise refuse(configurations, f"names another place, and custom_headers of {model['slug']!r} {FOLLOW}")
+            raise field_error(path, MOVED_MESSAGE)
+    for model in await list_models(desk, row):
+        if model["sealed_configurations"] and not _custom_host(model):
+            raise field_error(
+                configurations, f"names another place, and custom_headers of {model['slug']!r} {HEADERS_FOLLOW_HINT}"
+            )
 
 
-async def refuse_given_away(
-    desk: Desk, values: Mapping[str, Any], known: Collection[Mapping[str, Any]] = (), row: Row | None = None
+async def reject_exposed_secrets(
+    desk: TenantSession, values: Mapping[str, Any], known: Collection[Mapping[str, Any]] = (), row: Row | None = None
 ) -> None:
     """Refuse to send secrets that others keep to anybody's host, but for those that were `known` to go there."""
-    said = forms.leads_anywhere(_where(values))
-    said += [f"models[{model['slug']!r}]" for model in (await models_of(desk, row) if row else []) if _own_host(model)]
+    said = forms.untrusted_host_fields(_options_with_mappings(values))
+    said += [
+        f"models[{model['slug']!r}]" for model in (await list_models(desk, row) if row else []) if _custom_host(model)
+    ]
     for index, mapping in enumerate(values["secret_mappings"]):
         if said and mapping not in known:
             why = f"would send a secret that others keep where {said[0]} says, which may be anybody's"
-            mappings.require(desk, f"secret_mappings[{index}]", why)
+            mappings.require_reference_scope(desk, f"secret_mappings[{index}]", why)
 
 
-def refuse_bound_elsewhere(
-    desk: Desk, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
+def reject_foreign_host(
+    desk: TenantSession, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
 ) -> None:
     """Refuse a model's own host that credentials of its integration were never meant for; who gave them says where to."""
     if host is None:
         return
-    if _origin(host) in {_origin(known) for known in (_own_host(row), *bound) if known}:
+    if _origin(host) in {_origin(known) for known in (_custom_host(row), *bound) if known}:
         return
     if row["secret_mappings"]:
-        mappings.require(desk, path, "is another place for secrets that others keep")
-    if row["sealed_configurations"] and row["configurations_given_by"] != desk.caller.actor:
-        raise refuse(path, "is another place for this integration's custom_headers: " + STRANGERS)
+        mappings.require_reference_scope(desk, path, "is another place for secrets that others keep")
+    if row["sealed_configurations"] and row["configurations_given_by"] != desk.caller.actor_id:
+        raise field_error(path, "is another place for this integration's custom_headers: " + OWNER_ONLY_HINT)
     is_sent = key is not UNSET and key != row["masked_key"]
-    if row["sealed_key"] and row["key_given_by"] != desk.caller.actor and not is_sent:
-        raise refuse("key", MOVED)
+    if row["sealed_key"] and row["key_given_by"] != desk.caller.actor_id and not is_sent:
+        raise field_error("key", MOVED_MESSAGE)
 
 
-def _own_host(row: Row) -> str | None:
+def _custom_host(row: Row) -> str | None:
     return row["configurations"].get("custom_host")
 
 
@@ -185,98 +195,106 @@ def _origin(url: str) -> tuple[str, str]:
     return parts.scheme.lower(), parts.netloc.lower()
 
 
-async def models_of(desk: Desk, row: Row) -> list[Row]:
+async def list_models(desk: TenantSession, row: Row) -> list[Row]:
     """List what was said of an integration's models."""
     query = select(integration_models).where(integration_models.c.integration_id == row["id"])
-    return await desk.organisation().rows(query.order_by(integration_models.c.slug), integration_models)
+    return await desk.organisation().fetch_rows(query.order_by(integration_models.c.slug), integration_models)
 
 
-def _where(row: Mapping[str, Any]) -> dict[str, Any]:
+def _options_with_mappings(row: Mapping[str, Any]) -> dict[str, Any]:
     """Give what is said of where an integration is, here or by what is kept elsewhere."""
     mapped = {said["target_field"].removeprefix("configurations."): said for said in row["secret_mappings"]}
     return {**row["configurations"], **mapped}
 
 
-async def sealed_configurations(
-    desk: Desk, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
+async def seal_options(
+    desk: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
     """Seal what is secret among configurations of an integration, keep the rest as it is shown, and note who gave it."""
-    before: dict[str, Any] = await opened(desk, row) if row else {}
-    shown, hidden = forms.split(path, given, row["configurations"] if row else {}, before)
+    before: dict[str, Any] = await open_secrets(desk, row) if row else {}
+    shown, hidden = forms.split_secrets(path, given, row["configurations"] if row else {}, before)
     return {
-        **await _sealed(desk, owner, shown, hidden),
-        "configurations_given_by": _giver(desk, given, hidden, before, row),
+        **await _seal_secrets(desk, owner, shown, hidden),
+        "configurations_given_by": _secrets_owner(desk, given, hidden, before, row),
     }
 
 
-def _giver(
-    desk: Desk, given: Mapping[str, Any], hidden: Mapping[str, Any], before: Mapping[str, Any], row: Row | None
+def _secrets_owner(
+    desk: TenantSession, given: Mapping[str, Any], hidden: Mapping[str, Any], before: Mapping[str, Any], row: Row | None
 ) -> str | None:
     known = row["configurations_given_by"] if row else None
     if hidden and all(given[name] == value for name, value in hidden.items()):
-        return desk.caller.actor
+        return desk.caller.actor_id
     # Of what several gave no single one may say where it goes.
-    return known if hidden and (hidden == before or known == desk.caller.actor) else None
+    return known if hidden and (hidden == before or known == desk.caller.actor_id) else None
 
 
-async def sealed_place(
-    desk: Desk, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
+async def seal_model_options(
+    desk: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
     """Do the same for what is said of a model: its header fields go nowhere else anyway, unless they are sent anew."""
-    before: dict[str, Any] = await opened(desk, row) if row else {}
-    return await _sealed(desk, owner, *forms.split(path, given, row["configurations"] if row else {}, before))
+    before: dict[str, Any] = await open_secrets(desk, row) if row else {}
+    return await _seal_secrets(
+        desk, owner, *forms.split_secrets(path, given, row["configurations"] if row else {}, before)
+    )
 
 
-async def _sealed(desk: Desk, owner: str, shown: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
+async def _seal_secrets(
+    desk: TenantSession, owner: str, shown: Mapping[str, Any], hidden: Mapping[str, Any]
+) -> dict[str, Any]:
     sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"configurations": shown, "sealed_configurations": sealed}
 
 
-async def opened(desk: Desk, row: Row) -> dict[str, Any]:
+async def open_secrets(desk: TenantSession, row: Row) -> dict[str, Any]:
     """Open what is secret among the configurations of an integration or a model."""
     if not row["sealed_configurations"]:
         return {}
     return msgspec.json.decode(await desk.open(row["sealed_configurations"], row["id"]))
 
 
-async def find(desk: Desk, key: str) -> Row | None:
+async def find_integration(desk: TenantSession, key: str) -> Row | None:
     """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use; no virtual key's."""
-    query = naming(integrations, key).where(*visible(desk.places), ~integrations.c.brought_along)
-    return await desk.organisation().first(query, integrations)
+    query = select_by_id_or_slug(integrations, key).where(
+        *visible_conditions(desk.workspace_ids), ~integrations.c.brought_along
+    )
+    return await desk.organisation().fetch_first(query, integrations)
 
 
-async def get(desk: Desk, key: str, verb: str) -> Row:
+async def get_integration(desk: TenantSession, key: str, verb: str) -> Row:
     """Find an integration, and see whether the caller may do that to one of its kind."""
-    row = await find(desk, key)
+    row = await find_integration(desk, key)
     if row is None:
-        raise MissingError(f"there is nothing under {key!r} here")
-    desk.address(integrations, row)
-    may = [scope(row["workspace_id"], verb)]
+        raise NotFoundError(f"there is nothing under {key!r} here")
+    desk.set_requested_row(integrations, row)
+    may = [scope_for_verb(row["workspace_id"], verb)]
     if verb == "read":
         # Who may see those of a workspace may see which of the organisation's it can use.
         may.append(f"workspace_integrations.{verb}")
-    desk.require(*may)
+    desk.require_any_scope(*may)
     return row
 
 
-def either(verb: str) -> Needs:
+def require_either_scope(verb: str) -> RequireScopes:
     """Guard a verb: who may do it to integrations of a workspace or of the organisation; which it is, its row says."""
-    return needs(scope("", verb), scope("some", verb))
+    return require_scopes(scope_for_verb("", verb), scope_for_verb("some", verb))
 
 
-def scope(workspace_id: str | None, verb: str) -> str:
+def scope_for_verb(workspace_id: str | None, verb: str) -> str:
     """Name the scope that a verb needs: an integration is the organisation's, or one workspace's own."""
     return f"{'workspace' if workspace_id else 'organisation'}_integrations.{verb}"
 
 
-def visible(places: frozenset[str] | None) -> list[ColumnElement[bool]]:
+def visible_conditions(places: frozenset[str] | None) -> list[ColumnElement[bool]]:
     """Say which integrations are seen from these workspaces; from the organisation all are."""
     if places is None:
         return []
-    return [or_(integrations.c.workspace_id.in_(sorted(places)), *(usable(place) for place in sorted(places)))]
+    return [
+        or_(integrations.c.workspace_id.in_(sorted(places)), *(usable_condition(place) for place in sorted(places)))
+    ]
 
 
-def usable(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
+def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
     """Say which integrations a workspace may use: its own, those it was given, and those that all have."""
     said = (
         select(integration_workspaces.c.enabled)
@@ -292,90 +310,92 @@ def usable(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
     return or_(integrations.c.workspace_id == workspace_id, shared)
 
 
-async def free_slug(desk: Desk, wanted: str, workspace_id: str | None = None) -> str:
+async def find_free_slug(desk: TenantSession, wanted: str, workspace_id: str | None = None) -> str:
     """Give a provider this slug, or one like it where the workspace has that already."""
     free = wanted
-    while await _is_taken(desk, free, workspace_id or desk.workspace):
-        free = f"{wanted[:LONGEST_ROOT]}-{secrets.token_hex(3)}"
+    while await _is_slug_used(desk, free, workspace_id or desk.required_workspace_id):
+        free = f"{wanted[:MAX_SLUG_ROOT_LENGTH]}-{secrets.token_hex(3)}"
     return free
 
 
-def rooted(name: str) -> str:
+def slug_from_name(name: str) -> str:
     """Make a slug of a provider's name."""
-    return ids.rooted(name, LONGEST_ROOT, "key")
+    return ids.slug_root(name, MAX_SLUG_ROOT_LENGTH, "key")
 
 
-async def provide(desk: Desk, row: Row, workspace_ids: Sequence[str], wanted: str | None) -> None:
+async def create_missing_providers(
+    desk: TenantSession, row: Row, workspace_ids: Sequence[str], wanted: str | None
+) -> None:
     """Make an integration usable in workspaces where it is not yet: under this name, or else one like its own."""
     whole = desk.organisation()
     there = select(providers.c.workspace_id).where(providers.c.integration_id == row["id"])
-    has = {found["workspace_id"] for found in await whole.rows(there, providers)}
+    has = {found["workspace_id"] for found in await whole.fetch_rows(there, providers)}
     for workspace_id in (one for one in workspace_ids if one not in has):
         values: dict[str, Any] = {
             "workspace_id": workspace_id,
             "integration_id": row["id"],
-            "slug": await _slug_for(desk, row, workspace_id, wanted),
+            "slug": await _choose_slug(desk, row, workspace_id, wanted),
             "name": row["name"],
             "note": None,
             "status": "active",
             "tags": {},
             **dict.fromkeys(("expires_at", "usage_limits", "rate_limits", "last_reset_at")),
         }
-        await PROVIDERS.add(whole, values)
+        await PROVIDERS.create(whole, values)
 
 
-async def _slug_for(desk: Desk, row: Row, workspace_id: str, wanted: str | None) -> str:
+async def _choose_slug(desk: TenantSession, row: Row, workspace_id: str, wanted: str | None) -> str:
     if wanted is None:
-        return await free_slug(desk, row["default_provider_slug"] or row["slug"], workspace_id)
-    if await _is_taken(desk, wanted, workspace_id):
+        return await find_free_slug(desk, row["default_provider_slug"] or row["slug"], workspace_id)
+    if await _is_slug_used(desk, wanted, workspace_id):
         message = f"the workspace {workspace_id} has a provider {wanted!r} already; hint: another default_provider_slug"
         raise ConflictError(message)
     return wanted
 
 
-async def _is_taken(desk: Desk, slug: str, workspace_id: str) -> bool:
+async def _is_slug_used(desk: TenantSession, slug: str, workspace_id: str) -> bool:
     here = [providers.c.workspace_id == workspace_id, providers.c.slug == slug]
     return await desk.organisation().count(providers, here) > 0
 
 
-async def allow(desk: Desk, row: Row, workspace_id: str, values: Mapping[str, Any]) -> None:
+async def set_workspace_access(desk: TenantSession, row: Row, workspace_id: str, values: Mapping[str, Any]) -> None:
     """Say that a workspace may use an integration, or may not, and how much."""
     whole = desk.organisation()
     here = [
         integration_workspaces.c.integration_id == row["id"],
         integration_workspaces.c.workspace_id == workspace_id,
     ]
-    before = await whole.first(select(integration_workspaces).where(*here), integration_workspaces)
+    before = await whole.fetch_first(select(integration_workspaces).where(*here), integration_workspaces)
     if before:
-        await WORKSPACES.change(whole, before, values)
+        await WORKSPACES.update(whole, before, values)
         return
     fresh = {"id": new_id(), "integration_id": row["id"], "workspace_id": workspace_id}
     nothing = dict.fromkeys(("usage_limits", "rate_limits", "last_reset_at"))
-    await WORKSPACES.add(whole, {**fresh, **nothing, **values})
+    await WORKSPACES.create(whole, {**fresh, **nothing, **values})
 
 
-async def last_resets(desk: Desk, rows: Iterable[Row]) -> dict[str, int]:
+async def last_reset_times(desk: TenantSession, rows: Iterable[Row]) -> dict[str, int]:
     """Say when what is used of integrations was last counted anew, by their ids: in one of the workspaces that are open here."""
     shares = integration_workspaces.c
     here = [shares.integration_id.in_([row["id"] for row in rows]), shares.last_reset_at.is_not(None)]
-    if desk.places is not None:
-        here.append(shares.workspace_id.in_(sorted(desk.places)))
+    if desk.workspace_ids is not None:
+        here.append(shares.workspace_id.in_(sorted(desk.workspace_ids)))
     query = select(shares.integration_id, shares.last_reset_at).where(*here).order_by(shares.last_reset_at)
-    found = await desk.organisation().rows(query, integration_workspaces)
+    found = await desk.organisation().fetch_rows(query, integration_workspaces)
     return {share["integration_id"]: share["last_reset_at"] for share in found}
 
 
-async def welcome(desk: Desk, workspace_id: str) -> None:
+async def create_default_providers(desk: TenantSession, workspace_id: str) -> None:
     """Give a new workspace what all workspaces have."""
     shared = [integrations.c.workspace_id.is_(None), integrations.c.global_access["enabled"].as_boolean()]
     query = select(integrations).where(*shared, integrations.c.status == "active")
-    for row in await desk.organisation().rows(query, integrations):
+    for row in await desk.organisation().fetch_rows(query, integrations):
         if row["global_access"].get("create_default_provider"):
-            await provide(desk, row, [workspace_id], None)
+            await create_missing_providers(desk, row, [workspace_id], None)
 
 
-async def workspaces_of(desk: Desk, row: Row) -> list[str]:
+async def usable_workspace_ids(desk: TenantSession, row: Row) -> list[str]:
     """List the workspaces that may use an integration."""
-    query = select(workspaces.c.id).select_from(workspaces).join(integrations, usable(workspaces.c.id))
+    query = select(workspaces.c.id).select_from(workspaces).join(integrations, usable_condition(workspaces.c.id))
     query = query.where(integrations.c.id == row["id"], workspaces.c.status == "active")
-    return [found["id"] for found in await desk.organisation().rows(query, workspaces, integrations)]
+    return [found["id"] for found in await desk.organisation().fetch_rows(query, workspaces, integrations)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NO_CONTENT, NOT_MODIFIED = 204, 304
 
 
-class Answer(Response[Any]):
+class JsonResponse(Response[Any]):
     """The answer of a route that gave back a value rather than an answer."""
 
     def to_asgi_response(self, *args: Any, **asked: Any) -> Any:  # noqa: ANN401 - the framework's own has ten arguments
@@ -24,39 +24,39 @@ class Answer(Response[Any]):
         more = asked.get("headers") or asked.get("cookies") or self.media_type not in {None, MediaType.JSON}
         if more or status is None or status == NO_CONTENT:
             return super().to_asgi_response(*args, **asked)  # pyright: ignore[reportUnknownMemberType]
-        return _written(status, encode_json(self.content))
+        return _json_asgi_app(status, encode_json(self.content))
 
 
-def short(content: bytes) -> str:
+def short_hash(content: bytes) -> str:
     """Tell content from other content."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _written(status: int, body: bytes) -> ASGIApp:
+def _json_asgi_app(status: int, body: bytes) -> ASGIApp:
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
 
-    async def send_all(scope: Scope, _receive: Receive, send: Send) -> None:
+    async def send_response(scope: Scope, _receive: Receive, send: Send) -> None:
         told, fields, sent = status, head, body
         if scope["type"] == "http" and scope["method"] == "GET" and (state := scope["state"].pop("etag", None)):
-            known = _tag(state, body)
+            known = _response_etag(state, body)
             fields = [*head, (b"etag", known.encode())]
-            if _has(scope, known):
+            if _client_has(scope, known):
                 told, fields, sent = NOT_MODIFIED, fields[-1:], b""
         await send({"type": "http.response.start", "status": told, "headers": fields})
         await send({"type": "http.response.body", "body": sent, "more_body": False})
 
-    return send_all
+    return send_response
 
 
-def _tag(state: str, body: bytes) -> str:
+def _response_etag(state: str, body: bytes) -> str:
     """Say what was read, as an entity tag: the state of its row, which If-Match goes by, and after a dot all of the answer.
 
     An answer says more than its row: of members, of what stands behind it, of the time.
     """
-    return f'{state[:-1]}.{short(body)}"'
+    return f'{state[:-1]}.{short_hash(body)}"'
 
 
-def _has(scope: HTTPScope, known: str) -> bool:
+def _client_has(scope: HTTPScope, known: str) -> bool:
     """Whether the caller has what it would be given: If-None-Match, where weak tags are as good."""
     sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"if-none-match"]
     tags = {tag.strip().removeprefix("W/") for value in sent for tag in value.split(",")}

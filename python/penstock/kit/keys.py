@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import or_, select
 
-from penstock.authorization import SCOPES
+from penstock.authorization import SCOPES_BY_KEY_TYPE
 from penstock.errors import ConflictError, ForbiddenError, Problem
-from penstock.ids import digest, mask, new_id
+from penstock.ids import mask_secret, new_id, sha256_hex
 from penstock.kit import limits, roles
 from penstock.kit.resource import Resource
-from penstock.kit.rotation import SHORTEST_TRANSITION, following, policy, refuse_long
-from penstock.kit.rules import in_force, makes_keys, of_organisation
-from penstock.schemas import milliseconds, moment, now, refuse
-from penstock.store.snapshot_sections import part_of
+from penstock.kit.rotation import SHORTEST_TRANSITION, build_policy, check_transition_length, next_rotation
+from penstock.kit.rules import auto_creates_keys, effective_rules, organisation_rules
+from penstock.schemas import field_error, format_timestamp, now, to_milliseconds
+from penstock.store.snapshot_sections import section_name
 from penstock.store.tables import api_keys, key_digests
 
 if TYPE_CHECKING:
@@ -23,74 +23,78 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-KEYS = {kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES}
+KEY_RESOURCES = {
+    kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES_BY_KEY_TYPE
+}
 # A key of a person in the organisation is managed by who manages those of the organisation's services.
-KEYS["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
+KEY_RESOURCES["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
 
 # What is said of a key that nothing holds back.
-UNLIMITED: dict[str, Any] = {"usage_limits": None, "rate_limits": None, "expires_at": None, "defaults": {}}
+UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, "expires_at": None, "defaults": {}}
 
 
-async def add_text(desk: Desk, key_id: str, text: str, sealed: str | None = None) -> None:
+async def store_digest(desk: TenantSession, key_id: str, text: str, sealed: str | None = None) -> None:
     """Keep what a key is found by."""
-    row = {"id": new_id(), "api_key_id": key_id, "sha256": digest(text), "sealed": sealed, "created_at": now()}
+    row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256_hex(text), "sealed": sealed, "created_at": now()}
     await desk.insert(key_digests, {**row, "expires_at": None})
 
 
-async def give(
-    desk: Desk, workspace: Row, user_id: str, scopes: list[str], name: str, *, waits: bool = False
+async def create_user_key(
+    desk: TenantSession, workspace: Row, user_id: str, scopes: list[str], name: str, *, waits: bool = False
 ) -> tuple[str, str]:
     """Make a key of a person in a workspace without being asked for one: its id and text, which `waits` for who rotates it."""
-    text = desk.new_key()
+    text = desk.generate_key()
     config = workspace["defaults"].get("user_api_key_config")
     values: dict[str, Any] = {
         "name": name,
         "type": "workspace-user",
         "status": "active",
         "creation_mode": "auto",
-        "masked": mask(text),
+        "masked": mask_secret(text),
         "scopes": scopes,
         "defaults": {"config_id": config} if config else {},
-        "rotation_policy": policy(None, await enforced(desk, "workspace-user", workspace["id"])),
+        "rotation_policy": build_policy(None, await enforced_rotation_days(desk, "workspace-user", workspace["id"])),
         "created_by": user_id,
         "workspace_id": workspace["id"],
         "user_id": user_id,
     }
-    values |= await by_rules(desk, values)
+    values |= await apply_workspace_rules(desk, values)
     if waits:
-        await refuse_beyond(desk, {**UNLIMITED, **values})
-    row = await KEYS["workspace-user"].add(desk, values)
-    await add_text(desk, row["id"], text, await desk.seal(text, row["id"]) if waits else None)
+        await reject_escalation(desk, {**UNLIMITED_COLUMNS, **values})
+    row = await KEY_RESOURCES["workspace-user"].create(desk, values)
+    await store_digest(desk, row["id"], text, await desk.seal(text, row["id"]) if waits else None)
     return row["id"], text
 
 
-async def welcome(
-    desk: Desk, workspace: Row, user_id: str, role: str, *, waits: bool = False
+async def create_member_key(
+    desk: TenantSession, workspace: Row, user_id: str, role: str, *, waits: bool = False
 ) -> tuple[str, str] | None:
     """Give who comes into a workspace a key for all that the role allows, where that is the rule there."""
-    if not await makes_keys(desk, workspace) or not await has_room(desk, workspace["id"], user_id):
+    if not await auto_creates_keys(desk, workspace) or not await can_add_key(desk, workspace["id"], user_id):
         return None
-    flags = roles.in_force(workspace["settings"], await of_organisation(desk))
-    scopes = sorted(roles.of_role(role, flags) & SCOPES["workspace-user"])
-    return await give(desk, workspace, user_id, scopes, "key of a member", waits=waits)
+    flags = roles.non_default_flags(workspace["settings"], await organisation_rules(desk))
+    scopes = sorted(roles.role_scopes(role, flags) & SCOPES_BY_KEY_TYPE["workspace-user"])
+    return await create_user_key(desk, workspace, user_id, scopes, "key of a member", waits=waits)
 
 
-async def enforced(desk: Desk, type_: str, workspace_id: str | None) -> int | None:
+async def enforced_rotation_days(desk: TenantSession, type_: str, workspace_id: str | None) -> int | None:
     """Give the days after which keys of people must be rotated here: the workspace's rule, else the organisation's."""
     if not type_.endswith("-user"):
         return None
-    return (await in_force(desk, workspace_id)).get("user_api_key_rotation_period")
+    return (await effective_rules(desk, workspace_id)).get("user_api_key_rotation_period")
 
 
-async def by_rules(desk: Desk, values: Mapping[str, Any], before: Row | None = None) -> dict[str, Any]:
+async def apply_workspace_rules(
+    desk: TenantSession, values: Mapping[str, Any], before: Row | None = None
+) -> dict[str, Any]:
     """Give what the rules of its workspace make of a person's key: when it ends, its metadata. `before` is its row."""
     key = {**(before or {}), **values}
     if key["type"] != "workspace-user":
         return {}
-    rules = await in_force(desk, key["workspace_id"])
+    rules = await effective_rules(desk, key["workspace_id"])
     found: dict[str, Any] = {}
     end, begun = key.get("expires_at"), before["created_at"] if before else now()
     longest = rules.get("user_api_key_max_ttl")
@@ -103,10 +107,12 @@ async def by_rules(desk: Desk, values: Mapping[str, Any], before: Row | None = N
         longest
         and "expires_at" in values
         and (before is None or end != before["expires_at"])
-        and _ends_after(end, begun + longest * 1000)
+        and _expires_after(end, begun + longest * 1000)
     ):
-        latest = moment(begun + longest * 1000)
-        raise refuse("expires_at", f"is later than {latest}: keys of people are good for {longest} s in this workspace")
+        latest = format_timestamp(begun + longest * 1000)
+        raise field_error(
+            "expires_at", f"is later than {latest}: keys of people are good for {longest} s in this workspace"
+        )
     if (own := rules.get("user_key_metadata")) and "defaults" in values:
         said: dict[str, str] = values["defaults"].get("metadata") or {}
         both = {**own, **said} if rules.get("user_key_metadata_override", 1) else {**said, **own}
@@ -114,25 +120,25 @@ async def by_rules(desk: Desk, values: Mapping[str, Any], before: Row | None = N
     return found
 
 
-def _ends_after(end: int | None, moment: int) -> bool:
+def _expires_after(end: int | None, moment: int) -> bool:
     return end is None or end > moment
 
 
-async def has_room(desk: Desk, workspace_id: str, user_id: str) -> bool:
+async def can_add_key(desk: TenantSession, workspace_id: str, user_id: str) -> bool:
     """Whether a person may have one more key in a workspace."""
-    most = (await in_force(desk, workspace_id)).get("user_api_key_count", -1)
+    most = (await effective_rules(desk, workspace_id)).get("user_api_key_count", -1)
     good = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now())
     theirs = [api_keys.c.workspace_id == workspace_id, api_keys.c.user_id == user_id, api_keys.c.status == "active"]
     return most == -1 or await desk.count(api_keys, [*theirs, good]) < most
 
 
-async def remove_all(desk: Desk, *conditions: ColumnElement[bool]) -> None:
+async def remove_matching(desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
     """Remove all keys of which this is so."""
-    for kind, resource in KEYS.items():
-        await resource.remove_all(desk, api_keys.c.type == kind, *conditions)
+    for kind, resource in KEY_RESOURCES.items():
+        await resource.delete_all(desk, api_keys.c.type == kind, *conditions)
 
 
-async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None = None) -> None:
+async def reject_escalation(desk: TenantSession, given: Mapping[str, Any], before: Row | None = None) -> None:
     """Refuse what lifts the limits, the end or the bound config of the key that asks: for itself or for another."""
     if desk.caller.is_bound:
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
@@ -140,14 +146,16 @@ async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None
     if holder is None:
         # A person, or a token: they hold what their roles give them, and who is known by a token alone no longer than that.
         ends = {"expires_at": desk.caller.ends_at}
-        limits.refuse_beyond(ends, given, "would be later than that of the token that asks, of somebody who is no user")
+        limits.reject_exceeding_limits(
+            ends, given, "would be later than that of the token that asks, of somebody who is no user"
+        )
         return
-    if before is None and (name := limits.limiting(holder)):
+    if before is None and (name := limits.limiting_field(holder)):
         why = (
             "hold the key that asks, and what another one spends would not count: it makes and rotates none but itself"
         )
         raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
-    limits.refuse_beyond(holder, given, "would go beyond what the key that asks has itself")
+    limits.reject_exceeding_limits(holder, given, "would go beyond what the key that asks has itself")
     binding: dict[str, Any] = holder["defaults"]
     if "defaults" in given and binding.get("config_id") and not binding.get("allow_config_override", True):
         other = {"allow_config_override": True, **given["defaults"]}
@@ -159,58 +167,60 @@ async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None
         raise ForbiddenError(words, [Problem("reset_usage", "is for others to do")])
 
 
-async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:
+async def rotate_key(desk: TenantSession, row: Row, transition: int | None) -> tuple[str, int]:
     """Give a key a new text, or the one that the schedule made and nobody has seen; and when the old one ends."""
-    await desk.agree(api_keys, row)
+    await desk.check_precondition(api_keys, row)
     if transition is not None:
-        cadence = await enforced(desk, row["type"], row["workspace_id"])
-        refuse_long("key_transition_period_ms", transition, cadence, row["rotation_policy"])
-    texts = await _texts(desk, row["id"])
+        cadence = await enforced_rotation_days(desk, row["type"], row["workspace_id"])
+        check_transition_length("key_transition_period_ms", transition, cadence, row["rotation_policy"])
+    texts = await _load_digests(desk, row["id"])
     # The newest first: an older one that nobody came for is about to end.
     for waiting in reversed(texts):
         if waiting["sealed"]:
-            return await _hand_out(desk, row, waiting, texts)
-    text, end = await _turn(desk, row, texts, transition, sealed=False)
+            return await _hand_out_text(desk, row, waiting, texts)
+    text, end = await _replace_text(desk, row, texts, transition, sealed=False)
     return text, end
 
 
-async def rotate_unseen(desk: Desk, row: Row) -> None:
+async def rotate_on_schedule(desk: TenantSession, row: Row) -> None:
     """Give a key a new text that waits, sealed, for who asks for it."""
-    await _turn(desk, row, await _texts(desk, row["id"]), None, sealed=True)
+    await _replace_text(desk, row, await _load_digests(desk, row["id"]), None, sealed=True)
 
 
-async def _texts(desk: Desk, key_id: str) -> list[Row]:
+async def _load_digests(desk: TenantSession, key_id: str) -> list[Row]:
     await desk.delete(key_digests, key_digests.c.api_key_id == key_id, key_digests.c.expires_at <= now())
     query = select(key_digests).where(key_digests.c.api_key_id == key_id).order_by(key_digests.c.id)
-    return await desk.rows(query, key_digests)
+    return await desk.fetch_rows(query, key_digests)
 
 
-async def _turn(desk: Desk, row: Row, texts: list[Row], transition: int | None, *, sealed: bool) -> tuple[str, int]:
+async def _replace_text(
+    desk: TenantSession, row: Row, texts: list[Row], transition: int | None, *, sealed: bool
+) -> tuple[str, int]:
     if len(texts) > 1:
         raise ConflictError("this key is in transition: its old text is still good")
     policy: dict[str, Any] | None = row["rotation_policy"]
     end = now() + (transition or (policy["key_transition_period_ms"] if policy else SHORTEST_TRANSITION))
     for old in texts:
         await desk.update(key_digests, old["id"], {"expires_at": end})
-    text = desk.new_key()
-    await add_text(desk, row["id"], text, await desk.seal(text, row["id"]) if sealed else None)
-    change: dict[str, Any] = {"masked": mask(text), "last_rotated_at": now()}
+    text = desk.generate_key()
+    await store_digest(desk, row["id"], text, await desk.seal(text, row["id"]) if sealed else None)
+    change: dict[str, Any] = {"masked": mask_secret(text), "last_rotated_at": now()}
     if policy:
-        due = following(policy, datetime.fromtimestamp(now() / 1000, UTC))
-        change["rotation_policy"] = {**policy, "next_rotation_at": moment(milliseconds(due))}
-    await _note(desk, row, change)
+        due = next_rotation(policy, datetime.fromtimestamp(now() / 1000, UTC))
+        change["rotation_policy"] = {**policy, "next_rotation_at": format_timestamp(to_milliseconds(due))}
+    await _record_rotation(desk, row, change)
     return text, end
 
 
-async def _hand_out(desk: Desk, row: Row, waiting: Row, texts: list[Row]) -> tuple[str, int]:
+async def _hand_out_text(desk: TenantSession, row: Row, waiting: Row, texts: list[Row]) -> tuple[str, int]:
     text = await desk.open(waiting["sealed"], row["id"])
     await desk.update(key_digests, waiting["id"], {"sealed": None})
-    await _note(desk, row, {"last_rotated_at": row["last_rotated_at"]})
+    await _record_rotation(desk, row, {"last_rotated_at": row["last_rotated_at"]})
     ends = [old["expires_at"] for old in texts if old["expires_at"] is not None]
     return text, min(ends, default=now())
 
 
-async def _note(desk: Desk, row: Row, change: dict[str, Any]) -> None:
+async def _record_rotation(desk: TenantSession, row: Row, change: dict[str, Any]) -> None:
     await desk.update(api_keys, row["id"], change)
-    await desk.note(f"{KEYS[row['type']].name}.rotate", before=row, after={**row, **change})
-    await desk.publish(part_of(api_keys, row["id"]))
+    await desk.record_change(f"{KEY_RESOURCES[row['type']].name}.rotate", before=row, after={**row, **change})
+    await desk.mark_changed(section_name(api_keys, row["id"]))

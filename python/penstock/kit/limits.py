@@ -9,8 +9,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ForbiddenError, Problem
-from penstock.kit.shared_fields import Reset
-from penstock.schemas import midnight, milliseconds, moment, next_period, next_reset, now, refuse
+from penstock.kit.shared_fields import ResetUsage
+from penstock.schemas import (
+    field_error,
+    format_timestamp,
+    next_period_start,
+    next_reset,
+    now,
+    to_milliseconds,
+    utc_midnight,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,17 +55,17 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 RateLimits = list[RateLimit] | RateLimit
-ManyUsageLimits = list[UsageLimits] | UsageLimits
-UsageShown = Annotated[UsageLimits | None, Meta(description="usage limits")]
-ManyUsageShown = Annotated[list[UsageLimits] | None, Meta(description="usage limits, one at most")]
-RatesShown = Annotated[list[RateLimit] | None, Meta(description="rate limits")]
-UNITS = ("rpm", "rph", "rpd", "rpw")
-UNITS_OF_KEYS = ("rps", *UNITS)
+OneOrManyUsageLimits = list[UsageLimits] | UsageLimits
+UsageLimitsField = Annotated[UsageLimits | None, Meta(description="usage limits")]
+UsageLimitListField = Annotated[list[UsageLimits] | None, Meta(description="usage limits, one at most")]
+RateLimitListField = Annotated[list[RateLimit] | None, Meta(description="rate limits")]
+RATE_UNITS = ("rpm", "rph", "rpd", "rpw")
+KEY_RATE_UNITS = ("rps", *RATE_UNITS)
 # One for each type and unit.
-MOST_RATES = 2 * len(UNITS_OF_KEYS)
+MAX_RATE_LIMITS = 2 * len(KEY_RATE_UNITS)
 
 
-class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is written of the limits of a key or a provider."""
 
     usage_limits: Annotated[UsageLimits | UnsetType | None, Meta(description="usage limits; null takes them away")] = (
@@ -67,144 +75,163 @@ class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     expires_at: Annotated[datetime | UnsetType | None, Meta(description="when it ends; null: never")] = UNSET
 
 
-class LimitsChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LimitFieldsUpdate(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is changed of them."""
 
-    reset_usage: Reset = False
+    reset_usage: ResetUsage = False
 
 
-class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkspaceLimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is written of the limits of a workspace, or of its share in something."""
 
     usage_limits: Annotated[
-        ManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null takes them away")
+        OneOrManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null takes them away")
     ] = UNSET
     rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null takes them away")] = UNSET
 
 
-def sent_of(
-    data: Shared, path: str = "", rates_at_most: int = MOST_RATES, before: Mapping[str, Any] | None = None
+def check_workspace_limits(
+    data: WorkspaceLimitFields,
+    path: str = "",
+    rates_at_most: int = MAX_RATE_LIMITS,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Check the limits that were sent of a workspace, and write them down; `before` is its row."""
     values: dict[str, Any] = {}
     if data.usage_limits is not UNSET:
         was = (before or {}).get("usage_limits")
-        values["usage_limits"] = listed_usage(f"{path}usage_limits", data.usage_limits, was)
+        values["usage_limits"] = check_usage_limit_list(f"{path}usage_limits", data.usage_limits, was)
     if data.rate_limits is not UNSET:
-        values["rate_limits"] = rates(f"{path}rate_limits", data.rate_limits, most=rates_at_most) or None
+        values["rate_limits"] = check_rate_limits(f"{path}rate_limits", data.rate_limits, most=rates_at_most) or None
     return values
 
 
-def sent(data: Limited, units: Sequence[str] = UNITS, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def check_limits(
+    data: LimitFields, units: Sequence[str] = RATE_UNITS, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Check the limits and the end that were sent, and write them down; `before` is the row that they are of."""
     values: dict[str, Any] = {}
     if data.rate_limits is not UNSET:
-        values["rate_limits"] = rates("rate_limits", data.rate_limits, units=units)
+        values["rate_limits"] = check_rate_limits("rate_limits", data.rate_limits, units=units)
     if data.usage_limits is not UNSET:
-        values["usage_limits"] = usage("usage_limits", data.usage_limits, (before or {}).get("usage_limits"))
+        values["usage_limits"] = check_usage_limits(
+            "usage_limits", data.usage_limits, (before or {}).get("usage_limits")
+        )
     if data.expires_at is not UNSET:
-        end = milliseconds(data.expires_at)
+        end = to_milliseconds(data.expires_at)
         # As it was shown it is no news.
         if end is not None and end <= now() and end != (before or {}).get("expires_at"):
-            raise refuse("expires_at", "is in the past")
+            raise field_error("expires_at", "is in the past")
         values["expires_at"] = end
-    if isinstance(data, LimitsChange) and data.reset_usage:
+    if isinstance(data, LimitFieldsUpdate) and data.reset_usage:
         values["last_reset_at"] = now()
     return values
 
 
-def usage(path: str, limits: UsageLimits | None, before: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+def check_usage_limits(
+    path: str, limits: UsageLimits | None, before: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """Check usage limits, and write them down; where the period is that of before, it goes on as it began."""
     if limits is None:
         return None
     end, alert = limits.credit_limit, limits.alert_threshold
     if end is None and alert is None:
-        raise refuse(f"{path}.credit_limit", "is needed, or alert_threshold")
+        raise field_error(f"{path}.credit_limit", "is needed, or alert_threshold")
     if end is not None and alert is not None and alert >= end:
-        raise refuse(f"{path}.alert_threshold", f"must be less than credit_limit ({end:g})")
+        raise field_error(f"{path}.alert_threshold", f"must be less than credit_limit ({end:g})")
     if limits.periodic_reset and limits.periodic_reset_days:
-        raise refuse(path, "takes either periodic_reset or periodic_reset_days")
+        raise field_error(path, "takes either periodic_reset or periodic_reset_days")
     written: dict[str, Any] = msgspec.to_builtins(limits)
-    return {**written, "next_usage_reset_at": _next_reset(path, limits, before or {})}
+    return {**written, "next_usage_reset_at": _next_reset_time(path, limits, before or {})}
 
 
-def _next_reset(path: str, limits: UsageLimits, before: Mapping[str, Any]) -> str | None:
+def _next_reset_time(path: str, limits: UsageLimits, before: Mapping[str, Any]) -> str | None:
     asked, known = limits.next_usage_reset_at, before.get("next_usage_reset_at")
     period = limits.periodic_reset or limits.periodic_reset_days
     if asked is None:
         if period and known and period == (before.get("periodic_reset") or before.get("periodic_reset_days")):
             return next_reset(before)
-        return moment(milliseconds(next_period(period, datetime.fromtimestamp(now() / 1000, UTC)))) if period else None
-    due = moment(milliseconds(midnight(asked)))
+        return (
+            format_timestamp(to_milliseconds(next_period_start(period, datetime.fromtimestamp(now() / 1000, UTC))))
+            if period
+            else None
+        )
+    due = format_timestamp(to_milliseconds(utc_midnight(asked)))
     # What comes back as it was shown is no news.
-    if due != known and (milliseconds(asked) or 0) <= now():
-        raise refuse(f"{path}.next_usage_reset_at", "is in the past")
+    if due != known and (to_milliseconds(asked) or 0) <= now():
+        raise field_error(f"{path}.next_usage_reset_at", "is in the past")
     return due
 
 
-def listed_usage(
-    path: str, given: ManyUsageLimits | None, before: Sequence[Mapping[str, Any]] | None = None
+def check_usage_limit_list(
+    path: str, given: OneOrManyUsageLimits | None, before: Sequence[Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]] | None:
     """Check usage limits of which there may be one, with or without its list."""
     listed = given if isinstance(given, list) else [given] if given else []
     if len(listed) > 1:
-        raise refuse(path, "holds more than the one that is allowed")
+        raise field_error(path, "holds more than the one that is allowed")
     was = before[0] if before else None
-    found = [usage(f"{path}[{index}]", limit, was) for index, limit in enumerate(listed)]
+    found = [check_usage_limits(f"{path}[{index}]", limit, was) for index, limit in enumerate(listed)]
     return [limit for limit in found if limit is not None] or None
 
 
-def rates(
-    path: str, limits: RateLimits | None, *, units: Sequence[str] = UNITS, most: int = MOST_RATES
+def check_rate_limits(
+    path: str, limits: RateLimits | None, *, units: Sequence[str] = RATE_UNITS, most: int = MAX_RATE_LIMITS
 ) -> list[Any] | None:
     """Check rate limits, and write them down; a single one may come without its list."""
     if limits is None:
         return None
     listed = limits if isinstance(limits, list) else [limits]
     if len(listed) > most:
-        raise refuse(path, f"holds {len(listed)} limits: at most {most} are allowed")
+        raise field_error(path, f"holds {len(listed)} limits: at most {most} are allowed")
     for index, limit in enumerate(listed):
         if limit.unit not in units:
-            raise refuse(f"{path}[{index}].unit", f"{limit.unit!r} is not allowed: use one of {', '.join(units)}")
+            raise field_error(f"{path}[{index}].unit", f"{limit.unit!r} is not allowed: use one of {', '.join(units)}")
         if any((limit.type, limit.unit) == (other.type, other.unit) for other in listed[:index]):
-            raise refuse(f"{path}[{index}]", f"is the second limit of {limit.type} in {limit.unit!r}")
+            raise field_error(f"{path}[{index}]", f"is the second limit of {limit.type} in {limit.unit!r}")
     return [msgspec.to_builtins(limit) for limit in listed]
 
 
-def single(limits: Any) -> Any:  # noqa: ANN401 - a list of limits, or none
+def first_limit(limits: Any) -> Any:  # noqa: ANN401 - a list of limits, or none
     """Give the first of some limits, for who knows no more than one."""
     return limits[0] if limits else None
 
 
-def refuse_beyond(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) -> None:
+def reject_exceeding_limits(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) -> None:
     """Refuse limits and an end that leave more than others do; of `given` only what it names is looked at."""
-    for name, is_beyond in (("usage_limits", _spends_more), ("rate_limits", _asks_more), ("expires_at", _lasts_longer)):
+    for name, is_beyond in (
+        ("usage_limits", _allows_more_usage),
+        ("rate_limits", _allows_higher_rate),
+        ("expires_at", _expires_later),
+    ):
         if name in given and is_beyond(holds.get(name), given[name]):
             raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
 
 
-def limiting(holds: Mapping[str, Any]) -> str | None:
+def limiting_field(holds: Mapping[str, Any]) -> str | None:
     """Name what limits how much is spent or asked, if anything does."""
-    if any(map(_ends, _listed(holds["usage_limits"]))):
+    if any(map(_has_limit, _as_list(holds["usage_limits"]))):
         return "usage_limits"
     return "rate_limits" if holds["rate_limits"] else None
 
 
-def _listed(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limit, several, or none
+def _as_list(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limit, several, or none
     return cast("list[Mapping[str, Any]]", limits if isinstance(limits, list) else [limits] if limits else [])
 
 
-def _spends_more(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
+def _allows_more_usage(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
     """Whether some usage limit lets more through: a higher end or none, another period, an earlier reset."""
-    return any(not any(_spends_within(own, one) for one in _listed(given)) for own in _listed(holds) if _ends(own))
+    return any(
+        not any(_is_usage_within(own, one) for one in _as_list(given)) for own in _as_list(holds) if _has_limit(own)
+    )
 
 
-def _ends(limit: Mapping[str, Any]) -> bool:
+def _has_limit(limit: Mapping[str, Any]) -> bool:
     return limit["credit_limit"] is not None
 
 
-def _spends_within(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    if given["type"] != own["type"] or not _ends(given) or given["credit_limit"] > own["credit_limit"]:
+def _is_usage_within(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    if given["type"] != own["type"] or not _has_limit(given) or given["credit_limit"] > own["credit_limit"]:
         return False
     due, first = given["next_usage_reset_at"], own["next_usage_reset_at"]
     if due is None:
@@ -214,11 +241,11 @@ def _spends_within(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     return same and first is not None and due >= first
 
 
-def _asks_more(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
+def _allows_higher_rate(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
     """Whether some rate limit lets more through, or is not there."""
-    known = {(one["type"], one["unit"]): one["value"] for one in _listed(given)}
-    return any(known.get((own["type"], own["unit"]), own["value"] + 1) > own["value"] for own in _listed(holds))
+    known = {(one["type"], one["unit"]): one["value"] for one in _as_list(given)}
+    return any(known.get((own["type"], own["unit"]), own["value"] + 1) > own["value"] for own in _as_list(holds))
 
 
-def _lasts_longer(holds: int | None, given: int | None) -> bool:
+def _expires_later(holds: int | None, given: int | None) -> bool:
     return holds is not None and (given is None or given > holds)

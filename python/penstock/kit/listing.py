@@ -10,8 +10,8 @@ from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at 
 from litestar.params import QueryParameter
 from sqlalchemy import and_, bindparam, select
 
-from penstock.kit.tenant_session import Work  # noqa: TC001 - as above
-from penstock.schemas import refuse
+from penstock.kit.tenant_session import RequestContext  # noqa: TC001 - as above
+from penstock.schemas import field_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, ColumnElement, Table
 
     from penstock.store.fast_reads import Query
-    from penstock.store.tenant import Row, Tenant
+    from penstock.store.tenant import Row, TenantStore
 
 DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000
 
-Size = Annotated[int | None, QueryParameter(ge=1, le=LARGEST_SIZE, description="rows on a page; default 100")]
-Number = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="which page, from 0")]
-CamelSize = Annotated[
+PageSize = Annotated[int | None, QueryParameter(ge=1, le=LARGEST_SIZE, description="rows on a page; default 100")]
+PageNumber = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="which page, from 0")]
+CamelPageSize = Annotated[
     int | None, QueryParameter(name="pageSize", ge=1, le=LARGEST_SIZE, description="the same as page_size")
 ]
-CamelNumber = Annotated[
+CamelPageNumber = Annotated[
     int | None, QueryParameter(name="currentPage", ge=0, le=FURTHEST, description="the same as current_page")
 ]
-Sort = Annotated[
+SortField = Annotated[
     Literal["created_at", "last_updated_at", "name"], QueryParameter(description="what the list is ordered by")
 ]
-Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
+SortOrder = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
 
 
-class Sizes(NamedTuple):
+class PageSizes(NamedTuple):
     """How many rows a page of a list has, and how many at most."""
 
-    usual: int = DEFAULT_SIZE
-    largest: int = LARGEST_SIZE
+    default: int = DEFAULT_SIZE
+    maximum: int = LARGEST_SIZE
 
 
-class Page(msgspec.Struct, frozen=True):
+class PageRequest(msgspec.Struct, frozen=True):
     """Which part of a list, in which order."""
 
     size: int = DEFAULT_SIZE
@@ -54,50 +54,50 @@ class Page(msgspec.Struct, frozen=True):
     # Whether the size was asked for.
     is_sized: bool = False
 
-    def within(self, sizes: Sizes) -> Page:
+    def apply_sizes(self, sizes: PageSizes) -> PageRequest:
         """Give the page of a list that has sizes of its own."""
         if not self.is_sized:
-            return msgspec.structs.replace(self, size=sizes.usual)
-        if self.size > sizes.largest:
-            raise refuse("page_size", f"{self.size} is not allowed: at most {sizes.largest}")
+            return msgspec.structs.replace(self, size=sizes.default)
+        if self.size > sizes.maximum:
+            raise field_error("page_size", f"{self.size} is not allowed: at most {sizes.maximum}")
         return self
 
 
-def page(  # noqa: PLR0913, PLR0917 - what every list can be asked
-    work: NamedDependency[Work],  # noqa: ARG001 - one after the other: to see to two at once takes the framework far longer
-    page_size: Size = None,
-    current_page: Number = None,
-    camel_size: CamelSize = None,
-    camel_number: CamelNumber = None,
-    sort: Sort = "created_at",
-    order: Order = "desc",
-) -> Page:
+def read_page_request(  # noqa: PLR0913, PLR0917 - what every list can be asked
+    work: NamedDependency[RequestContext],  # noqa: ARG001 - one after the other: to see to two at once takes the framework far longer
+    page_size: PageSize = None,
+    current_page: PageNumber = None,
+    camel_size: CamelPageSize = None,
+    camel_number: CamelPageNumber = None,
+    sort: SortField = "created_at",
+    order: SortOrder = "desc",
+) -> PageRequest:
     """Read what every list can be asked."""
     asked = camel_size if page_size is None else page_size
     size = DEFAULT_SIZE if asked is None else asked
-    return Page(size, current_page or camel_number or 0, sort, order, asked is not None)
+    return PageRequest(size, current_page or camel_number or 0, sort, order, asked is not None)
 
 
-def equal(table: Table, **asked: object) -> list[ColumnElement[bool]]:
+def equality_conditions(table: Table, **asked: object) -> list[ColumnElement[bool]]:
     """Say which rows have what was asked for; what was not is nothing."""
     return [table.c[name] == value for name, value in asked.items() if value is not None]
 
 
-async def rows(
-    tenant: Tenant,
+async def fetch_page(
+    tenant: TenantStore,
     table: Table,
-    wanted: Page,
+    wanted: PageRequest,
     conditions: Sequence[ColumnElement[bool]] = (),
     without: frozenset[str] = frozenset(),
 ) -> tuple[int, list[Row]]:
     """Give how many there are, and those of the page; a late page costs little more than an early one."""
-    by = _sorted_by(table, wanted)
+    by = _sort_columns(table, wanted)
     if wanted.number == 0:
         place = (table, wanted.sort, wanted.order, without)
         if conditions:
-            found = await tenant.rows(_ordered(*place).where(*conditions).limit(wanted.size), table)
+            found = await tenant.fetch_rows(_ordered_query(*place).where(*conditions).limit(wanted.size), table)
         else:
-            found = await tenant.asked(_first_page(*place), table, size=wanted.size)
+            found = await tenant.fetch_prepared(_first_page_query(*place), table, size=wanted.size)
         # Most lists are short: reading them counts them.
         return (await tenant.count(table, conditions) if len(found) == wanted.size else len(found)), found
     total = await tenant.count(table, conditions)
@@ -109,43 +109,49 @@ async def rows(
     from_end = start > total - start - length
     skipped = total - start - length if from_end else start
     down = (wanted.order == "desc") != from_end
-    edge = await tenant.first(select(*by).where(*conditions).order_by(*_directed(by, down=down)).offset(skipped), table)
+    edge = await tenant.fetch_first(
+        select(*by).where(*conditions).order_by(*_apply_direction(by, down=down)).offset(skipped), table
+    )
     if edge is None:
         return total, []
-    query = _selected(table, without).where(*conditions, _from(by, edge, down=down)).order_by(*_directed(by, down=down))
-    found = await tenant.rows(query.limit(length), table)
+    query = (
+        _select_columns(table, without)
+        .where(*conditions, _starting_at(by, edge, down=down))
+        .order_by(*_apply_direction(by, down=down))
+    )
+    found = await tenant.fetch_rows(query.limit(length), table)
     return total, found[::-1] if from_end else found
 
 
 @cache
-def _first_page(table: Table, sort: str, order: str, without: frozenset[str]) -> Query:
-    return _ordered(table, sort, order, without).limit(bindparam("size"))
+def _first_page_query(table: Table, sort: str, order: str, without: frozenset[str]) -> Query:
+    return _ordered_query(table, sort, order, without).limit(bindparam("size"))
 
 
 @cache
-def _ordered(table: Table, sort: str, order: str, without: frozenset[str]) -> Query:
-    by = _sorted_by(table, Page(sort=sort))
-    return _selected(table, without).order_by(*_directed(by, down=order == "desc"))
+def _ordered_query(table: Table, sort: str, order: str, without: frozenset[str]) -> Query:
+    by = _sort_columns(table, PageRequest(sort=sort))
+    return _select_columns(table, without).order_by(*_apply_direction(by, down=order == "desc"))
 
 
-def _selected(table: Table, without: frozenset[str]) -> Query:
+def _select_columns(table: Table, without: frozenset[str]) -> Query:
     return select(*(column for column in table.c if column.name not in without))
 
 
-def _sorted_by(table: Table, wanted: Page) -> list[Column[Any]]:
+def _sort_columns(table: Table, wanted: PageRequest) -> list[Column[Any]]:
     # Ids are in the order of creation, and the index that counts holds them too.
     if wanted.sort == "created_at":
         return [table.c.id]
     if wanted.sort not in table.c:
-        raise refuse("sort", f"{wanted.sort!r} is not allowed here: expected created_at or last_updated_at")
+        raise field_error("sort", f"{wanted.sort!r} is not allowed here: expected created_at or last_updated_at")
     return [table.c[wanted.sort], table.c.id]
 
 
-def _directed(columns: Sequence[ColumnElement[Any]], *, down: bool) -> list[ColumnElement[Any]]:
+def _apply_direction(columns: Sequence[ColumnElement[Any]], *, down: bool) -> list[ColumnElement[Any]]:
     return [column.desc() if down else column.asc() for column in columns]
 
 
-def _from(columns: Sequence[Any], edge: Row, *, down: bool) -> ColumnElement[bool]:
+def _starting_at(columns: Sequence[Any], edge: Row, *, down: bool) -> ColumnElement[bool]:
     """Say where the page begins: at this row, the last column breaking ties."""
     *others, last = columns
     here = last <= edge[last.name] if down else last >= edge[last.name]

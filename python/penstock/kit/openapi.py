@@ -5,33 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import errors
-from penstock.authorization import SESSION_COOKIE, Needs, anyone, signed_in
+from penstock.authorization import SESSION_COOKIE, RequireScopes, allow_anyone, signed_in_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from litestar import Litestar
 
-Table = dict[str, Any]
+JsonObject = dict[str, Any]
 
-ERROR = "Error"
+ERROR_SCHEMA_NAME = "Error"
 # By status: when it comes. Reads change nothing, so nobody is in their way.
-ALWAYS = {
+COMMON_ERRORS = {
     400: "The body, a parameter or a header is not as it must be; each problem has its path.",
     404: "Nothing is here under this id or slug, or something that the request names is not there.",
     500: "Something went wrong here; the log says what.",
     503: "The store does not answer; `retry-after` says when to ask again.",
 }
-GUARDED = {
+AUTH_ERRORS = {
     401: "No credential came, or none that is good.",
     403: "The scope, the kind of key or the workspace forbids it.",
 }
-CHANGING = {
+WRITE_ERRORS = {
     409: "It exists already, or something else depends on it.",
     412: "It was changed since the state that `if-match` names.",
     429: "Too many of these in a short time; `retry-after` says when to ask again.",
 }
-SCHEMES: Table = {
+SECURITY_SCHEMES: JsonObject = {
     "key": {
         "type": "apiKey",
         "in": "header",
@@ -51,7 +51,7 @@ SCHEMES: Table = {
         "description": "a session of the console; changes also send `x-csrf-token`",
     },
 }
-CONDITIONS: Table = {
+CONDITIONAL_HEADERS: JsonObject = {
     verb: {"name": name, "in": "header", "required": False, "description": words, "schema": {"type": "string"}}
     for verb, name, words in (
         ("post", "idempotency-key", "the same text again within a day: it is done once, and answered as it was then"),
@@ -60,7 +60,7 @@ CONDITIONS: Table = {
         ("get", "if-none-match", "what `etag` said when it was read; while it is still so, 304 and no body"),
     )
 }
-PROBLEM: Table = {
+PROBLEM_SCHEMA: JsonObject = {
     "type": "object",
     "required": ["path", "message"],
     "properties": {
@@ -68,8 +68,8 @@ PROBLEM: Table = {
         "message": {"type": "string", "description": "what is wrong, and what is allowed"},
     },
 }
-CODES = sorted({*errors.CODES.values(), "AB02", "AB04"})
-ENVELOPE: Table = {
+ERROR_CODES = sorted({*errors.CODE_BY_STATUS.values(), "AB02", "AB04"})
+ERROR_SCHEMA: JsonObject = {
     "type": "object",
     "required": ["success", "data"],
     "properties": {
@@ -80,8 +80,8 @@ ENVELOPE: Table = {
             "required": ["message", "errorCode"],
             "properties": {
                 "message": {"type": "string", "description": "the first problem in a sentence"},
-                "errorCode": {"type": "string", "enum": CODES, "description": "what kind of fault it is"},
-                "errors": {"type": "array", "items": PROBLEM, "description": "every problem with its path"},
+                "errorCode": {"type": "string", "enum": ERROR_CODES, "description": "what kind of fault it is"},
+                "errors": {"type": "array", "items": PROBLEM_SCHEMA, "description": "every problem with its path"},
             },
         },
         "error": {
@@ -99,40 +99,40 @@ ENVELOPE: Table = {
 }
 
 
-def complete(app: Litestar) -> Table:
+def build_openapi(app: Litestar) -> JsonObject:
     """Give the description of an application with how each route is guarded and how it refuses."""
-    described: Table = app.openapi_schema.to_schema()
-    described["components"]["schemas"][ERROR] = ENVELOPE
-    described["components"]["securitySchemes"] = SCHEMES
-    for path, verb, handler in _handlers(app):
+    described: JsonObject = app.openapi_schema.to_schema()
+    described["components"]["schemas"][ERROR_SCHEMA_NAME] = ERROR_SCHEMA
+    described["components"]["securitySchemes"] = SECURITY_SCHEMES
+    for path, verb, handler in _iter_handlers(app):
         if operation := described["paths"].get(path, {}).get(verb):
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
-            _say(operation, verb, guards, handler.opt)
+            _describe_operation(operation, verb, guards, handler.opt)
     return described
 
 
-def _handlers(app: Litestar) -> Iterator[tuple[str, str, Any]]:
+def _iter_handlers(app: Litestar) -> Iterator[tuple[str, str, Any]]:
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
             for method in handler.http_methods:
                 yield getattr(route, "path_format", "") or "/", method.lower(), handler
 
 
-def _say(operation: Table, verb: str, guards: list[object], opt: Table) -> None:
-    is_open, own = anyone in guards, opt.get("refuses", {})
-    refusals = ALWAYS | ({} if is_open else GUARDED) | ({} if verb == "get" else CHANGING) | own
-    good = {status: answer for status, answer in operation["responses"].items() if int(status) < min(ALWAYS)}
-    operation["responses"] = good | {str(status): _refusal(refusals[status]) for status in sorted(refusals)}
+def _describe_operation(operation: JsonObject, verb: str, guards: list[object], opt: JsonObject) -> None:
+    is_open, own = allow_anyone in guards, opt.get("refuses", {})
+    refusals = COMMON_ERRORS | ({} if is_open else AUTH_ERRORS) | ({} if verb == "get" else WRITE_ERRORS) | own
+    good = {status: answer for status, answer in operation["responses"].items() if int(status) < min(COMMON_ERRORS)}
+    operation["responses"] = good | {str(status): _error_response(refusals[status]) for status in sorted(refusals)}
     # What callers do to themselves depends on no state that they could have read.
-    depends = not is_open and (verb in {"get", "post"} or signed_in not in guards)
-    if header := CONDITIONS.get(verb) if depends or opt.get("is_once") else None:
+    depends = not is_open and (verb in {"get", "post"} or signed_in_only not in guards)
+    if header := CONDITIONAL_HEADERS.get(verb) if depends or opt.get("is_once") else None:
         operation.setdefault("parameters", []).append(header)
-    operation["security"] = [] if is_open else [{name: []} for name in SCHEMES]
-    scopes = [f"`{scope}`" for guard in guards if isinstance(guard, Needs) for scope in sorted(guard.scopes)]
+    operation["security"] = [] if is_open else [{name: []} for name in SECURITY_SCHEMES]
+    scopes = [f"`{scope}`" for guard in guards if isinstance(guard, RequireScopes) for scope in sorted(guard.scopes)]
     if scopes:
         operation["description"] = f"{operation.get('description', '')}\n\nScope: {' or '.join(scopes)}.".lstrip()
 
 
-def _refusal(words: str) -> Table:
-    schema = {"$ref": f"#/components/schemas/{ERROR}"}
+def _error_response(words: str) -> JsonObject:
+    schema = {"$ref": f"#/components/schemas/{ERROR_SCHEMA_NAME}"}
     return {"description": words, "content": {"application/json": {"schema": schema}}}

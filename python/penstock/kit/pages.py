@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Table
 
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
 
-After = Annotated[str | None, QueryParameter(description="id of the last one of the page before")]
+AfterCursor = Annotated[str | None, QueryParameter(description="id of the last one of the page before")]
 
 
-class Wanted(NamedTuple):
+class CursorQuery(NamedTuple):
     """What of a table is asked for."""
 
     limit: int
@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
     conditions: tuple[ColumnElement[bool], ...] = ()
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class CursorPage(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a list; who it is a list of adds `data`."""
 
     first_id: Annotated[str | None, Meta(description="id of the first of them")]
@@ -40,7 +40,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     object: Annotated[str, Meta(description="`list`")] = "list"
 
     @classmethod
-    def of(cls, rows: list[Row], limit: int, shown: Callable[[Row], Any]) -> Self:
+    def from_rows(cls, rows: list[Row], limit: int, shown: Callable[[Row], Any]) -> Self:
         """Show rows, of which one more than the limit was looked for."""
         data = [shown(row) for row in rows[:limit]]
         first, last = (data[0].id, data[-1].id) if data else (None, None)
@@ -48,14 +48,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return cls(first_id=first, last_id=last, has_more=len(rows) > limit, **more)
 
 
-async def rows(desk: Desk, table: Table, wanted: Wanted) -> list[Row]:
+async def fetch_rows(desk: TenantSession, table: Table, wanted: CursorQuery) -> list[Row]:
     """Give the rows of a page in the workspace of the caller, and one more where there is more."""
     # Files and batches are of a workspace: who is in none has none.
-    _ = desk.workspace
+    _ = desk.required_workspace_id
     conditions = list(wanted.conditions)
     down = wanted.newest_first
     if wanted.after is not None:
         conditions.append(table.c.id < wanted.after if down else table.c.id > wanted.after)
     order = table.c.id.desc() if down else table.c.id
     query = select(table).where(*conditions).order_by(order).limit(wanted.limit + 1)
-    return await desk.rows(query, table)
+    return await desk.fetch_rows(query, table)

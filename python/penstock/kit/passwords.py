@@ -11,7 +11,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.errors import TooManyError, UnauthorisedError
+from penstock.errors import RateLimitedError, UnauthorisedError
 from penstock.store.tables import users
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ SHORTEST, LONGEST = 12, 256
 AT_ONCE, WAITING = 2, 20
 TRIES, SECONDS, MOST = 10, 300, 10_000
 # Of all who come from one address, which may be that of an office.
-TRIES_FROM_ADDRESS = 100
+MAX_TRIES_PER_ADDRESS = 100
 
 Password = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST, description="password")]
 
 
-class Attempts:
+class FailedAttempts:
     """How often somebody failed of late, and when it was too often."""
 
     def __init__(self, most: int, message: str) -> None:
@@ -40,13 +40,13 @@ class Attempts:
         self._message = message
         self._failed: dict[str, tuple[float, int]] = {}
 
-    def refuse(self, who: str) -> None:
+    def check_limit(self, who: str) -> None:
         """Refuse whoever failed too often."""
         since, times = self._failed.get(who, (0.0, 0))
         if times >= self._most and time.monotonic() - since < SECONDS:
-            raise TooManyError(self._message)
+            raise RateLimitedError(self._message)
 
-    def note(self, who: str) -> None:
+    def record_failure(self, who: str) -> None:
         """Note that somebody failed."""
         now = time.monotonic()
         since, times = self._failed.get(who, (now, 0))
@@ -56,12 +56,12 @@ class Attempts:
             self._failed.pop(next(iter(self._failed)))
         self._failed[who] = (since, times + 1)
 
-    def forget(self, who: str) -> None:
+    def clear_failures(self, who: str) -> None:
         """Begin anew with somebody who did not fail."""
         self._failed.pop(who, None)
 
 
-class Passwords:
+class PasswordService:
     """Hashes and compares, few at a time."""
 
     def __init__(self) -> None:
@@ -69,31 +69,31 @@ class Passwords:
         self._hasher = PasswordHasher()
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
-        self._failed = Attempts(TRIES, "too many wrong passwords for this address; try again in a few minutes")
-        self.from_address = Attempts(
-            TRIES_FROM_ADDRESS, "too many failed to sign in from your address; try again in a few minutes"
+        self._failed = FailedAttempts(TRIES, "too many wrong passwords for this address; try again in a few minutes")
+        self.from_address = FailedAttempts(
+            MAX_TRIES_PER_ADDRESS, "too many failed to sign in from your address; try again in a few minutes"
         )
         # Whoever does not exist takes as long as whoever does.
         self._nobodys: str | None = None
 
-    async def hash(self, password: str) -> str:
+    async def hash_password(self, password: str) -> str:
         """Hash a new password."""
-        return await self._apart(lambda: self._hasher.hash(password))
+        return await self._run_in_thread(lambda: self._hasher.hash(password))
 
-    async def check(self, who: str, known: str | None, password: str) -> None:
+    async def check_password(self, who: str, known: str | None, password: str) -> None:
         """Compare with what is known of a person, who may not exist."""
-        self._failed.refuse(who)
-        if not await self._apart(lambda: self._is(known, password)):
-            self._failed.note(who)
+        self._failed.check_limit(who)
+        if not await self._run_in_thread(lambda: self._matches(known, password)):
+            self._failed.record_failure(who)
             raise UnauthorisedError("the e-mail address or the password is wrong")
-        self._failed.forget(who)
+        self._failed.clear_failures(who)
 
-    async def refuse_changed(self, connection: AsyncConnection, user_id: str, known: str) -> None:
+    async def reject_changed_password(self, connection: AsyncConnection, user_id: str, known: str) -> None:
         """Refuse what was let in by a password that is not the person's any more, where nobody else writes."""
         if await connection.scalar(select(users.c.password).where(users.c.id == user_id)) != known:
             raise UnauthorisedError("the password was changed meanwhile; use the new one")
 
-    def _is(self, known: str | None, password: str) -> bool:
+    def _matches(self, known: str | None, password: str) -> bool:
         if self._nobodys is None:
             self._nobodys = self._hasher.hash("nobody's")
         try:
@@ -101,9 +101,9 @@ class Passwords:
         except (VerificationError, InvalidHashError):
             return False
 
-    async def _apart(self, work: Callable[[], Result]) -> Result:
+    async def _run_in_thread(self, work: Callable[[], Result]) -> Result:
         if self._waiting >= WAITING:
-            raise TooManyError("too many sign in at this moment; try again")
+            raise RateLimitedError("too many sign in at this moment; try again")
         self._waiting += 1
         try:
             async with self._turn:

@@ -9,21 +9,21 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from penstock import engine
-from penstock.ids import DOTS, END, URL, mask
-from penstock.schemas import misfit, refuse
-from penstock.secrets.credential_binding import anybodys, whom
-from penstock.secrets.masks import MOVED
+from penstock.ids import END_OF_TEXT, MASK_TEXT, URL_PATTERN, mask_secret
+from penstock.schemas import field_error, schema_error
+from penstock.secrets.credential_binding import address_fields, arbitrary_host_fields
+from penstock.secrets.masks import MOVED_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-Host = Annotated[str, Meta(pattern=URL, max_length=2048)]
-HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END)]
+BoundedText = Annotated[str, Meta(min_length=1, max_length=4096)]
+HostUrl = Annotated[str, Meta(pattern=URL_PATTERN, max_length=2048)]
+HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END_OF_TEXT)]
 Headers = Annotated[dict[HeaderName, Annotated[str, Meta(max_length=8192)]], Meta(max_length=64)]
 
 # Values that are masked when they are shown, and mean themselves when they come back masked.
-SECRET = (
+SECRET_FIELDS = (
     "aws_secret_access_key",
     "aws_session_token",
     "azure_ad_token",
@@ -36,165 +36,165 @@ SECRET = (
     "vertex_service_account_json",
 )
 # Stands for a text that is kept elsewhere, an address or another.
-ELSEWHERE = "https://" + DOTS
-OVERLOADED = "anthropic_inspect_stream_for_overloaded_error"
+MAPPED_PLACEHOLDER = "https://" + MASK_TEXT
+OVERLOADED_ERROR_FIELD = "anthropic_inspect_stream_for_overloaded_error"
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ProviderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where a provider or a model is, and what it is sent with every request."""
 
-    custom_host: Host | None = None
+    custom_host: HostUrl | None = None
     custom_headers: Headers | None = None
 
 
-class OpenAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OpenAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """OpenAI's accounts."""
 
-    openai_organization: Text | None = None
-    openai_project: Text | None = None
+    openai_organization: BoundedText | None = None
+    openai_project: BoundedText | None = None
 
 
-class Anthropic(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AnthropicOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Anthropic's streams."""
 
     anthropic_inspect_stream_for_overloaded_error: bool | None = None
 
 
-class Entra(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EntraOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How Azure is told who asks."""
 
     azure_auth_mode: Literal["default", "entra", "managed", "workload", "entraFederated"]
-    azure_entra_tenant_id: Text | None = None
-    azure_entra_client_id: Text | None = None
-    azure_entra_client_secret: Text | None = None
-    azure_managed_client_id: Text | None = None
-    azure_workload_client_id: Text | None = None
-    azure_workload_tenant_id: Text | None = None
+    azure_entra_tenant_id: BoundedText | None = None
+    azure_entra_client_id: BoundedText | None = None
+    azure_entra_client_secret: BoundedText | None = None
+    azure_managed_client_id: BoundedText | None = None
+    azure_workload_client_id: BoundedText | None = None
+    azure_workload_tenant_id: BoundedText | None = None
 
 
 class AzureDeployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One deployment of an Azure resource."""
 
-    azure_deployment_name: Text
+    azure_deployment_name: BoundedText
     azure_api_version: Annotated[str, Meta(min_length=1, max_length=30)]
-    azure_model_slug: Text
-    alias: Text | None = None
+    azure_model_slug: BoundedText
+    alias: BoundedText | None = None
     is_default: bool = False
 
 
-class AzureOpenAi(Entra, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AzureOpenAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An Azure OpenAI resource."""
 
-    azure_resource_name: Text
+    azure_resource_name: BoundedText
     azure_deployment_config: Annotated[list[AzureDeployment], Meta(min_length=1)]
 
 
-class AzureAi(Entra, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AzureAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An Azure AI Foundry."""
 
-    azure_foundry_url: Host
+    azure_foundry_url: HostUrl
     azure_api_version: Annotated[str, Meta(max_length=30)] | None = None
-    azure_deployment_name: Text | None = None
+    azure_deployment_name: BoundedText | None = None
 
 
-class Aws(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AwsOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How AWS is told who asks."""
 
     aws_auth_type: Literal["accessKey", "assumedRole", "apiKey", "serviceRole"]
-    aws_region: Text
-    aws_access_key_id: Text | None = None
-    aws_secret_access_key: Text | None = None
-    aws_role_arn: Text | None = None
-    aws_external_id: Text | None = None
+    aws_region: BoundedText
+    aws_access_key_id: BoundedText | None = None
+    aws_secret_access_key: BoundedText | None = None
+    aws_role_arn: BoundedText | None = None
+    aws_external_id: BoundedText | None = None
 
 
-class Bedrock(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BedrockOptions(AwsOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bedrock, and where its files are and its batches read and write."""
 
-    aws_s3_bucket: Text | None = None
-    amz_server_side_encryption: Text | None = None
-    amz_server_side_encryption_aws_kms_key_id: Text | None = None
-    aws_batch_role_arn: Text | None = None
+    aws_s3_bucket: BoundedText | None = None
+    amz_server_side_encryption: BoundedText | None = None
+    amz_server_side_encryption_aws_kms_key_id: BoundedText | None = None
+    aws_batch_role_arn: BoundedText | None = None
 
 
-class Oracle(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OracleOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How Oracle's cloud is told who asks, where no API key of its service does."""
 
-    oracle_region: Text
-    oracle_compartment_id: Text | None = None
-    oracle_tenancy: Text | None = None
-    oracle_user: Text | None = None
-    oracle_fingerprint: Text | None = None
-    oracle_private_key: Text | None = None
-    oracle_key_passphrase: Text | None = None
+    oracle_region: BoundedText
+    oracle_compartment_id: BoundedText | None = None
+    oracle_tenancy: BoundedText | None = None
+    oracle_user: BoundedText | None = None
+    oracle_fingerprint: BoundedText | None = None
+    oracle_private_key: BoundedText | None = None
+    oracle_key_passphrase: BoundedText | None = None
 
 
-class SageMaker(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SageMakerOptions(AwsOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A SageMaker endpoint."""
 
-    amzn_sagemaker_custom_attributes: Text | None = None
-    amzn_sagemaker_target_model: Text | None = None
-    amzn_sagemaker_target_variant: Text | None = None
-    amzn_sagemaker_target_container_hostname: Text | None = None
-    amzn_sagemaker_inference_id: Text | None = None
-    amzn_sagemaker_enable_explanations: Text | None = None
-    amzn_sagemaker_inference_component: Text | None = None
-    amzn_sagemaker_session_id: Text | None = None
-    amzn_sagemaker_model_name: Text | None = None
+    amzn_sagemaker_custom_attributes: BoundedText | None = None
+    amzn_sagemaker_target_model: BoundedText | None = None
+    amzn_sagemaker_target_variant: BoundedText | None = None
+    amzn_sagemaker_target_container_hostname: BoundedText | None = None
+    amzn_sagemaker_inference_id: BoundedText | None = None
+    amzn_sagemaker_enable_explanations: BoundedText | None = None
+    amzn_sagemaker_inference_component: BoundedText | None = None
+    amzn_sagemaker_session_id: BoundedText | None = None
+    amzn_sagemaker_model_name: BoundedText | None = None
 
 
-class VertexAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VertexAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A project of Google's cloud."""
 
     vertex_auth_type: Literal["basic", "serviceAccount", "workloadIdentityFederation"]
-    vertex_region: Text
-    vertex_project_id: Text | None = None
+    vertex_region: BoundedText
+    vertex_project_id: BoundedText | None = None
     vertex_service_account_json: dict[str, Any] | Literal["*****"] | None = None
-    vertex_storage_bucket_name: Text | None = None
+    vertex_storage_bucket_name: BoundedText | None = None
     vertex_skip_ptu_cost_attribution: bool | None = None
     skipPtuCostAttribution: bool | None = None  # noqa: N815 - as clients of others call it
 
 
-class Fireworks(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FireworksOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An account of Fireworks's, which its batches are made in."""
 
-    fireworks_account_id: Text | None = None
+    fireworks_account_id: BoundedText | None = None
 
 
-class WorkersAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkersAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An account of Cloudflare's."""
 
-    workers_ai_account_id: Text
+    workers_ai_account_id: BoundedText
 
 
-class HuggingFace(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class HuggingFaceOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A Hugging Face endpoint."""
 
-    huggingface_base_url: Host | None = None
+    huggingface_base_url: HostUrl | None = None
 
 
-class Cortex(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CortexOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A Snowflake account."""
 
-    snowflake_account: Text
+    snowflake_account: BoundedText
 
 
-FORMS: dict[str, type[Place]] = {
-    "openai": OpenAi,
-    "anthropic": Anthropic,
-    "azure-openai": AzureOpenAi,
-    "azure-ai": AzureAi,
-    "bedrock": Bedrock,
-    "oracle": Oracle,
-    "sagemaker": SageMaker,
-    "vertex-ai": VertexAi,
-    "workers-ai": WorkersAi,
-    "fireworks-ai": Fireworks,
-    "huggingface": HuggingFace,
-    "cortex": Cortex,
+OPTIONS_BY_PROVIDER: dict[str, type[ProviderOptions]] = {
+    "openai": OpenAiOptions,
+    "anthropic": AnthropicOptions,
+    "azure-openai": AzureOpenAiOptions,
+    "azure-ai": AzureAiOptions,
+    "bedrock": BedrockOptions,
+    "oracle": OracleOptions,
+    "sagemaker": SageMakerOptions,
+    "vertex-ai": VertexAiOptions,
+    "workers-ai": WorkersAiOptions,
+    "fireworks-ai": FireworksOptions,
+    "huggingface": HuggingFaceOptions,
+    "cortex": CortexOptions,
 }
 # What a way of authenticating needs besides.
-NEEDED = {
+REQUIRED_FIELDS = {
     ("azure_auth_mode", "entra"): ("azure_entra_tenant_id", "azure_entra_client_id", "azure_entra_client_secret"),
     ("azure_auth_mode", "entraFederated"): ("azure_entra_tenant_id", "azure_entra_client_id"),
     ("azure_auth_mode", "workload"): ("azure_workload_tenant_id", "azure_workload_client_id"),
@@ -204,7 +204,7 @@ NEEDED = {
     ("vertex_auth_type", "workloadIdentityFederation"): ("vertex_service_account_json",),
 }
 # Names that virtual keys have for what integrations say in another way.
-LEGACY = {
+LEGACY_FIELDS = {
     "resourceName": "azure-resource-name",
     "apiVersion": "azure-api-version",
     "deploymentName": "azure-deployment-id",
@@ -213,95 +213,95 @@ LEGACY = {
 }
 
 
-def described() -> str:
+def describe_fields() -> str:
     """Say which fields are known of which provider; those with a question mark may be left out."""
-    usual = Place.__struct_fields__
+    usual = ProviderOptions.__struct_fields__
     own = {
         provider: [one.name + "?" * (not one.required) for one in fields(form) if one.name not in usual]
-        for provider, form in FORMS.items()
+        for provider, form in OPTIONS_BY_PROVIDER.items()
     }
     each = "; ".join(f"{provider}: {', '.join(names)}" for provider, names in own.items() if names)
     return f"of all providers: {', '.join(usual)}; {each}; of others what their headers say, without `x-gateway-`"
 
 
-def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
+def check_options(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
     """Refuse what the provider does not have, and what it cannot do without; `mapped` fields come from elsewhere."""
-    form = FORMS.get(provider, Place)
-    others = _others(provider, form)
+    form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
+    others = _extra_fields(provider, form)
     if unknown := sorted(set(given) - {*form.__struct_fields__, *others}):
         allowed = ", ".join((*form.__struct_fields__, *others))
-        raise refuse(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {allowed}")
-    _refuse_other_texts(path, {name: given[name] for name in others if name in given})
+        raise field_error(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {allowed}")
+    _check_extra_fields(path, {name: given[name] for name in others if name in given})
     there = {name for name, value in given.items() if value is not None} | mapped
-    for (field, value), names in NEEDED.items():
+    for (field, value), names in REQUIRED_FIELDS.items():
         missing = [name for name in names if name not in there]
         if given.get(field) == value and missing:
-            raise refuse(f"{path}.{missing[0]}", f"is needed where {field} is {value!r}")
+            raise field_error(f"{path}.{missing[0]}", f"is needed where {field} is {value!r}")
     # Without any of its own fields, only the key is said of a provider.
-    if set(given) <= set(Place.__struct_fields__) and not mapped & set(form.__struct_fields__):
-        form = Place
+    if set(given) <= set(ProviderOptions.__struct_fields__) and not mapped & set(form.__struct_fields__):
+        form = ProviderOptions
     own = {name: value for name, value in given.items() if name in form.__struct_fields__}
-    convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), ELSEWHERE), **own})
-    _refuse_unserved(path, provider, given)
+    convert_options(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), MAPPED_PLACEHOLDER), **own})
+    _reject_unsupported(path, provider, given)
 
 
-def names(provider: str) -> tuple[str, ...]:
+def field_names(provider: str) -> tuple[str, ...]:
     """Name the fields that are known of a provider."""
-    form = FORMS.get(provider, Place)
-    return (*form.__struct_fields__, *_others(provider, form))
+    form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
+    return (*form.__struct_fields__, *_extra_fields(provider, form))
 
 
-def check_some(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
+def check_partial_options(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
     """Refuse what the provider does not have, of a table that need not have all; `allowed` are names of older clients."""
-    form = FORMS.get(provider, Place)
-    others = _others(provider, form)
+    form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
+    others = _extra_fields(provider, form)
     known = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
     if unknown := sorted(set(given) - set(known)):
-        raise refuse(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {', '.join(known)}")
-    _refuse_other_texts(path, {name: given[name] for name in others if name in given})
+        raise field_error(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {', '.join(known)}")
+    _check_extra_fields(path, {name: given[name] for name in others if name in given})
     types = get_type_hints(form, include_extras=True)
     for name in (name for name in given if name in types):
         try:
             msgspec.convert(given[name], types[name])
         except msgspec.ValidationError as error:
-            raise misfit(f"{path}.{name}", error) from None
-    _refuse_unserved(path, provider, given)
+            raise schema_error(f"{path}.{name}", error) from None
+    _reject_unsupported(path, provider, given)
 
 
-def _others(provider: str, form: type[Place]) -> list[str]:
+def _extra_fields(provider: str, form: type[ProviderOptions]) -> list[str]:
     """List what the engine may be told of a provider that has no place in its form, as its headers have it."""
-    names = [header.replace("-", "_") for _, header in _options().get(provider, ())]
+    names = [header.replace("-", "_") for _, header in _engine_options().get(provider, ())]
     return [name for name in names if name not in form.__struct_fields__]
 
 
-def _refuse_other_texts(path: str, given: Mapping[str, Any]) -> None:
+def _check_extra_fields(path: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         try:
-            msgspec.convert(value, Text | None)
+            msgspec.convert(value, BoundedText | None)
         except msgspec.ValidationError as error:
-            raise misfit(f"{path}.{name}", error) from None
+            raise schema_error(f"{path}.{name}", error) from None
 
 
-def _refuse_unserved(path: str, provider: str, given: Mapping[str, Any]) -> None:
+def _reject_unsupported(path: str, provider: str, given: Mapping[str, Any]) -> None:
     try:
-        row = told(provider, given)
+        row = provider_row(provider, given)
     except (AttributeError, TypeError):
         # Names of older clients have no types here.
-        raise refuse(path, "holds a text where a table or a list belongs") from None
-    for place, why in unserved({"provider": provider, **row}):
-        raise refuse(f"{path}.{_named(provider, place, given)}", why)
+        raise field_error(path, "holds a text where a table or a list belongs") from None
+    for place, why in unsupported_fields({"provider": provider, **row}):
+        raise field_error(f"{path}.{_client_field(provider, place, given)}", why)
 
 
-def of_model(slug: str, enabled: object, place: Mapping[str, Any], prices: object = None) -> dict[str, Any]:
+def model_row(slug: str, enabled: object, place: Mapping[str, Any], prices: object = None) -> dict[str, Any]:
     """Give what the engine is told of a model: where it is, with what it is asked there, and what is said of its price."""
     told = {"slug": slug, "enabled": enabled, "custom_host": place.get("custom_host")}
     said = {"headers": place.get("custom_headers"), "prices": prices}
     return told | {name: value for name, value in said.items() if value}
 
 
-def unserved(row: Mapping[str, Any], models: Iterable[Mapping[str, Any]] = ()) -> list[tuple[str, str]]:
+def unsupported_fields(row: Mapping[str, Any], models: Iterable[Mapping[str, Any]] = ()) -> list[tuple[str, str]]:
     """Give what the engine does not take of what it would be told of a provider, each by its place there."""
-    if row["provider"] not in _options():
+    if row["provider"] not in _engine_options():
         return []
     told_of = {name: value for name, value in row.items() if name != "deployments"}
     document = {"epoch": "-", "providers": [{"slug": "-", **told_of}], "models": list(models)}
@@ -312,90 +312,90 @@ def unserved(row: Mapping[str, Any], models: Iterable[Mapping[str, Any]] = ()) -
     return []
 
 
-def _named(provider: str, place: str, given: Mapping[str, Any]) -> str:
+def _client_field(provider: str, place: str, given: Mapping[str, Any]) -> str:
     """Name what stands at a place of the engine's as it was sent."""
     kind, _, name = place.partition(".")
     if kind == "headers":
         return f"custom_headers.{name}"
-    known = dict(_options().get(provider, ()))
-    headers = {_header(sent, known.values()): sent for sent in given}
+    known = dict(_engine_options().get(provider, ()))
+    headers = {_header_name(sent, known.values()): sent for sent in given}
     return headers.get(known.get(name, ""), kind)
 
 
-def convert(path: str, form: type[Place], given: Mapping[str, Any]) -> Place:
+def convert_options(path: str, form: type[ProviderOptions], given: Mapping[str, Any]) -> ProviderOptions:
     """Read a form, or say what is wrong where."""
     try:
         return msgspec.convert(given, form)
     except msgspec.ValidationError as error:
-        raise misfit(path, error) from None
+        raise schema_error(path, error) from None
 
 
-def split(
+def split_secrets(
     path: str, given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Divide what was sent into what is shown and what is secret; `shown` and `secrets` are what was before."""
     kept = {name: value for name, value in given.items() if value is not None}
     hidden: dict[str, Any] = {}
-    moved = is_moved(shown, kept)
-    for name in (name for name in SECRET if name in kept):
-        hidden[name] = _unmasked(kept[name], shown.get(name), secrets.get(name))
+    moved = has_new_destination(shown, kept)
+    for name in (name for name in SECRET_FIELDS if name in kept):
+        hidden[name] = _restore_masked(kept[name], shown.get(name), secrets.get(name))
         if moved and hidden[name] != kept[name]:
-            raise refuse(f"{path}.{name}", MOVED)
-        kept[name] = masked(hidden[name])
+            raise field_error(f"{path}.{name}", MOVED_MESSAGE)
+        kept[name] = mask_value(hidden[name])
     return kept, hidden
 
 
-def is_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def has_new_destination(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether credentials would go elsewhere than before."""
-    one, other = (whom(_without_secrets(said)) for said in (before, after))
+    one, other = (address_fields(_without_secrets(said)) for said in (before, after))
     return one != other
 
 
-def leads_anywhere(said: Mapping[str, Any]) -> list[str]:
+def untrusted_host_fields(said: Mapping[str, Any]) -> list[str]:
     """Name what sends credentials to a host that may be anybody's, not only the provider's."""
-    return anybodys(_without_secrets(said))
+    return arbitrary_host_fields(_without_secrets(said))
 
 
 def _without_secrets(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: item for name, item in said.items() if name not in SECRET}
+    return {name: item for name, item in said.items() if name not in SECRET_FIELDS}
 
 
-def masked(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
+def mask_value(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
     """Show the ends of a text; of a table that is a secret as a whole nothing."""
     if isinstance(value, str):
-        return mask(value)
-    table = _table(value)
+        return mask_secret(value)
+    table = _as_dict(value)
     is_of_texts = all(isinstance(inner, str) for inner in table.values())
-    return {name: mask(inner) for name, inner in table.items()} if table and is_of_texts else DOTS
+    return {name: mask_secret(inner) for name, inner in table.items()} if table and is_of_texts else MASK_TEXT
 
 
-def _unmasked(sent: Any, shown: Any, secret: Any) -> Any:  # noqa: ANN401 - as above
+def _restore_masked(sent: Any, shown: Any, secret: Any) -> Any:  # noqa: ANN401 - as above
     if secret is not None and sent == shown:
         return secret
     if not isinstance(sent, dict):
         return sent
-    before, hidden, given = _table(shown), _table(secret), _table(cast("object", sent)).items()
+    before, hidden, given = _as_dict(shown), _as_dict(secret), _as_dict(cast("object", sent)).items()
     return {name: hidden[name] if name in hidden and value == before.get(name) else value for name, value in given}
 
 
-def _table(value: object) -> dict[str, Any]:
+def _as_dict(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
+def provider_row(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
     """Give what the engine is told of a provider: its address, options, header fields, and options of single models."""
-    known = {header: key for key, header in _options().get(provider, ())}
+    known = {header: key for key, header in _engine_options().get(provider, ())}
     row: dict[str, Any] = {"custom_host": configurations.get("custom_host"), "options": {}}
     for name, value in configurations.items():
-        header = _header(name, known)
+        header = _header_name(name, known)
         # Some are tables.
         if header in known and value is not None and value != "":
-            row["options"][known[header]] = _line(value)
+            row["options"][known[header]] = _encode_header_value(value)
     if configurations.get("custom_headers"):
         row["headers"] = configurations["custom_headers"]
-    if configurations.get(OVERLOADED) is not None:
-        row[OVERLOADED] = configurations[OVERLOADED]
-    deployments = {model: dict(chosen) for model, chosen in _deployments(configurations)}
+    if configurations.get(OVERLOADED_ERROR_FIELD) is not None:
+        row[OVERLOADED_ERROR_FIELD] = configurations[OVERLOADED_ERROR_FIELD]
+    deployments = {model: dict(chosen) for model, chosen in _list_deployments(configurations)}
     if own := {key for header, key in known.items() if header in {"azure-deployment-id", "azure-api-version"}}:
         default = deployments.pop("", {})
         row["options"] = {**{key: value for key, value in default.items() if key in own}, **row["options"]}
@@ -403,13 +403,13 @@ def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _header(name: str, known: Iterable[str]) -> str:
+def _header_name(name: str, known: Iterable[str]) -> str:
     """Give the header that a field stands for, among those that a provider knows."""
     own = name.replace("_", "-")
-    return own if own in known else LEGACY.get(name, own)
+    return own if own in known else LEGACY_FIELDS.get(name, own)
 
 
-def _line(value: object) -> str:
+def _encode_header_value(value: object) -> str:
     """Write a value in one line, as a header field has it: JSON without spaces, a key with its line ends escaped."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if "\n" not in text:
@@ -422,7 +422,7 @@ def _line(value: object) -> str:
         return text
 
 
-def _deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+def _list_deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """List deployments under the models that they are asked for by; the default one under none."""
     listed: list[dict[str, Any]] = (
         configurations.get("azure_deployment_config") or configurations.get("deploymentConfig") or []
@@ -439,5 +439,5 @@ def _deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str,
     return found
 
 
-def _options() -> dict[str, list[tuple[str, str]]]:
+def _engine_options() -> dict[str, list[tuple[str, str]]]:
     return {provider["slug"]: [tuple(pair) for pair in provider["options"]] for provider in engine.catalogue()}

@@ -9,37 +9,37 @@ from msgspec import Meta
 
 from penstock.ids import new_id
 from penstock.kit import integrations, limits, shared_fields
-from penstock.kit.crud_routes import Verbs, Wanted
-from penstock.kit.limits import Limited, LimitsChange
-from penstock.kit.shared_fields import UNSET, TagsAsked, WorkspaceAsked, tagged
-from penstock.schemas import Created, given, life, write_out
+from penstock.kit.crud_routes import CrudRoutes, ListQuery
+from penstock.kit.limits import LimitFields, LimitFieldsUpdate
+from penstock.kit.shared_fields import UNSET, TagsFilter, WorkspaceFilter, tag_conditions
+from penstock.schemas import Created, effective_status, row_to_struct, sent_fields
 from penstock.store.tables import integrations as integration_rows
 from penstock.store.tables import providers, workspaces
 
 if TYPE_CHECKING:
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-PLAIN = ("name", "note", "tags")
+COPIED_FIELDS = ("name", "note", "tags")
 
 
-class New(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CreateFields(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one is made with."""
 
     name: shared_fields.Name
-    workspace_id: shared_fields.Workspace = None
-    slug: shared_fields.OwnSlug = None
+    workspace_id: shared_fields.WorkspaceIdOrSlug = None
+    slug: shared_fields.ChosenSlug = None
     note: shared_fields.Note = None
 
 
-class Change(LimitsChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpdateFields(LimitFieldsUpdate, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be changed of one; what is left out stays."""
 
-    name: shared_fields.MaybeName = UNSET
-    note: shared_fields.MaybeNote = UNSET
+    name: shared_fields.OptionalName = UNSET
+    note: shared_fields.OptionalNote = UNSET
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ResponseFields(msgspec.Struct, frozen=True, kw_only=True):
     """What is answered of one."""
 
     id: shared_fields.Id
@@ -49,71 +49,75 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     integration_id: Annotated[str, Meta(description="slug of the integration behind it")]
     ai_provider_name: Annotated[str, Meta(description="name of the provider as the engine knows it")]
     model_config: Annotated[dict[str, Any], Meta(description="more about the provider")]
-    organisation_id: shared_fields.Organisation
-    workspace_id: shared_fields.Home
-    status: shared_fields.Life
-    usage_limits: limits.UsageShown
-    rate_limits: limits.RatesShown
-    reset_usage: shared_fields.ResetShown = None
-    last_reset_at: shared_fields.MomentOrNone
-    expires_at: shared_fields.MomentOrNone
+    organisation_id: shared_fields.OrganisationId
+    workspace_id: shared_fields.WorkspaceId
+    status: shared_fields.ExpiryStatus
+    usage_limits: limits.UsageLimitsField
+    rate_limits: limits.RateLimitListField
+    reset_usage: shared_fields.ResetUsageShown = None
+    last_reset_at: shared_fields.OptionalTimestamp
+    expires_at: shared_fields.OptionalTimestamp
     tags: shared_fields.Tags
-    created_at: shared_fields.Moment
+    created_at: shared_fields.CreatedAt
 
 
-def asked(workspace_id: WorkspaceAsked = None, tags: TagsAsked = None) -> Wanted:
+def list_query(workspace_id: WorkspaceFilter = None, tags: TagsFilter = None) -> ListQuery:
     """List what is in a workspace, or in all; of that what has some tags."""
-    return Wanted(workspace_id, tagged(providers, tags))
+    return ListQuery(workspace_id, tag_conditions(providers, tags))
 
 
-class Side(Verbs):
+class ProviderRoutes(CrudRoutes):
     """The rows as one of the two."""
 
-    async def add(self, desk: Desk, data: New, integration_id: str, tags: dict[str, str]) -> Row:
+    async def create_row(
+        self, desk: TenantSession, data: CreateFields, integration_id: str, tags: dict[str, str]
+    ) -> Row:
         """Make one of an integration."""
         values = {
             "id": new_id(),
-            "workspace_id": desk.workspace,
+            "workspace_id": desk.required_workspace_id,
             "integration_id": integration_id,
-            "slug": data.slug or await integrations.free_slug(desk, integrations.rooted(data.name)),
+            "slug": data.slug or await integrations.find_free_slug(desk, integrations.slug_from_name(data.name)),
             "name": data.name,
             "note": data.note,
             "status": "active",
             "tags": tags,
-            **limits.sent(data),
+            **limits.check_limits(data),
         }
-        return await self.resource.add(desk, values)
+        return await self.resource.create(desk, values)
 
-    async def change(self, desk: Desk, row: Row, data: Change) -> Created:
+    async def update_row(self, desk: TenantSession, row: Row, data: UpdateFields) -> Created:
         """Change one; what is left out stays."""
-        values = {name: value for name, value in given(data).items() if name in PLAIN}
-        await self.resource.change(desk, row, {**values, **limits.sent(data, before=row)})
+        values = {name: value for name, value in sent_fields(data).items() if name in COPIED_FIELDS}
+        await self.resource.update(desk, row, {**values, **limits.check_limits(data, before=row)})
         return Created(row["id"], row["slug"], self.kind)
 
-    async def leave(self, desk: Desk, row: Row) -> None:
+    async def delete_row(self, desk: TenantSession, row: Row) -> None:
         """Delete one; its integration and credential stay, unless a virtual key brought them along."""
-        await self.resource.remove(desk, row)
-        await integrations.release(desk, row["integration_id"])
+        await self.resource.delete(desk, row)
+        await integrations.remove_if_unused(desk, row["integration_id"])
 
-    def reads(self, shown: type[Shown]) -> list[Any]:
+    def read_routes(self, shown: type[ResponseFields]) -> list[Any]:
         """Make the routes that list them and give one."""
 
-        async def showing(desk: Desk, rows: list[Row]) -> list[Shown]:
+        async def render_rows(desk: TenantSession, rows: list[Row]) -> list[ResponseFields]:
             behind = await desk.organisation().find_all(integration_rows, {row["integration_id"] for row in rows})
             is_placed = "workspace_name" in shown.__struct_fields__
             places = await desk.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
-            return [_shown(shown, row, behind[row["integration_id"]], places.get(row["workspace_id"])) for row in rows]
+            return [
+                _to_response(shown, row, behind[row["integration_id"]], places.get(row["workspace_id"])) for row in rows
+            ]
 
-        async def listing(desk: Desk, rows: list[Row]) -> list[Shown]:
-            found = await showing(desk, rows)
-            if not await desk.reads_single_limits():
+        async def render_list(desk: TenantSession, rows: list[Row]) -> list[ResponseFields]:
+            found = await render_rows(desk, rows)
+            if not await desk.expects_single_limits():
                 return found
-            return [msgspec.structs.replace(one, rate_limits=limits.single(one.rate_limits)) for one in found]
+            return [msgspec.structs.replace(one, rate_limits=limits.first_limit(one.rate_limits)) for one in found]
 
-        return [self.index(shown, listing, asked), self.show(shown, showing)]
+        return [self.list_route(shown, render_list, list_query), self.get_route(shown, render_rows)]
 
 
-def _shown(shown: type[Shown], row: Row, integration: Row, workspace: Row | None) -> Shown:
+def _to_response(shown: type[ResponseFields], row: Row, integration: Row, workspace: Row | None) -> ResponseFields:
     said = {
         "integration_id": integration["slug"],
         "ai_provider_name": integration["ai_provider_id"],
@@ -122,6 +126,6 @@ def _shown(shown: type[Shown], row: Row, integration: Row, workspace: Row | None
         "masked_api_key": integration["masked_key"],
         "secret_mappings": integration["secret_mappings"],
         "workspace_name": workspace["name"] if workspace else "",
-        "status": life(row),
+        "status": effective_status(row),
     }
-    return write_out(shown, row, **{name: value for name, value in said.items() if name in shown.__struct_fields__})
+    return row_to_struct(shown, row, **{name: value for name, value in said.items() if name in shown.__struct_fields__})

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Table, select
 
-from penstock.errors import MissingError
+from penstock.errors import NotFoundError
 from penstock.ids import new_id
 from penstock.kit import listing
 from penstock.schemas import now
-from penstock.store.snapshot_sections import part_of
+from penstock.store.snapshot_sections import section_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.listing import Page
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.listing import PageRequest
+    from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
 
@@ -33,55 +33,55 @@ class Resource(msgspec.Struct, frozen=True):
     # Columns that lists show nothing of, and that may be long.
     unlisted: frozenset[str] = frozenset()
 
-    async def add(self, desk: Desk, values: Mapping[str, Any]) -> Row:
+    async def create(self, desk: TenantSession, values: Mapping[str, Any]) -> Row:
         """Make one."""
         moment = now()
         row = await desk.insert(self.table, {"id": new_id(), "created_at": moment, "last_updated_at": moment, **values})
-        await self._changed(desk, "create", None, row)
+        await self._record_change(desk, "create", None, row)
         return row
 
-    async def get(self, desk: Desk, key: str) -> Row:
+    async def get(self, desk: TenantSession, key: str) -> Row:
         """Find one by id or slug; one of another workspace is as good as none."""
         row = await desk.find(self.table, key)
         if row is None:
             message = f"there is nothing under {key!r} here"
-            raise MissingError(message)
-        desk.address(self.table, row)
+            raise NotFoundError(message)
+        desk.set_requested_row(self.table, row)
         return row
 
-    async def page(
-        self, desk: Desk, wanted: Page, conditions: Sequence[ColumnElement[bool]] = ()
+    async def list_page(
+        self, desk: TenantSession, wanted: PageRequest, conditions: Sequence[ColumnElement[bool]] = ()
     ) -> tuple[int, list[Row]]:
         """Give how many there are, and those of a page."""
-        return await listing.rows(desk, self.table, wanted, conditions, self.unlisted)
+        return await listing.fetch_page(desk, self.table, wanted, conditions, self.unlisted)
 
-    async def change(self, desk: Desk, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
+    async def update(self, desk: TenantSession, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
         """Change one; it is noted as what was asked for."""
-        await desk.agree(self.table, row)
+        await desk.check_precondition(self.table, row)
         changed = {**values, "last_updated_at": now()}
         await desk.update(self.table, row["id"], changed)
         after = {**row, **changed}
-        await self._changed(desk, verb, row, after)
+        await self._record_change(desk, verb, row, after)
         return after
 
-    async def remove(self, desk: Desk, row: Row) -> None:
+    async def delete(self, desk: TenantSession, row: Row) -> None:
         """Remove one."""
-        await desk.agree(self.table, row)
+        await desk.check_precondition(self.table, row)
         await desk.delete(self.table, self.table.c.id == row["id"])
-        await self._changed(desk, "delete", row, None)
+        await self._record_change(desk, "delete", row, None)
 
-    async def remove_all(self, desk: Desk, *conditions: ColumnElement[bool]) -> None:
+    async def delete_all(self, desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
         """Remove all rows of which this is so; each is noted."""
-        rows = await desk.rows(select(self.table).where(*conditions), self.table)
+        rows = await desk.fetch_rows(select(self.table).where(*conditions), self.table)
         if not rows:
             return
         await desk.delete(self.table, *conditions)
-        await desk.note_gone(f"{self.name}.delete", rows)
+        await desk.record_deletions(f"{self.name}.delete", rows)
         if self.publishes:
-            await desk.publish(*{part_of(self.table, row["id"]) for row in rows})
+            await desk.mark_changed(*{section_name(self.table, row["id"]) for row in rows})
 
-    async def _changed(self, desk: Desk, verb: str, before: Row | None, after: Row | None) -> None:
-        await desk.note(f"{self.name}.{verb}", before=before, after=after)
+    async def _record_change(self, desk: TenantSession, verb: str, before: Row | None, after: Row | None) -> None:
+        await desk.record_change(f"{self.name}.{verb}", before=before, after=after)
         row = after or before
         if self.publishes and row:
-            await desk.publish(part_of(self.table, row["id"]))
+            await desk.mark_changed(section_name(self.table, row["id"]))

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.schemas import midnight, milliseconds, moment, next_period, now, refuse
+from penstock.schemas import field_error, format_timestamp, next_period_start, now, to_milliseconds, utc_midnight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DAYS = {"weekly": 7, "monthly": 30}
-DAY = 24 * 3600 * 1000
+PERIOD_DAYS = {"weekly": 7, "monthly": 30}
+DAY_MS = 24 * 3600 * 1000
 # No period of rotation is longer than the latter.
-SHORTEST_TRANSITION, LONGEST_TRANSITION = 30 * 60 * 1000, 365 * DAY
+SHORTEST_TRANSITION, LONGEST_TRANSITION = 30 * 60 * 1000, 365 * DAY_MS
 
-Transition = Annotated[
+TransitionMs = Annotated[
     int,
     Meta(ge=SHORTEST_TRANSITION, le=LONGEST_TRANSITION, description="milliseconds in which both texts are good"),
 ]
-PERIODS = ("rotation_period", "rotation_period_days")
+PERIOD_FIELDS = ("rotation_period", "rotation_period_days")
 
 
 class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,72 +41,76 @@ class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         datetime | None, Meta(description="when it is due next; taken back to midnight in UTC")
     ] = None
     key_transition_period_ms: Annotated[
-        Transition | UnsetType, Meta(description="milliseconds in which both texts are good; default: half an hour")
+        TransitionMs | UnsetType, Meta(description="milliseconds in which both texts are good; default: half an hour")
     ] = UNSET
     status: Annotated[Literal["ACTIVE"], Meta(description="`ACTIVE`")] = "ACTIVE"
 
 
-def policy(
+def build_policy(
     asked: RotationPolicy | None, enforced: int | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """Check a policy against the rules and the cadence that is enforced, and write it down."""
     if asked is None and enforced is None:
         return None
     before = before or {}
-    asked = _completed(asked or RotationPolicy(), before, enforced)
-    said = moment(milliseconds(midnight(asked.next_rotation_at))) if asked.next_rotation_at else None
+    asked = _fill_omitted_fields(asked or RotationPolicy(), before, enforced)
+    said = format_timestamp(to_milliseconds(utc_midnight(asked.next_rotation_at))) if asked.next_rotation_at else None
     # As it was shown it is no news.
     is_new = said is not None and said != before.get("next_rotation_at")
     if enforced is not None:
-        asked = _agreed(asked, enforced, is_new=is_new)
+        asked = _apply_enforced_period(asked, enforced, is_new=is_new)
     if asked.rotation_period and asked.rotation_period_days:
-        raise refuse("rotation_policy", "takes either rotation_period or rotation_period_days")
+        raise field_error("rotation_policy", "takes either rotation_period or rotation_period_days")
     transition = asked.key_transition_period_ms or SHORTEST_TRANSITION
-    refuse_long("rotation_policy.key_transition_period_ms", transition, None, msgspec.to_builtins(asked))
+    check_transition_length("rotation_policy.key_transition_period_ms", transition, None, msgspec.to_builtins(asked))
     today = datetime.fromtimestamp(now() / 1000, UTC)
-    if is_new and asked.next_rotation_at and midnight(asked.next_rotation_at) <= today - timedelta(days=1):
-        raise refuse("rotation_policy.next_rotation_at", "is in the past")
+    if is_new and asked.next_rotation_at and utc_midnight(asked.next_rotation_at) <= today - timedelta(days=1):
+        raise field_error("rotation_policy.next_rotation_at", "is in the past")
     written = msgspec.to_builtins(asked)
     # Who says the same again puts nothing off.
-    is_same = _days(written) == _days(before)
-    due = said or (is_same and before.get("next_rotation_at")) or moment(milliseconds(following(written, today)))
+    is_same = _period_days(written) == _period_days(before)
+    due = (
+        said
+        or (is_same and before.get("next_rotation_at"))
+        or format_timestamp(to_milliseconds(next_rotation(written, today)))
+    )
     return {**written, "next_rotation_at": due}
 
 
-def refuse_long(path: str, transition: int, cadence: int | None, policy: Mapping[str, Any] | None) -> None:
+def check_transition_length(path: str, transition: int, cadence: int | None, policy: Mapping[str, Any] | None) -> None:
     """Refuse a transition in which the next rotation would come, by the cadence that is enforced or the key's own."""
     policy = policy or {}
-    if any(days * DAY <= transition for days in (cadence, _days(policy)) if days is not None):
-        raise refuse(path, "must be shorter than the period of the rotation")
+    if any(days * DAY_MS <= transition for days in (cadence, _period_days(policy)) if days is not None):
+        raise field_error(path, "must be shorter than the period of the rotation")
 
 
-def _completed(asked: RotationPolicy, before: Mapping[str, Any], enforced: int | None) -> RotationPolicy:
+def _fill_omitted_fields(asked: RotationPolicy, before: Mapping[str, Any], enforced: int | None) -> RotationPolicy:
     """Take over what was left out: only who says something of the period ends the one of before, or another that is enforced."""
     if asked.key_transition_period_ms is UNSET:
         transition = before.get("key_transition_period_ms", SHORTEST_TRANSITION)
         asked = msgspec.structs.replace(asked, key_transition_period_ms=transition)
-    said = {name: period for name in PERIODS if (period := getattr(asked, name)) is not UNSET}
-    kept = before if not said and enforced in {None, _days(before)} else said
-    return msgspec.structs.replace(asked, **{name: kept.get(name) for name in PERIODS})
+    said = {name: period for name in PERIOD_FIELDS if (period := getattr(asked, name)) is not UNSET}
+    kept = before if not said and enforced in {None, _period_days(before)} else said
+    return msgspec.structs.replace(asked, **{name: kept.get(name) for name in PERIOD_FIELDS})
 
 
-def _days(written: Mapping[str, Any]) -> int | None:
-    return written.get("rotation_period_days") or DAYS.get(written.get("rotation_period") or "")
+def _period_days(written: Mapping[str, Any]) -> int | None:
+    return written.get("rotation_period_days") or PERIOD_DAYS.get(written.get("rotation_period") or "")
 
 
-def following(written: Mapping[str, Any], today: datetime) -> datetime | None:
+def next_rotation(written: Mapping[str, Any], today: datetime) -> datetime | None:
     """Say when a key with this policy is due after today; never, where it has no period."""
     period = written["rotation_period"] or written["rotation_period_days"]
-    return next_period(period, today) if period else None
+    return next_period_start(period, today) if period else None
 
 
-def _agreed(asked: RotationPolicy, enforced: int, *, is_new: bool) -> RotationPolicy:
+def _apply_enforced_period(asked: RotationPolicy, enforced: int, *, is_new: bool) -> RotationPolicy:
     """Give a policy with the cadence that is enforced; one that names no period may not go without."""
     if is_new:
-        raise refuse("rotation_policy.next_rotation_at", "cannot be set: the cadence is enforced")
-    period = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
+        raise field_error("rotation_policy.next_rotation_at", "cannot be set: the cadence is enforced")
+    period = asked.rotation_period_days or PERIOD_DAYS.get(asked.rotation_period or "")
     if period is None:
         return msgspec.structs.replace(asked, rotation_period_days=enforced)
     if period != enforced:
-        raise refuse("rotation_policy", f"differs from the {enforced} days that are enforced")
+        raise field_error("rotation_policy", f"differs from the {enforced} days that are enforced")
     return asked

@@ -11,13 +11,13 @@ from penstock.store.tables import sessions
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.tenant_session import TenantSession
 
 
-async def end(desk: Desk, *conditions: ColumnElement[bool]) -> None:
+async def end_sessions(desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
     """End all sessions of which this is so."""
     whole = desk.organisation()
-    ended = await whole.rows(select(sessions).where(*conditions), sessions)
+    ended = await whole.fetch_rows(select(sessions).where(*conditions), sessions)
     if ended:
         await whole.delete(sessions, *conditions)
-        await whole.note_gone("sessions.delete", ended)
+        await whole.record_deletions("sessions.delete", ended)

@@ -10,15 +10,15 @@ from litestar import Request  # noqa: TC002 - the framework looks at annotations
 from litestar.enums import RequestEncodingType
 from sqlalchemy import bindparam, or_, select
 
-from penstock.authorization import Caller, lacking, shown
-from penstock.errors import ForbiddenError, Problem, SettingsError, StaleError
-from penstock.ids import new_key, slug
-from penstock.kit.audit import Asked, note
-from penstock.kit.compat import reads_single_limits
-from penstock.kit.preconditions import ANY, claim, expected, tag
-from penstock.schemas import refuse, unknown
+from penstock.authorization import Caller, extract_credential, missing_scope_error
+from penstock.errors import ForbiddenError, PreconditionFailedError, Problem, SettingsError
+from penstock.ids import generate_key, generate_slug
+from penstock.kit.audit import RequestInfo, write_audit_rows
+from penstock.kit.compat import expects_single_limits
+from penstock.kit.preconditions import ANY, claim_idempotency_key, parse_if_match, row_etag
+from penstock.schemas import field_error, unknown_reference_error
 from penstock.store.tables import configs, workspaces
-from penstock.store.tenant import Tenant, naming
+from penstock.store.tenant import TenantStore, select_by_id_or_slug
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.authentication import Identities
-    from penstock.kit.client_ip import Proxies
+    from penstock.kit.authentication import CallerAuthenticator
+    from penstock.kit.client_ip import TrustedProxies
     from penstock.secrets.vault import Vault
     from penstock.settings import Settings
     from penstock.store.database import Database
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 
 
 # Nothing is changed in an archived workspace; it can be looked at.
-OPEN = frozenset({"active"})
-KNOWN = OPEN | {"archived"}
+WRITABLE_STATES = frozenset({"active"})
+READABLE_STATES = WRITABLE_STATES | {"archived"}
 # Written once: to write a query takes longer than to have it answered.
-WORKSPACE = (
-    naming(workspaces, bindparam("key"))
+WORKSPACE_ID_QUERY = (
+    select_by_id_or_slug(workspaces, bindparam("key"))
     .with_only_columns(workspaces.c.id)
     .where(workspaces.c.status.in_(bindparam("states", expanding=True)))
 )
 
 
-class Subject:
+class RequestedRow:
     """The row that a request is about, as it was read, and which states of it the caller counts on."""
 
     table: Table | None = None
-    seen: Row | None = None
-    expected: frozenset[str] | None = None
+    row: Row | None = None
+    expected_tags: frozenset[str] | None = None
 
     @property
     def row_id(self) -> str:
         """Its id."""
-        return self.seen["id"] if self.seen else ""
+        return self.row["id"] if self.row else ""
 
 
-class Desk(Tenant):
+class TenantSession(TenantStore):
     """One transaction of one caller, inside one organisation and workspace."""
 
     def __init__(
@@ -66,135 +66,141 @@ class Desk(Tenant):
         connection: AsyncConnection,
         caller: Caller,
         workspace_id: str | None,
-        office: Office,
-        asked: Callable[[], Awaitable[Asked]],
+        office: Services,
+        asked: Callable[[], Awaitable[RequestInfo]],
     ) -> None:
         """Sit down."""
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
         # Read when something is noted: most requests change nothing.
         self._asked = asked
-        self.about = Subject()
+        self.about = RequestedRow()
         # The workspace that changes of rows belong to which do not say it themselves.
         self.noted_in: str | None = None
         self._office = office
 
     @property
-    def workspace(self) -> str:
+    def required_workspace_id(self) -> str:
         """The workspace, for what cannot be without one."""
         if self.workspace_id is None:
-            raise refuse("workspace_id", "is needed with a key that is for no single workspace")
+            raise field_error("workspace_id", "is needed with a key that is for no single workspace")
         return self.workspace_id
 
     @property
-    def places(self) -> frozenset[str] | None:
+    def workspace_ids(self) -> frozenset[str] | None:
         """The workspaces that are open here; none where all of the organisation is."""
         return self.among if self.workspace_id is None else frozenset([self.workspace_id])
 
-    def address(self, table: Table, row: Row) -> None:
+    def set_requested_row(self, table: Table, row: Row) -> None:
         """Note that the request is about this row, if it is the first."""
         if self.about.table is None:
-            self.about.table, self.about.seen = table, {name: row[name] for name in _names(table)}
-            self.narrow(row)
+            self.about.table, self.about.row = table, {name: row[name] for name in _column_names(table)}
+            self.narrow_to_workspace(row)
 
-    def narrow(self, row: Row) -> None:
+    def narrow_to_workspace(self, row: Row) -> None:
         """Go on as if the workspace of this row had been named, where several are open."""
         if self.among is not None and row.get("workspace_id") in self.among:
             self.workspace_id, self.among = row["workspace_id"], None
 
-    def seen(self) -> str | None:
+    def etag_before(self) -> str | None:
         """Say in which state the row was read that the request is about."""
-        return tag(self.about.seen) if self.about.seen else None
+        return row_etag(self.about.row) if self.about.row else None
 
-    async def tag(self) -> str | None:
+    async def etag_after(self) -> str | None:
         """Say in which state that row is after a change, if it is still there."""
         if self.about.table is None:
             return None
         row = await self.organisation().find(self.about.table, self.about.row_id)
-        return tag(row) if row else None
+        return row_etag(row) if row else None
 
-    async def agree(self, table: Table, row: Row) -> None:
+    async def check_precondition(self, table: Table, row: Row) -> None:
         """See whether the row that the request is about is as the caller counts on; once, and holding it there."""
         about = self.about
-        if about.expected is None or about.table is not table or about.row_id != row["id"]:
+        if about.expected_tags is None or about.table is not table or about.row_id != row["id"]:
             return
-        held = await self.rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
-        if not held or not about.expected & {ANY, tag(held[0])}:
-            raise _stale("names another state: it was changed since it was read; hint: read it again")
-        about.expected = None
+        held = await self.fetch_rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
+        if not held or not about.expected_tags & {ANY, row_etag(held[0])}:
+            raise _precondition_failed("names another state: it was changed since it was read; hint: read it again")
+        about.expected_tags = None
 
     @property
-    def granted(self) -> frozenset[str]:
+    def granted_scopes(self) -> frozenset[str]:
         """What the caller may do here; in all of the workspaces where none is chosen."""
         if self.among is None:
-            return self.caller.grants(self.workspace_id)
-        every = [self.caller.grants(workspace_id) for workspace_id in self.among]
+            return self.caller.granted_scopes(self.workspace_id)
+        every = [self.caller.granted_scopes(workspace_id) for workspace_id in self.among]
         return every[0].intersection(*every[1:])
 
-    def require(self, *scopes: str) -> None:
+    def require_any_scope(self, *scopes: str) -> None:
         """Ask for one of these scopes, where which depends on what is asked for."""
-        if not self.granted.intersection(scopes):
-            raise lacking(scopes)
+        if not self.granted_scopes.intersection(scopes):
+            raise missing_scope_error(scopes)
 
-    def organisation(self) -> Desk:
+    def organisation(self) -> TenantSession:
         """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
-        desk = Desk(self.connection, self.caller, None, self._office, self._asked)
+        desk = TenantSession(self.connection, self.caller, None, self._office, self._asked)
         desk.bell, desk.about = self.bell, self.about
         return desk
 
-    async def refer(self, path: str, table: Table, key: str, what: str, *conditions: ColumnElement[bool]) -> Row:
+    async def resolve_reference(
+        self, path: str, table: Table, key: str, what: str, *conditions: ColumnElement[bool]
+    ) -> Row:
         """Find a row that the body names; where there is none, the field is refused."""
-        row = await self.first(naming(table, key).where(*conditions), table)
+        row = await self.fetch_first(select_by_id_or_slug(table, key).where(*conditions), table)
         if row is None:
-            raise unknown(path, f"{key!r} is no {what}")
+            raise unknown_reference_error(path, f"{key!r} is no {what}")
         return row
 
-    async def refer_to_workspace(self, path: str, key: str, kept: Collection[str]) -> Row:
+    async def resolve_workspace(self, path: str, key: str, kept: Collection[str]) -> Row:
         """Find a workspace that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
         is_open = or_(workspaces.c.status == "active", workspaces.c.id.in_(kept))
-        return await self.refer(path, workspaces, key, "workspace of this organisation that is not archived", is_open)
+        return await self.resolve_reference(
+            path, workspaces, key, "workspace of this organisation that is not archived", is_open
+        )
 
-    async def refer_to_config(self, path: str, key: str, kept: str | None, *conditions: ColumnElement[bool]) -> Row:
+    async def resolve_config(self, path: str, key: str, kept: str | None, *conditions: ColumnElement[bool]) -> Row:
         """Find a config that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
         is_open = or_(configs.c.status == "active", configs.c.id == kept)
-        return await self.refer(
+        return await self.resolve_reference(
             path, configs, key, "config of this workspace that is not archived", is_open, *conditions
         )
 
-    def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
+    def check_grantable_scopes(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Refuse to give others what the caller may not do."""
-        if beyond := sorted(set(scopes) - self.caller.may_give(workspace_id)):
+        if beyond := sorted(set(scopes) - self.caller.grantable_scopes(workspace_id)):
             raise ForbiddenError(f"this key may not give {beyond[0]!r}: it does not hold it")
 
-    async def note(
+    async def record_change(
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
         """Note a change in the audit log."""
-        await note(self, self.caller, await self._asked(), action, [(before, after)], self.noted_in)
+        await write_audit_rows(self, self.caller, await self._asked(), action, [(before, after)], self.noted_in)
 
-    async def note_gone(self, action: str, rows: Iterable[Row]) -> None:
+    async def record_deletions(self, action: str, rows: Iterable[Row]) -> None:
         """Note of each of these rows that it is gone."""
-        await note(self, self.caller, await self._asked(), action, [(row, None) for row in rows], self.noted_in)
+        await write_audit_rows(
+            self, self.caller, await self._asked(), action, [(row, None) for row in rows], self.noted_in
+        )
 
-    async def new_slug(self, table: Table, prefix: str, name: str, length: int) -> str:
+    async def generate_unused_slug(self, table: Table, prefix: str, name: str, length: int) -> str:
         """Make a slug that nobody has here: of thousands that are named alike, two would get the same by chance."""
         whole = self.organisation()
-        while await whole.count(table, [table.c.slug == (made := slug(prefix, name, length))]):
+        while await whole.count(table, [table.c.slug == (made := generate_slug(prefix, name, length))]):
             pass
         return made
 
     @property
-    def lends(self) -> bool:
+    def allows_machine_identity(self) -> bool:
         """Whether the operator lets stored things use the identity of this machine."""
         return self._office.lends
 
-    def new_key(self) -> str:
+    def generate_key(self) -> str:
         """Make the text of a gateway key."""
-        return new_key(self._office.key_prefix)
+        return generate_key(self._office.key_prefix)
 
-    async def reads_single_limits(self) -> bool:
+    async def expects_single_limits(self) -> bool:
         """Whether the caller knows limits in lists as one table each."""
-        return reads_single_limits((await self._asked()).fields, self._office.header_aliases)
+        return expects_single_limits((await self._asked()).fields, self._office.header_aliases)
 
     async def seal(self, text: str, owner: str) -> str:
         """Seal a credential of a row."""
@@ -205,40 +211,40 @@ class Desk(Tenant):
         return await self._office.vault.open(self.connection, sealed, owner)
 
 
-def _stale(why: str) -> StaleError:
-    return StaleError(f"If-Match {why}", [Problem("If-Match", why)])
+def _precondition_failed(why: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"If-Match {why}", [Problem("If-Match", why)])
 
 
 @cache
-def _names(table: Table) -> tuple[str, ...]:
+def _column_names(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns)
 
 
-async def asked(request: Request[Any, Any, Any]) -> Asked:
+async def read_request_metadata(request: Request[Any, Any, Any]) -> RequestInfo:
     """Read what a request says of itself; of a form no more than that."""
     is_json = request.content_type[0] == RequestEncodingType.JSON
     body = await request.body() if is_json and request.method != "GET" else b""
-    proxies: Proxies = request.app.state["proxies"]
-    return Asked(
+    proxies: TrustedProxies = request.app.state["proxies"]
+    return RequestInfo(
         request.method,
         request.url.path[:2048],
         request.url.query[:2048],
         request.headers.get("x-request-id", "")[:128],
-        proxies.client(request),
+        proxies.client_address(request),
         dict(request.headers),
         body,
         request.route_handler.status_code,
     )
 
 
-async def _known(asked: Asked) -> Asked:
+async def _return_metadata(asked: RequestInfo) -> RequestInfo:
     return asked
 
 
-class Work:
+class RequestContext:
     """A caller's way to a desk; what a route is given."""
 
-    def __init__(self, office: Office, request: Request[Any, Caller, Any]) -> None:
+    def __init__(self, office: Services, request: Request[Any, Caller, Any]) -> None:
         """Take the caller whom the guard recognised."""
         self.caller = request.auth
         self._request = request
@@ -247,123 +253,130 @@ class Work:
         self._office = office
         # Where the guard asked for no scope the route itself keeps to what is the caller's own.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
-        self._said: Asked | None = None
+        self._said: RequestInfo | None = None
         # The workspace that the query names, where the route has it read.
         self.place: str | None = None
 
     @asynccontextmanager
-    async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
+    async def read_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
         """Read in a workspace, by id or slug, or in all of the organisation where the key is for that."""
-        async with self._office.database.reading() as connection:
-            desk = await self._enter(connection, workspace)
+        async with self._office.database.read_connection() as connection:
+            desk = await self._open_session(connection, workspace)
             yield desk
-            self._state["etag"] = desk.seen()
+            self._state["etag"] = desk.etag_before()
 
     @asynccontextmanager
-    async def anywhere(self) -> AsyncGenerator[Desk]:
+    async def unchecked_read_session(self) -> AsyncGenerator[TenantSession]:
         """Read what is open to the caller in all of the organisation; the route itself narrows it to that."""
-        async with self._office.database.reading() as connection:
-            yield Desk(connection, self.caller, self.caller.workspace_id, self._office, self._asked)
+        async with self._office.database.read_connection() as connection:
+            yield TenantSession(connection, self.caller, self.caller.workspace_id, self._office, self._request_metadata)
 
     @asynccontextmanager
-    async def at_home(self) -> AsyncGenerator[Desk]:
+    async def unchecked_write_session(self) -> AsyncGenerator[TenantSession]:
         """Change what is the caller's own; the route itself narrows it to that."""
         if self._request.headers.get("if-match") is not None:
-            raise _stale("names a state, and this depends on none")
-        async with self._office.writing_as(self.caller, await self._asked()) as desk:
-            desk.caller = await self._still(desk.connection)
+            raise _precondition_failed("names a state, and this depends on none")
+        async with self._office.write_session_as(self.caller, await self._request_metadata()) as desk:
+            desk.caller = await self._authenticate_again(desk.connection)
             yield desk
-        self._hold(desk)
+        self._delay_response(desk)
 
     @asynccontextmanager
-    async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
+    async def write_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
         """Change something; it is kept when this ends well."""
         # Nobody waits for the rest of a body while holding the turn.
-        await self._asked()
-        await self._office.ready()
-        async with self._office.database.writing() as connection:
-            await self._office.turn(connection, self.caller)
-            await self._still(connection)
-            desk = await self._enter(connection, workspace, among=OPEN)
-            await claim(desk, self._request)
-            desk.about.expected = expected(self._request.headers.get("if-match"))
+        await self._request_metadata()
+        await self._office.prepare_data_key()
+        async with self._office.database.write_transaction() as connection:
+            await self._office.lock_organisation(connection, self.caller)
+            await self._authenticate_again(connection)
+            desk = await self._open_session(connection, workspace, among=WRITABLE_STATES)
+            await claim_idempotency_key(desk, self._request)
+            desk.about.expected_tags = parse_if_match(self._request.headers.get("if-match"))
             yield desk
-            if desk.about.expected is not None:
-                raise _stale("names a state, and this depends on none")
-            self._state["etag"] = await desk.tag()
-        self._office.changed(published=desk.bell.rung)
-        self._hold(desk)
+            if desk.about.expected_tags is not None:
+                raise _precondition_failed("names a state, and this depends on none")
+            self._state["etag"] = await desk.etag_after()
+        self._office.notify_change(published=desk.bell.is_set)
+        self._delay_response(desk)
 
-    async def _asked(self) -> Asked:
+    async def _request_metadata(self) -> RequestInfo:
         """Read what the request says of itself, once."""
-        self._said = self._said or await asked(self._request)
+        self._said = self._said or await read_request_metadata(self._request)
         return self._said
 
-    async def _still(self, connection: AsyncConnection) -> Caller:
+    async def _authenticate_again(self, connection: AsyncConnection) -> Caller:
         """See who the caller is after the wait for a turn: what was taken away meanwhile is gone."""
-        self.caller = await self._office.identities.again(connection, shown(self._request))
+        self.caller = await self._office.identities.authenticate_uncached(connection, extract_credential(self._request))
         return self.caller
 
-    def _hold(self, desk: Desk) -> None:
+    def _delay_response(self, desk: TenantSession) -> None:
         """Have the answer held until the data plane goes by what was changed, if that is a matter of its."""
         if desk.bell.number is not None:
             self._state["awaited"] = desk.bell.number
 
-    async def _enter(
-        self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = KNOWN
-    ) -> Desk:
-        workspace_id = await self._workspace(connection, workspace, among)
-        if self._needs and workspace_id is None and self.caller.user_id and not self.caller.leads:
-            return self._among(connection, self._needs)
-        if self._needs is not None and not self._needs & self.caller.grants(workspace_id):
-            raise lacking(self._needs)
-        return Desk(connection, self.caller, workspace_id, self._office, self._asked)
+    async def _open_session(
+        self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = READABLE_STATES
+    ) -> TenantSession:
+        workspace_id = await self._resolve_workspace_id(connection, workspace, among)
+        if self._needs and workspace_id is None and self.caller.user_id and not self.caller.is_organisation_admin:
+            return self._open_multi_workspace_session(connection, self._needs)
+        if self._needs is not None and not self._needs & self.caller.granted_scopes(workspace_id):
+            raise missing_scope_error(self._needs)
+        return TenantSession(connection, self.caller, workspace_id, self._office, self._request_metadata)
 
-    def _among(self, connection: AsyncConnection, needed: frozenset[str]) -> Desk:
+    def _open_multi_workspace_session(self, connection: AsyncConnection, needed: frozenset[str]) -> TenantSession:
         """Sit down in all workspaces where the person may do that: the row that is asked for says which it is."""
-        open_to_caller = frozenset(place for place in self.caller.roles if needed & self.caller.grants(place))
+        open_to_caller = frozenset(place for place in self.caller.roles if needed & self.caller.granted_scopes(place))
         if not open_to_caller:
-            raise lacking(needed)
-        desk = Desk(connection, self.caller, None, self._office, self._asked)
+            raise missing_scope_error(needed)
+        desk = TenantSession(connection, self.caller, None, self._office, self._request_metadata)
         desk.among = open_to_caller
         return desk
 
-    async def _workspace(self, connection: AsyncConnection, wanted: str | None, among: frozenset[str]) -> str | None:
+    async def _resolve_workspace_id(
+        self, connection: AsyncConnection, wanted: str | None, among: frozenset[str]
+    ) -> str | None:
         own = self.caller.workspace_id
-        if among is OPEN:
+        if among is WRITABLE_STATES:
             # It may have been archived since the key was looked up.
             wanted = wanted or own
         elif wanted == own:
             wanted = None
         if wanted is None:
             return own
-        whole = Tenant(connection, self.caller.organisation_id, None)
-        rows = await whole.asked(WORKSPACE, workspaces, key=wanted, states=sorted(among))
+        whole = TenantStore(connection, self.caller.organisation_id, None)
+        rows = await whole.fetch_prepared(WORKSPACE_ID_QUERY, workspaces, key=wanted, states=sorted(among))
         found: str | None = rows[0]["id"] if rows else None
-        open_to_caller = found == own if own else self.caller.leads or found in self.caller.roles
+        open_to_caller = found == own if own else self.caller.is_organisation_admin or found in self.caller.roles
         if found is None or not open_to_caller:
             message = f"the workspace {wanted!r} is not open to this key"
             raise ForbiddenError(message)
         return found
 
 
-class News(Protocol):
+class ChangeNotifier(Protocol):
     """How the data plane learns of a change."""
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Say that there is one."""
         ...
 
-    async def known(self, number: int) -> None:
+    async def wait_until_applied(self, number: int) -> None:
         """Wait, but not for ever, until each worker of this node goes by it."""
         ...
 
 
-class Office:
+class Services:
     """What all desks share, and who is told when something changed."""
 
     def __init__(
-        self, settings: Settings, database: Database, vault: Vault, identities: Identities, news: News
+        self,
+        settings: Settings,
+        database: Database,
+        vault: Vault,
+        identities: CallerAuthenticator,
+        news: ChangeNotifier,
     ) -> None:
         """Take the parts, and of the settings what bounds and names what is written."""
         self.limits = settings.routing.target_limits
@@ -375,40 +388,40 @@ class Office:
         self.identities = identities
         self._news = news
 
-    def work(self, request: Request[Any, Caller, Any]) -> Work:
+    def create_context(self, request: Request[Any, Caller, Any]) -> RequestContext:
         """Give a route its caller's way to a desk."""
-        return Work(self, request)
+        return RequestContext(self, request)
 
     @asynccontextmanager
-    async def writing_as(self, caller: Caller, asked: Asked) -> AsyncGenerator[Desk]:
+    async def write_session_as(self, caller: Caller, asked: RequestInfo) -> AsyncGenerator[TenantSession]:
         """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
-        await self.ready()
-        async with self.database.writing() as connection:
-            await self.turn(connection, caller)
-            desk = Desk(connection, caller, None, self, partial(_known, asked))
+        await self.prepare_data_key()
+        async with self.database.write_transaction() as connection:
+            await self.lock_organisation(connection, caller)
+            desk = TenantSession(connection, caller, None, self, partial(_return_metadata, asked))
             yield desk
-        self.changed(published=desk.bell.rung)
+        self.notify_change(published=desk.bell.is_set)
 
-    async def ready(self) -> None:
+    async def prepare_data_key(self) -> None:
         """Have a data key for what a change may seal, before it begins: what it takes back takes no key along."""
         # A change that seals nothing needs none; the others say what is wrong.
         with suppress(SettingsError):
-            await self.vault.renew(self.database)
+            await self.vault.renew_data_keys(self.database)
 
-    async def turn(self, connection: AsyncConnection, caller: Caller) -> None:
+    async def lock_organisation(self, connection: AsyncConnection, caller: Caller) -> None:
         """Wait until nobody else changes the caller's organisation: whoever comes later sees what was done here."""
-        await Tenant(connection, caller.organisation_id, None).alone(self.database.turn_ms)
+        await TenantStore(connection, caller.organisation_id, None).lock_organisation(self.database.turn_ms)
 
-    def forget(self) -> None:
+    def clear_caller_cache(self) -> None:
         """Have callers looked up anew."""
-        self.identities.forget()
+        self.identities.clear_cache()
 
-    def changed(self, *, published: bool) -> None:
+    def notify_change(self, *, published: bool) -> None:
         """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""
-        self.forget()
+        self.clear_caller_cache()
         if published:
-            self._news.ring()
+            self._news.notify()
 
-    async def known(self, number: int) -> None:
+    async def wait_until_applied(self, number: int) -> None:
         """Wait until the data plane of this node goes by a change."""
-        await self._news.known(number)
+        await self._news.wait_until_applied(number)

@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 NUL, SPELLED = "\0", b"\\u0000"
 # Half of a pair that stands for one character; read as JSON, bytes that are no UTF-8 come to such halves too.
 HALF, SPELLED_HALF = re.compile("[\ud800-\udfff]"), re.compile(rb"\\u[dD][89a-fA-F]")
-WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-WITH_NUL = "must not hold the character U+0000"
-NO_TEXT = "must be Unicode text: it holds what is no UTF-8, or half of a surrogate pair"
-DEEPEST = 128
+BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+NUL_MESSAGE = "must not hold the character U+0000"
+NOT_UNICODE_MESSAGE = "must be Unicode text: it holds what is no UTF-8, or half of a surrogate pair"
+MAX_DEPTH = 128
 
 
-async def refuse_unfit(request: Request[Any, Any, Any]) -> None:
+async def check_request_text(request: Request[Any, Any, Any]) -> None:
     """Look at the path, the query and a body; who reads a form looks for a NUL in what it keeps of it."""
-    problems = [Problem("path", WITH_NUL)] if NUL in request.scope["path"] else []
+    problems = [Problem("path", NUL_MESSAGE)] if NUL in request.scope["path"] else []
     # Most requests have no query, and to read one costs more than to see that.
     if b"%00" in request.scope["query_string"]:
         problems += [
-            Problem(name.replace(NUL, ""), WITH_NUL)
+            Problem(name.replace(NUL, ""), NUL_MESSAGE)
             for name, value in request.query_params.multi_items()
             if NUL in name + str(value)
         ]
-    if request.method in WRITES:
-        problems += await _of_what_is_sent(request)
+    if request.method in BODY_METHODS:
+        problems += await _body_problems(request)
     if problems:
         raise InvalidError(f"{problems[0].path or 'the body'} {problems[0].message}", problems)
 
 
-async def _of_what_is_sent(request: Request[Any, Any, Any]) -> list[Problem]:
+async def _body_problems(request: Request[Any, Any, Any]) -> list[Problem]:
     """Look at what the route reads: as a form, or as JSON, whatever the request calls it."""
     taken = request.scope["route_handler"].parsed_data_field
     if taken is None:
         return []
     if getattr(taken.kwarg_definition, "media_type", None) != RequestEncodingType.MULTI_PART:
-        return _of_body(await request.body())
+        return _json_body_problems(await request.body())
     try:
         # It is kept: the route does not read it again.
         await request.form()
@@ -55,20 +55,20 @@ async def _of_what_is_sent(request: Request[Any, Any, Any]) -> list[Problem]:
     return []
 
 
-def _of_body(body: bytes) -> list[Problem]:
-    is_text = _is_text(body)
+def _json_body_problems(body: bytes) -> list[Problem]:
+    is_text = _is_utf8(body)
     # It may also be an escaped backslash before four digits, or both halves of a pair.
     if is_text and SPELLED not in body and not SPELLED_HALF.search(body):
         return []
     try:
-        found = list(_places(json.loads(body.decode(errors="surrogateescape"))))
+        found = list(_value_problems(json.loads(body.decode(errors="surrogateescape"))))
     except (ValueError, RecursionError):
         # What is wrong with it is told by who reads it as what it should be.
         found = []
-    return found or ([] if is_text else [Problem("", NO_TEXT)])
+    return found or ([] if is_text else [Problem("", NOT_UNICODE_MESSAGE)])
 
 
-def _is_text(body: bytes) -> bool:
+def _is_utf8(body: bytes) -> bool:
     try:
         body.decode()
     except UnicodeDecodeError:
@@ -76,23 +76,23 @@ def _is_text(body: bytes) -> bool:
     return True
 
 
-def _places(value: object, path: str = "", depth: int = 0) -> Iterator[Problem]:
+def _value_problems(value: object, path: str = "", depth: int = 0) -> Iterator[Problem]:
     if isinstance(value, str):
-        yield from _unfit(value, path)
-    elif depth > DEEPEST:
+        yield from _text_problems(value, path)
+    elif depth > MAX_DEPTH:
         return
     elif isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
             place = HALF.sub("\ufffd", f"{path}.{name}".lstrip(".").replace(NUL, ""))
-            yield from _unfit(name, place)
-            yield from _places(item, place, depth + 1)
+            yield from _text_problems(name, place)
+            yield from _value_problems(item, place, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
-            yield from _places(item, f"{path}[{index}]", depth + 1)
+            yield from _value_problems(item, f"{path}[{index}]", depth + 1)
 
 
-def _unfit(text: str, path: str) -> Iterator[Problem]:
+def _text_problems(text: str, path: str) -> Iterator[Problem]:
     if NUL in text:
-        yield Problem(path, WITH_NUL)
+        yield Problem(path, NUL_MESSAGE)
     if HALF.search(text):
-        yield Problem(path, NO_TEXT)
+        yield Problem(path, NOT_UNICODE_MESSAGE)

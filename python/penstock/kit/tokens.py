@@ -16,9 +16,9 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
-from penstock.authorization import EVERYTHING
+from penstock.authorization import ALL_SCOPES
 from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError, UnavailableError
-from penstock.kit.limits import UNITS_OF_KEYS, RateLimit, UsageLimits, listed_usage, rates
+from penstock.kit.limits import KEY_RATE_UNITS, RateLimit, UsageLimits, check_rate_limits, check_usage_limit_list
 from penstock.schemas import now
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-SHORTEST_RSA = 2048
+MIN_RSA_BITS = 2048
 LARGEST_TOKEN, LARGEST_SET, MOST_KEYS = 16_384, 1_000_000, 100
-PATIENCE = 5.0
+FETCH_TIMEOUT_SECONDS = 5.0
 # In seconds: the year 5138. Later ends are as good as none.
-LATEST = 1e11
+MAX_EXPIRY_SECONDS = 1e11
 # A token with a key that nobody knows has the keys looked at again, but not more often than this.
-SOON = 10.0
+MIN_REFRESH_INTERVAL_SECONDS = 10.0
 
 
-class Defaults(msgspec.Struct, frozen=True):
+class RequestDefaults(msgspec.Struct, frozen=True):
     """What requests with a token have unless they say otherwise; the data plane gives it to them."""
 
     config_id: str | None = None
@@ -47,8 +47,8 @@ class Defaults(msgspec.Struct, frozen=True):
 
 
 # What else a token may say, and in which form.
-FORMS: dict[str, Any] = {
-    "defaults": Defaults | None,
+CLAIM_TYPES: dict[str, Any] = {
+    "defaults": RequestDefaults | None,
     "usage_limits": list[UsageLimits] | None,
     "rate_limits": list[RateLimit] | None,
 }
@@ -70,7 +70,7 @@ class Claims(msgspec.Struct, frozen=True):
     may_leave_config: bool
 
 
-class Source:
+class IssuerKeys:
     """One identity provider: for whom it may speak, and the keys that are known of it."""
 
     def __init__(self, own: Issuer, tls_ca: str) -> None:
@@ -81,14 +81,14 @@ class Source:
         self._keys = KeySet([])
         self._asked = float("-inf")
         if own.jwks:
-            self.learn(json.loads(own.jwks))
+            self.load_keys(json.loads(own.jwks))
 
-    def learn(self, document: Mapping[str, Any]) -> bool:
+    def load_keys(self, document: Mapping[str, Any]) -> bool:
         """Take the keys of a document that may be used, and say whether they changed."""
         keys = msgspec.convert(document.get("keys"), list[Any])
-        rows = [row for row in map(_public, keys[:MOST_KEYS]) if row]
+        rows = [row for row in map(_parse_public_key, keys[:MOST_KEYS]) if row]
         changed = rows != self.rows
-        self.rows, self._keys = rows, KeySet([_key(row) for row in rows])
+        self.rows, self._keys = rows, KeySet([_import_key(row) for row in rows])
         return changed
 
     async def refresh(self) -> bool:
@@ -96,7 +96,7 @@ class Source:
         self._asked = time.monotonic()
         verify = self._tls_ca or True
         async with (
-            httpx2.AsyncClient(timeout=PATIENCE, verify=verify) as client,
+            httpx2.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, verify=verify) as client,
             client.stream("GET", self.own.jwks_url) as answer,
         ):
             answer.raise_for_status()
@@ -106,21 +106,25 @@ class Source:
                 if len(content) > LARGEST_SET:
                     message = "the set of keys is too large"
                     raise ValueError(message)
-        return self.learn(msgspec.json.decode(bytes(content), type=dict[str, Any]))
+        return self.load_keys(msgspec.json.decode(bytes(content), type=dict[str, Any]))
 
-    async def meet(self, kid: object) -> bool:
+    async def ensure_key(self, kid: object) -> bool:
         """Say whether a key is known, after a look at where keys are published where it is not."""
-        if self.own.jwks_url and not self._knows(kid) and time.monotonic() - self._asked >= SOON:
+        if (
+            self.own.jwks_url
+            and not self._has_key(kid)
+            and time.monotonic() - self._asked >= MIN_REFRESH_INTERVAL_SECONDS
+        ):
             try:
                 await self.refresh()
             except (httpx2.HTTPError, ValueError) as error:
                 log.warning("the keys for tokens cannot be read: %s", type(error).__name__)
-        return self._knows(kid)
+        return self._has_key(kid)
 
-    def _knows(self, kid: object) -> bool:
+    def _has_key(self, kid: object) -> bool:
         return any(row["kid"] == kid for row in self.rows)
 
-    def is_of(self, claims: Mapping[str, Any]) -> bool:
+    def matches_claims(self, claims: Mapping[str, Any]) -> bool:
         """Whether a token says that it is from here, and meant for us."""
         meant = claims.get("aud")
         listed = cast("list[object]", meant if isinstance(meant, list) else [meant])
@@ -128,7 +132,7 @@ class Source:
             not self.own.audience or self.own.audience in listed
         )
 
-    def verified(self, text: str, algorithms: Sequence[str]) -> jwt.Token | None:
+    def decode_token(self, text: str, algorithms: Sequence[str]) -> jwt.Token | None:
         """Give what a token says, where it was signed here."""
         try:
             return jwt.decode(text, self._keys, algorithms=list(algorithms))
@@ -136,19 +140,19 @@ class Source:
             return None
 
 
-class Tokens:
+class TokenVerifier:
     """Reads tokens; the keys are learned from the settings, or from where they are published."""
 
     def __init__(self, settings: Settings) -> None:
         """Learn the keys that are in the settings."""
         self._own: Jwt = settings.jwt
-        self.sources = [Source(issuer, settings.upstream.tls_ca) for issuer in settings.trusted]
+        self.sources = [IssuerKeys(issuer, settings.upstream.tls_ca) for issuer in settings.trusted_issuers]
 
-    def looks_like_one(self, text: str) -> bool:
+    def is_jwt(self, text: str) -> bool:
         """Whether this is a token rather than a key."""
         return text.startswith("eyJ") and text.count(".") == 2  # noqa: PLR2004 - head, claims, signature
 
-    def published(self) -> bytes:
+    def export_keys(self) -> bytes:
         """Say what the engine must know to check tokens itself, as JSON."""
         content = {
             "keys": [{**row, "issuer": index} for index, source in enumerate(self.sources) for row in source.rows],
@@ -168,7 +172,7 @@ class Tokens:
         }
         return msgspec.json.encode(content)
 
-    def recall(self, published: bytes) -> None:
+    def restore_keys(self, published: bytes) -> None:
         """Begin with the keys that were known before, for as long as no others can be read."""
         if not published:
             return
@@ -177,30 +181,30 @@ class Tokens:
         urls = [one["url"] for one in before.get("issuers", ())]
         for source in (source for source in self.sources if source.own.jwks_url and source.own.jwks_url in urls):
             index = urls.index(source.own.jwks_url)
-            source.learn({"keys": [row for row in before["keys"] if row.get("issuer") == index]})
+            source.load_keys({"keys": [row for row in before["keys"] if row.get("issuer") == index]})
 
-    async def read(self, text: str) -> Claims:
+    async def verify(self, text: str) -> Claims:
         """Check a token, and give what it says."""
         if len(text) > LARGEST_TOKEN:
             raise UnauthorisedError("this token is too long")
         if not any(source.rows or source.own.jwks_url for source in self.sources):
             raise ForbiddenError("no keys are known to check tokens with")
-        head, claims = (_part(text, number) for number in (0, 1))
-        candidates = [source for source in self.sources if source.is_of(claims)]
-        known = await asyncio.gather(*(source.meet(head.get("kid")) for source in candidates))
+        head, claims = (_decode_part(text, number) for number in (0, 1))
+        candidates = [source for source in self.sources if source.matches_claims(claims)]
+        known = await asyncio.gather(*(source.ensure_key(head.get("kid")) for source in candidates))
         for source in itertools.compress(candidates, known):
-            if token := source.verified(text, self._own.algorithms):
-                return self._claims(source.own, token.header, token.claims)
+            if token := source.decode_token(text, self._own.algorithms):
+                return self._check_claims(source.own, token.header, token.claims)
         if any(source.own.jwks_url and not source.rows for source in candidates):
             # It may be good: nobody can say so.
             raise UnavailableError("tokens of this issuer cannot be checked now: its keys could not be read yet")
         raise UnauthorisedError("this token is not valid")
 
-    def _claims(self, issuer: Issuer, header: Mapping[str, Any], claims: Mapping[str, Any]) -> Claims:
+    def _check_claims(self, issuer: Issuer, header: Mapping[str, Any], claims: Mapping[str, Any]) -> Claims:
         if not header.get("kid") or not header.get("typ"):
             raise UnauthorisedError("this token is not valid: its header needs kid and typ")
         moment, leeway = now() / 1000, self._own.leeway_seconds
-        end, begin = _seconds(claims.get("exp")), _seconds(claims.get("nbf", 0))
+        end, begin = _number_or_none(claims.get("exp")), _number_or_none(claims.get("nbf", 0))
         if end is None or end + leeway <= moment:
             raise UnauthorisedError("this token has expired")
         if begin is None or begin - leeway > moment:
@@ -213,7 +217,7 @@ class Tokens:
         user = claims.get("email_id") or claims.get("sub") or claims.get("uid")
         if not isinstance(user, str):
             raise UnauthorisedError("this token names nobody: claim email_id, sub or uid")
-        defaults = _defaults(claims)
+        defaults = _read_defaults(claims)
         slug = claims.get("workspace_slug")
         may_leave = defaults.allow_config_override is not False
         binds = bool(defaults.config_id) and not may_leave
@@ -221,38 +225,38 @@ class Tokens:
             organisation_id=organisation,
             user=user,
             workspace_slug=slug if isinstance(slug, str) else None,
-            scopes=self._scopes(claims),
-            expires_at=int(min(end, LATEST) * 1000),
+            scopes=self._read_scopes(claims),
+            expires_at=int(min(end, MAX_EXPIRY_SECONDS) * 1000),
             is_bound=binds or any(claims.get(name) for name in ("usage_limits", "rate_limits")),
             config_id=defaults.config_id,
             may_leave_config=may_leave,
         )
 
-    def _scopes(self, claims: Mapping[str, Any]) -> frozenset[str]:
+    def _read_scopes(self, claims: Mapping[str, Any]) -> frozenset[str]:
         said: Any = claims.get("scopes", claims.get("scope", self._own.default_scopes))
         said = said.split() if isinstance(said, str) else said
         listed = cast("list[object]", said if isinstance(said, list | tuple) else [])
-        return frozenset(known for scope in listed if (known := plain(str(scope))))
+        return frozenset(known for scope in listed if (known := strip_scope_prefix(str(scope))))
 
 
-def plain(scope: str) -> str | None:
+def strip_scope_prefix(scope: str) -> str | None:
     """Take the prefix of a brand off a scope; one that does not exist is none."""
-    if scope in EVERYTHING:
+    if scope in ALL_SCOPES:
         return scope
     rest = scope.partition(".")[2]
-    return rest if rest in EVERYTHING else None
+    return rest if rest in ALL_SCOPES else None
 
 
-def _defaults(claims: Mapping[str, Any]) -> Defaults:
+def _read_defaults(claims: Mapping[str, Any]) -> RequestDefaults:
     """Give the defaults; refuse them and limits that requests with this token could not have: management is not limited by them."""
-    defaults = Defaults()
-    for name, form in FORMS.items():
+    defaults = RequestDefaults()
+    for name, form in CLAIM_TYPES.items():
         try:
             said = msgspec.convert(claims.get(name), form)
             if name == "usage_limits":
-                listed_usage(name, said)
+                check_usage_limit_list(name, said)
             elif name == "rate_limits":
-                rates(name, said, units=UNITS_OF_KEYS)
+                check_rate_limits(name, said, units=KEY_RATE_UNITS)
             else:
                 defaults = said or defaults
         except (msgspec.ValidationError, InvalidError) as error:
@@ -260,7 +264,7 @@ def _defaults(claims: Mapping[str, Any]) -> Defaults:
     return defaults
 
 
-def _part(text: str, number: int) -> dict[str, Any]:
+def _decode_part(text: str, number: int) -> dict[str, Any]:
     """Look into a part of a token that nobody vouched for yet."""
     part = text.split(".")[number]
     try:
@@ -269,11 +273,11 @@ def _part(text: str, number: int) -> dict[str, Any]:
         return {}
 
 
-def _seconds(value: object) -> float | None:
+def _number_or_none(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _public(raw: object) -> dict[str, str] | None:
+def _parse_public_key(raw: object) -> dict[str, str] | None:
     """Read one key of a set: only public ones for signatures that are strong enough."""
     if not isinstance(raw, dict):
         return None
@@ -284,15 +288,15 @@ def _public(raw: object) -> dict[str, str] | None:
     if fields is None or not all(isinstance(given.get(name), str) for name in fields):
         return None
     row = {name: str(given[name]) for name in ("kty", "kid", *fields)}
-    if row["kty"] == "RSA" and len(row["n"]) * 6 < SHORTEST_RSA:
+    if row["kty"] == "RSA" and len(row["n"]) * 6 < MIN_RSA_BITS:
         return None
     try:
-        _key(row)
+        _import_key(row)
     except (JoseError, ValueError, TypeError):
         return None
     return row
 
 
-def _key(row: dict[str, str]) -> RSAKey | ECKey | OKPKey:
+def _import_key(row: dict[str, str]) -> RSAKey | ECKey | OKPKey:
     kinds: dict[str, type[RSAKey | ECKey | OKPKey]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
     return kinds[row["kty"]].import_key(cast("Any", row))

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 
 from penstock.ids import new_id
-from penstock.schemas import now, refuse
+from penstock.schemas import field_error, now
 from penstock.store.tables import versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.kit.listing import Page
-    from penstock.kit.tenant_session import Desk
-    from penstock.store.tenant import Row, Tenant
+    from penstock.kit.listing import PageRequest
+    from penstock.kit.tenant_session import TenantSession
+    from penstock.store.tenant import Row, TenantStore
 
 
-async def keep(desk: Desk, resource: str, resource_id: str, content: Mapping[str, Any], hidden: str | None) -> str:
+async def create_version(
+    desk: TenantSession, resource: str, resource_id: str, content: Mapping[str, Any], hidden: str | None
+) -> str:
     """Keep the next version, what is secret of it sealed, and give its id."""
     here = versions.c.resource_id == resource_id
-    last = await desk.first(select(func.max(versions.c.number).label("number")).where(here), versions)
+    last = await desk.fetch_first(select(func.max(versions.c.number).label("number")).where(here), versions)
     version_id = new_id()
     row: dict[str, Any] = {
         "id": version_id,
@@ -30,19 +32,19 @@ async def keep(desk: Desk, resource: str, resource_id: str, content: Mapping[str
         "number": int((last["number"] if last else 0) or 0) + 1,
         "content": dict(content),
         "sealed": None if hidden is None else await desk.seal(hidden, version_id),
-        "created_by": desk.caller.actor,
+        "created_by": desk.caller.actor_id,
         "created_at": now(),
     }
     await desk.insert(versions, row)
     return version_id
 
 
-async def page(tenant: Tenant, resource_id: str, wanted: Page) -> tuple[int, list[Row]]:
+async def list_versions(tenant: TenantStore, resource_id: str, wanted: PageRequest) -> tuple[int, list[Row]]:
     """Give how many there are, and those of the page: by their numbers, of which none is left out."""
     if wanted.sort != "created_at":
-        raise refuse("sort", f"{wanted.sort!r} is not allowed here: expected created_at")
+        raise field_error("sort", f"{wanted.sort!r} is not allowed here: expected created_at")
     number, here = versions.c.number, versions.c.resource_id == resource_id
-    last = await tenant.first(select(func.max(number).label("number")).where(here), versions)
+    last = await tenant.fetch_first(select(func.max(number).label("number")).where(here), versions)
     total = int((last["number"] if last else 0) or 0)
     start = wanted.size * wanted.number
     down = wanted.order == "desc"
@@ -52,9 +54,9 @@ async def page(tenant: Tenant, resource_id: str, wanted: Page) -> tuple[int, lis
         else number.between(start + 1, start + wanted.size)
     )
     query = select(versions).where(here, among).order_by(number.desc() if down else number.asc())
-    return total, await tenant.rows(query, versions)
+    return total, await tenant.fetch_rows(query, versions)
 
 
-async def drop(tenant: Tenant, resource_id: str) -> None:
+async def delete_versions(tenant: TenantStore, resource_id: str) -> None:
     """Drop all versions."""
     await tenant.delete(versions, versions.c.resource_id == resource_id)

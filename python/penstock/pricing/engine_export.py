@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import engine, process
-from penstock.pricing.price_book import NAMES, PriceRow, read, start_of
+from penstock.pricing.price_book import LIST_NAMES_BY_PROVIDER, PriceRow, read_price_rows, start_date_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from genai_prices.types import ConditionalPrice, ModelInfo, ModelPrice, Provider
 
-    from penstock.pricing.wire_format import Price, PricingConfig, Tokens
+    from penstock.pricing.wire_format import Price, PricingConfig, TokenPrices
     from penstock.settings import Settings
 
 # By the names of the engine's buckets. The list has dollars for a million, which is as many millions of pico-dollars for one.
-LISTED = {
+PUBLIC_LIST_BUCKETS = {
     "input_mtok": "input",
     "output_mtok": "output",
     "cache_read_mtok": "cache_read",
@@ -43,7 +43,7 @@ LISTED = {
     "rerank_searches_kcount": "search",
 }
 # The operator has cents for one.
-SAID = {
+OPERATOR_BUCKETS = {
     "request_token": "input",
     "response_token": "output",
     "cache_read_input_token": "cache_read",
@@ -57,20 +57,20 @@ SAID = {
     "cache_read_image_input_token": "cache_read_image",
 }
 # What costs that where nothing is said of it, text by itself.
-TEXTS = {
+TEXT_BUCKETS = {
     "request_text_token": "input",
     "response_text_token": "output",
     "cache_read_text_input_token": "cache_read",
     "cache_write_text_input_token": "cache_write",
 }
 # What is no text costs what is said of all tokens, and not what is said of text.
-OTHERS = {
+NON_TEXT_BUCKETS = {
     "input": ("audio_in", "image_in"),
     "output": ("audio_out", "image_out"),
     "cache_read": ("cache_read_audio", "cache_read_image"),
 }
 # What the operator tells by its unit: the engine's name for it, and whose factor it has where it has none of its own.
-UNITS = {
+UNIT_BUCKETS = {
     "cache_write_1h": ("cache_write_1h", "cache_write"),
     "thinking_token": ("reasoning", None),
     "image_token": ("image_out", None),
@@ -83,13 +83,13 @@ UNITS = {
     "search": ("search", None),
 }
 # What is used beside tokens: whoever says what that costs has not said what the tokens do.
-BESIDE = {"web_search", "file_search", "x_search", "code_execution", "attachment_search", "maps"}
-CENT = Decimal(10) ** 10
+NON_TOKEN_UNITS = {"web_search", "file_search", "x_search", "code_execution", "attachment_search", "maps"}
+PICODOLLARS_PER_CENT = Decimal(10) ** 10
 # The list has dollars for a thousand of what is no token.
-THOUSAND = Decimal(10) ** 9
-MILLION = Decimal(10) ** 6
+PICODOLLARS_PER_MILLIDOLLAR = Decimal(10) ** 9
+PICODOLLARS_PER_MICRODOLLAR = Decimal(10) ** 6
 # By what the list tells prices of batches and of services from others.
-VARIANTS = {
+SERVICE_VARIANTS = {
     ("processing", "batch"): "batch",
     ("service_tier", "flex"): "flex",
     ("service_tier", "priority"): "priority",
@@ -98,161 +98,177 @@ VARIANTS = {
 }
 Rates = dict[str, list[tuple[int, int]]]
 # From which day on it costs how much in which way; the earliest first.
-Variants = list[tuple[date, str, Rates]]
+PriceVariants = list[tuple[date, str, Rates]]
 # What the engine's numbers hold.
-MOST = 2**63 - 1
-WITHOUT = "^(?!"
+MAX_I64 = 2**63 - 1
+NEGATIVE_LOOKAHEAD = "^(?!"
 
 
-def published(settings: Settings) -> dict[str, Any]:
+def export_prices(settings: Settings) -> dict[str, Any]:
     """Put together what is known of prices at the moment, the list as it is kept."""
-    rows = read(settings.file) if settings.file else []
+    rows = read_price_rows(settings.file) if settings.file else []
     said: dict[tuple[str, str], list[PriceRow]] = {}
-    for row in sorted(rows, key=start_of):
+    for row in sorted(rows, key=start_date_of):
         said.setdefault((row.provider, row.model), []).append(row)
     mine = [
-        {"provider": provider, "model": model, "prices": [one for row in found for one in stated(row, row.valid_from)]}
+        {
+            "provider": provider,
+            "model": model,
+            "prices": [one for row in found for one in export_operator_prices(row, row.valid_from)],
+        }
         for (provider, model), found in said.items()
     ]
-    return {**msgspec.json.decode(listed(), type=dict[str, msgspec.Raw]), "said": mine}
+    return {**msgspec.json.decode(export_public_list(), type=dict[str, msgspec.Raw]), "said": mine}
 
 
 @functools.cache
-def listed() -> bytes:
+def export_public_list() -> bytes:
     """Read the public list, in a process of its own: its objects take thirty times the room of what is told of them."""
-    return process.apart(_listed)
+    return process.run_in_child(_build_public_list)
 
 
-def stated(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]]:  # noqa: ANN401 - a date, or none
+def export_operator_prices(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]]:  # noqa: ANN401 - a date, or none
     """Say what an operator's prices are to the engine; nothing where they are not about tokens or requests."""
     tokens = config.pay_as_you_go
-    rates = _rates(tokens)
+    rates = _operator_rates(tokens)
     units = tokens.additional_units if tokens else {}
-    for unit, (ours, _) in UNITS.items():
+    for unit, (ours, _) in UNIT_BUCKETS.items():
         if price := units.get(unit):
-            rates.setdefault(ours, [(0, _whole(price.price, CENT))])
-    images = _images(tokens.image) if tokens else {}
-    request = _whole(config.fixed_cost.price, CENT) if config.fixed_cost else 0
-    batch = _rates(config.batch_config)
-    is_price = _is_of_tokens(rates) or images or batch or config.fixed_cost
-    return [_versioned(rates, request, valid_from, variants={"batch": batch}, images=images)] if is_price else []
+            rates.setdefault(ours, [(0, _to_picodollars(price.price, PICODOLLARS_PER_CENT))])
+    images = _image_prices(tokens.image) if tokens else {}
+    request = _to_picodollars(config.fixed_cost.price, PICODOLLARS_PER_CENT) if config.fixed_cost else 0
+    batch = _operator_rates(config.batch_config)
+    is_price = _has_token_rates(rates) or images or batch or config.fixed_cost
+    return [_with_version(rates, request, valid_from, variants={"batch": batch}, images=images)] if is_price else []
 
 
-def adjusted(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def export_adjustments(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Say by what an organisation's prices differ: a factor for each of the engine's buckets, in millionths."""
     if not adjustments:
         return None
     said: dict[str, Any] = adjustments["multiplier"]
     usual = said.get("default")
     usual = 1.0 if usual is None else usual
-    given = {ours: said.get(name) for name, ours in SAID.items()}
+    given = {ours: said.get(name) for name, ours in OPERATOR_BUCKETS.items()}
     units: dict[str, float | None] = said.get("additional_units") or {}
-    for unit, (ours, kind) in UNITS.items():
+    for unit, (ours, kind) in UNIT_BUCKETS.items():
         factor = units.get(unit)
         own = given.get(ours) if factor is None else factor
         given[ours] = given.get(kind) if own is None and kind else own
-    for name, ours in TEXTS.items():
+    for name, ours in TEXT_BUCKETS.items():
         if given.get(ours) is None:
             given[ours] = said.get(name)
-    factors = {ours: _millionths(usual if factor is None else factor) for ours, factor in given.items()}
-    told: dict[str, Any] = {"request": _millionths(usual), "factors": factors}
+    factors = {ours: _to_millionths(usual if factor is None else factor) for ours, factor in given.items()}
+    told: dict[str, Any] = {"request": _to_millionths(usual), "factors": factors}
     images: dict[str, float | None] = said.get("image") or {}
     if (image := images.get("default")) is not None:
-        told["image"] = _millionths(image)
+        told["image"] = _to_millionths(image)
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     return {"version": digest.hexdigest()[:8], **told}
 
 
-def _millionths(factor: float) -> int:
-    return min(round(Decimal(str(factor)) * 10**6), MOST)
+def _to_millionths(factor: float) -> int:
+    return min(round(Decimal(str(factor)) * 10**6), MAX_I64)
 
 
-def _rates(tokens: Tokens | None) -> Rates:
-    said = {ours: getattr(tokens, name) for name, ours in SAID.items()} if tokens else {}
-    rates: Rates = {ours: [(0, _whole(price.price, CENT))] for ours, price in said.items() if price is not None}
-    for name, ours in TEXTS.items():
+def _operator_rates(tokens: TokenPrices | None) -> Rates:
+    said = {ours: getattr(tokens, name) for name, ours in OPERATOR_BUCKETS.items()} if tokens else {}
+    rates: Rates = {
+        ours: [(0, _to_picodollars(price.price, PICODOLLARS_PER_CENT))]
+        for ours, price in said.items()
+        if price is not None
+    }
+    for name, ours in TEXT_BUCKETS.items():
         if price := getattr(tokens, name, None):
             of_all = rates.get(ours)
-            rates[ours] = [(0, _whole(price.price, CENT))]
-            for other in OTHERS.get(ours, ()) if of_all else ():
+            rates[ours] = [(0, _to_picodollars(price.price, PICODOLLARS_PER_CENT))]
+            for other in NON_TEXT_BUCKETS.get(ours, ()) if of_all else ():
                 rates.setdefault(other, of_all or [])
     return rates
 
 
-def _images(said: Mapping[str, Mapping[str, Price]]) -> dict[str, dict[str, int]]:
+def _image_prices(said: Mapping[str, Mapping[str, Price]]) -> dict[str, dict[str, int]]:
     """Say what one image costs, by quality and size."""
     return {
-        quality: {size: _whole(price.price, CENT) for size, price in sizes.items()} for quality, sizes in said.items()
+        quality: {size: _to_picodollars(price.price, PICODOLLARS_PER_CENT) for size, price in sizes.items()}
+        for quality, sizes in said.items()
     }
 
 
-def _listed() -> bytes:
+def _build_public_list() -> bytes:
     from genai_prices import data  # noqa: PLC0415 - 30 MB
 
     known = {provider.id: provider for provider in data.providers}
     sellers: dict[str, list[str]] = {}
     for slug in (str(row["slug"]) for row in engine.catalogue()):
-        if own := known.get(NAMES.get(slug, slug)):
+        if own := known.get(LIST_NAMES_BY_PROVIDER.get(slug, slug)):
             sellers[slug] = [own.id, *(own.fallback_model_providers or ())]
     needed = {name for names in sellers.values() for name in names}
-    lists = {name: list(_models(known[name])) for name in sorted(needed & known.keys())}
+    lists = {name: list(_export_models(known[name])) for name in sorted(needed & known.keys())}
     return msgspec.json.encode({"sellers": sellers, "lists": lists})
 
 
-def _models(provider: Provider) -> Iterator[dict[str, Any]]:
+def _export_models(provider: Provider) -> Iterator[dict[str, Any]]:
     for model in provider.models:
         listed = model.prices if isinstance(model.prices, list) else [model.prices]
-        variants = _variants(model)
-        if prices := [one for price in listed for one in _prices(price, variants)]:
-            yield {"names": _clause(model.match), "prices": prices}
+        variants = _price_variants(model)
+        if prices := [one for price in listed for one in _model_prices(price, variants)]:
+            yield {"names": _export_match_clause(model.match), "prices": prices}
 
 
-def _variants(model: ModelInfo) -> Variants:
+def _price_variants(model: ModelInfo) -> PriceVariants:
     """Find the rates in batches and of services.
 
     What a long batch costs is not known to the engine: rates in tiers are left out, and cost half there.
     """
-    variants: Variants = []
+    variants: PriceVariants = []
     for variant in model.price_variants or ():
         constraint: Any = variant.constraint
-        kinds = [kind for (key, word), kind in VARIANTS.items() if variant.when == {key: word}]
+        kinds = [kind for (key, word), kind in SERVICE_VARIANTS.items() if variant.when == {key: word}]
         if not kinds or hasattr(constraint, "end_time"):
             continue
-        rates = _listed_rates(variant.prices)
+        rates = _public_list_rates(variant.prices)
         if kinds == ["batch"]:
             rates = {ours: tiers for ours, tiers in rates.items() if len(tiers) == 1}
         variants.append((getattr(constraint, "start_date", date.min), kinds[0], rates))
     return sorted(variants, key=operator.itemgetter(0))
 
 
-def _prices(price: ConditionalPrice | ModelPrice, variants: Variants) -> Iterator[dict[str, Any]]:
+def _model_prices(price: ConditionalPrice | ModelPrice, variants: PriceVariants) -> Iterator[dict[str, Any]]:
     constraint: Any = getattr(price, "constraint", None)
     prices: Any = getattr(price, "prices", price)
-    rates = _listed_rates(prices)
-    request = _whole(getattr(prices, "requests_kcount", None) or 0, THOUSAND)
-    if not _is_of_tokens(rates) and not request:
+    rates = _public_list_rates(prices)
+    request = _to_picodollars(getattr(prices, "requests_kcount", None) or 0, PICODOLLARS_PER_MILLIDOLLAR)
+    if not _has_token_rates(rates) and not request:
         return
-    daily = (_second(constraint.start_time), _second(constraint.end_time)) if hasattr(constraint, "end_time") else None
+    daily = (
+        (_utc_second_of_day(constraint.start_time), _utc_second_of_day(constraint.end_time))
+        if hasattr(constraint, "end_time")
+        else None
+    )
     start: date | None = getattr(constraint, "start_date", None)
     # The same price again, from each day on which it has another for batches or for a service.
     for moment in [start, *sorted({since for since, *_ in variants if since > (start or date.min)})]:
         told = {kind: found for since, kind, found in variants if since <= (moment or date.min)}
-        yield _versioned(rates, request, moment, daily, told)
+        yield _with_version(rates, request, moment, daily, told)
 
 
-def _is_of_tokens(rates: Rates) -> bool:
+def _has_token_rates(rates: Rates) -> bool:
     """Say whether something is said of more than what stands beside the tokens: those would cost nothing."""
-    return bool(rates.keys() - BESIDE)
+    return bool(rates.keys() - NON_TOKEN_UNITS)
 
 
-def _listed_rates(prices: Any) -> Rates:  # noqa: ANN401 - a price of the list, or what stands beside it
-    known = {name: found for name in LISTED if (found := getattr(prices, name)) is not None}
+def _public_list_rates(prices: Any) -> Rates:  # noqa: ANN401 - a price of the list, or what stands beside it
+    known = {name: found for name in PUBLIC_LIST_BUCKETS if (found := getattr(prices, name)) is not None}
     return {
-        LISTED[name]: _tiers(found, THOUSAND if name.endswith("_kcount") else MILLION) for name, found in known.items()
+        PUBLIC_LIST_BUCKETS[name]: _price_tiers(
+            found, PICODOLLARS_PER_MILLIDOLLAR if name.endswith("_kcount") else PICODOLLARS_PER_MICRODOLLAR
+        )
+        for name, found in known.items()
     }
 
 
-def _versioned(
+def _with_version(
     rates: dict[str, Any],
     request: int,
     start: Any,  # noqa: ANN401 - a date, or none
@@ -279,31 +295,31 @@ def _versioned(
     return {"version": digest.hexdigest()[:12], **price}
 
 
-def _tiers(price: Any, factor: Decimal) -> list[tuple[int, int]]:  # noqa: ANN401 - a number, or one for each length
+def _price_tiers(price: Any, factor: Decimal) -> list[tuple[int, int]]:  # noqa: ANN401 - a number, or one for each length
     tiers: Iterable[Any] = getattr(price, "tiers", ())
-    first = (0, _whole(getattr(price, "base", price), factor))
-    return [first, *((tier.start, _whole(tier.price, factor)) for tier in tiers)]
+    first = (0, _to_picodollars(getattr(price, "base", price), factor))
+    return [first, *((tier.start, _to_picodollars(tier.price, factor)) for tier in tiers)]
 
 
-def _whole(price: Any, factor: Decimal) -> int:  # noqa: ANN401 - a decimal, a float, a whole number
+def _to_picodollars(price: Any, factor: Decimal) -> int:  # noqa: ANN401 - a decimal, a float, a whole number
     return round(Decimal(str(price)) * factor)
 
 
-def _second(moment: time) -> int:
+def _utc_second_of_day(moment: time) -> int:
     """Give the second of the day, in UTC."""
     shift = moment.utcoffset()
     ahead = int(shift.total_seconds()) if shift else 0
     return (moment.hour * 3600 + moment.minute * 60 + moment.second - ahead) % 86_400
 
 
-def _clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of the list's clauses, which have nothing in common
+def _export_match_clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of the list's clauses, which have nothing in common
     kind = type(match).__name__.removeprefix("Clause").lower()
     match kind:
         case "or" | "and":
-            inner = [_clause(one) for one in getattr(match, f"{kind}_")]
+            inner = [_export_match_clause(one) for one in getattr(match, f"{kind}_")]
             return {"any" if kind == "or" else "all": inner}
         case "regex":
-            return _pattern(match.regex)
+            return _export_pattern(match.regex)
         case _:
             word, text = {
                 "equals": ("is", "equals"),
@@ -314,8 +330,8 @@ def _clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of the list's c
             return {word: getattr(match, text).lower()}
 
 
-def _pattern(text: str) -> dict[str, Any]:
+def _export_pattern(text: str) -> dict[str, Any]:
     """Say a pattern without looking ahead, which the engine's do not."""
-    if text.startswith(WITHOUT) and text.endswith(")"):
-        return {"not": {"like": f"^{text.removeprefix(WITHOUT)[:-1]}"}}
+    if text.startswith(NEGATIVE_LOOKAHEAD) and text.endswith(")"):
+        return {"not": {"like": f"^{text.removeprefix(NEGATIVE_LOOKAHEAD)[:-1]}"}}
     return {"like": text}

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import PenstockError, Problem, SettingsError
-from penstock.pricing.wire_format import PayAsYouGo, Price, PricingConfig, Tokens
-from penstock.settings import PRICES, read_file
+from penstock.pricing.wire_format import PayAsYouGo, Price, PricingConfig, TokenPrices
+from penstock.settings import PRICES_TABLE, read_toml_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 # Providers that the list has under other names.
-NAMES = {
+LIST_NAMES_BY_PROVIDER = {
     "azure-ai": "azure",
     "azure-openai": "azure",
     "bedrock": "aws",
@@ -40,7 +40,7 @@ NAMES = {
     "zhipu": "zhipuai",
 }
 # The list has dollars for a million tokens, we have cents for one.
-TOKENS = {
+TOKEN_RATES = {
     "input_mtok": "request_token",
     "output_mtok": "response_token",
     "cache_read_mtok": "cache_read_input_token",
@@ -53,15 +53,15 @@ TOKENS = {
     "cache_image_read_mtok": "cache_read_image_input_token",
     "output_reasoning_mtok": "reasoning_token",
 }
-UNITS = {
+UNIT_NAMES = {
     "cache_write_1h_mtok": "cache_write_1h",
     "storage_searches_kcount": "file_search",
     "web_searches_kcount": "web_search",
 }
 # By what a price's name ends with: how many cents one unit costs where the list says one dollar.
-CENTS = {"_mtok": 1e-4, "_mchars": 1e-4, "_kcount": 0.1, "_kpages": 0.1, "_hours": 100.0}
+CENTS_PER_LIST_DOLLAR = {"_mtok": 1e-4, "_mchars": 1e-4, "_kcount": 0.1, "_kpages": 0.1, "_hours": 100.0}
 # What is summed up on each side, by the names that the wire has for counts and rates.
-SUMS = {
+SUM_TERMS = {
     "request": {
         "input_tokens": "request_token",
         "cache_write_tokens": "cache_write_input_token",
@@ -81,7 +81,7 @@ class PriceRow(PricingConfig, frozen=True, forbid_unknown_fields=True, kw_only=T
     valid_from: date | None = None
 
 
-class Known(msgspec.Struct, frozen=True):
+class ListedModel(msgspec.Struct, frozen=True):
     """A model that the list has."""
 
     slug: str
@@ -101,77 +101,77 @@ class PriceBook:
         self._seen: tuple[int, int] | None = None
         self._said: list[PriceRow] = []
 
-    async def models(self, provider: str) -> dict[str, Known]:
+    async def list_models(self, provider: str) -> dict[str, ListedModel]:
         """List the models that a provider is known to have, with what they cost."""
-        listed = await self._provider(provider)
-        found = {model.id: _known(provider, model) for model in (listed.models if listed else [])}
+        listed = await self._listed_provider(provider)
+        found = {model.id: _to_listed_model(provider, model) for model in (listed.models if listed else [])}
         # The newest comes last, and stays.
-        for row in reversed(self._rows()):
+        for row in reversed(self._valid_rows()):
             if row.provider == provider:
                 name = found[row.model].name if row.model in found else None
-                found[row.model] = Known(row.model, name, provider, _own(row))
+                found[row.model] = ListedModel(row.model, name, provider, _row_pricing(row))
         return found
 
-    async def price(self, provider: str, model: str) -> PricingConfig | None:
+    async def find_price(self, provider: str, model: str) -> PricingConfig | None:
         """Say what a model costs, or nothing where nobody knows."""
-        for row in self._rows():
+        for row in self._valid_rows():
             if (row.provider, row.model) == (provider, model):
-                return _own(row)
-        found = await self.model(provider, model)
-        return _known(provider, found).pricing_config if found else None
+                return _row_pricing(row)
+        found = await self.find_listed_model(provider, model)
+        return _to_listed_model(provider, found).pricing_config if found else None
 
-    async def model(self, provider: str, model: str) -> ModelInfo | None:
+    async def find_listed_model(self, provider: str, model: str) -> ModelInfo | None:
         """Give what the list says of a model."""
-        listed = await self._provider(provider)
+        listed = await self._listed_provider(provider)
         # Who sells others' models has their prices, unless it has its own.
         everybody = list((self._list or {}).values())
         return listed.find_model(model, all_providers=everybody) if listed else None
 
-    async def _provider(self, name: str) -> Provider | None:
+    async def _listed_provider(self, name: str) -> Provider | None:
         async with self._turn:
             if self._list is None:
-                self._list = await asyncio.to_thread(_load)
-        return self._list.get(NAMES.get(name, name))
+                self._list = await asyncio.to_thread(_load_price_list)
+        return self._list.get(LIST_NAMES_BY_PROVIDER.get(name, name))
 
-    def _rows(self) -> list[PriceRow]:
+    def _valid_rows(self) -> list[PriceRow]:
         """Give what the operator says and is valid already, the newest first."""
-        if self._file and (mark := _mark(self._file)) != self._seen:
+        if self._file and (mark := _file_version(self._file)) != self._seen:
             self._seen = mark
             try:
-                self._said = read(self._file)
+                self._said = read_price_rows(self._file)
             except PenstockError as error:
                 log.error("the old prices stay: %s", error)  # noqa: TRY400 - the problems say it all
         today = datetime.now(UTC).date()
-        valid = [row for row in self._said if start_of(row) <= today]
-        return sorted(valid, key=start_of, reverse=True)
+        valid = [row for row in self._said if start_date_of(row) <= today]
+        return sorted(valid, key=start_date_of, reverse=True)
 
 
-def read(file: str) -> list[PriceRow]:
+def read_price_rows(file: str) -> list[PriceRow]:
     """Read the prices of a settings file; every problem at once."""
-    document: Any = read_file(file).get(PRICES, [])
+    document: Any = read_toml_file(file).get(PRICES_TABLE, [])
     problems: list[Problem] = []
-    rows = list(_read(cast("list[object]", document if isinstance(document, list) else [document]), problems))
+    rows = list(_parse_rows(cast("list[object]", document if isinstance(document, list) else [document]), problems))
     if problems:
         raise SettingsError(f"the prices of {file!r} cannot be used:", problems)
     return rows
 
 
-def _read(tables: list[object], problems: list[Problem]) -> Iterator[PriceRow]:
+def _parse_rows(tables: list[object], problems: list[Problem]) -> Iterator[PriceRow]:
     for index, table in enumerate(tables):
         try:
             yield msgspec.convert(table, PriceRow)
         except msgspec.ValidationError as error:
             message, _, where = str(error).partition(" - at `$")
-            problems.append(Problem(f"{PRICES}[{index}]{where.rstrip('`')}", message[:1].lower() + message[1:]))
+            problems.append(Problem(f"{PRICES_TABLE}[{index}]{where.rstrip('`')}", message[:1].lower() + message[1:]))
 
 
-def _load() -> dict[str, Provider]:
+def _load_price_list() -> dict[str, Provider]:
     from genai_prices import data  # noqa: PLC0415 - 30 MB that a gateway without questions about prices has no use for
 
     return {provider.id: provider for provider in data.providers}
 
 
-def _mark(file: str) -> tuple[int, int] | None:
+def _file_version(file: str) -> tuple[int, int] | None:
     try:
         found = os.stat(file)  # noqa: PTH116 - it is asked often
     except OSError:
@@ -179,70 +179,70 @@ def _mark(file: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
-def start_of(row: PriceRow) -> date:
+def start_date_of(row: PriceRow) -> date:
     """Give the day, in UTC, from which a price counts."""
     return row.valid_from or date.min
 
 
-def _own(row: PriceRow) -> PricingConfig:
+def _row_pricing(row: PriceRow) -> PricingConfig:
     given = {name: getattr(row, name) for name in PricingConfig.__struct_fields__}
-    return _whole(PricingConfig(**given))
+    return _with_formulas(PricingConfig(**given))
 
 
-def _known(provider: str, model: ModelInfo) -> Known:
+def _to_listed_model(provider: str, model: ModelInfo) -> ListedModel:
     prices = model.get_prices(datetime.now(UTC))
     batch = [one.prices for one in model.price_variants or () if dict(one.when) == {"processing": "batch"}]
     config = PricingConfig(
-        pay_as_you_go=PayAsYouGo(**_tokens(prices), additional_units=_units(prices)),
-        batch_config=Tokens(**_tokens(batch[0])) if batch else None,
+        pay_as_you_go=PayAsYouGo(**_token_rates(prices), additional_units=_unit_rates(prices)),
+        batch_config=TokenPrices(**_token_rates(batch[0])) if batch else None,
     )
-    return Known(model.id, model.name, provider, _whole(config))
+    return ListedModel(model.id, model.name, provider, _with_formulas(config))
 
 
-def _whole(config: PricingConfig) -> PricingConfig:
+def _with_formulas(config: PricingConfig) -> PricingConfig:
     """Add the formulas by which the prices are summed up, where none are given."""
     rates = config.pay_as_you_go
-    formulas = {side: _sum(side, rates) for side in ("request", "response")} if rates else None
+    formulas = {side: _sum_formula(side, rates) for side in ("request", "response")} if rates else None
     return msgspec.structs.replace(
         config, type="static", currency="USD", calculate=config.calculate or cast("Any", formulas)
     )
 
 
-def _sum(side: str, rates: PayAsYouGo) -> dict[str, Any]:
-    parts = [(count, rate) for count, rate in SUMS[side].items() if getattr(rates, rate) is not None]
+def _sum_formula(side: str, rates: PayAsYouGo) -> dict[str, Any]:
+    parts = [(count, rate) for count, rate in SUM_TERMS[side].items() if getattr(rates, rate) is not None]
     products = [
         {"operation": "multiply", "operands": [{"value": count}, {"value": f"rates.{rate}"}]} for count, rate in parts
     ]
     return {"operation": "sum", "operands": products}
 
 
-def _tokens(prices: ModelPrice) -> dict[str, Any]:
-    return {ours: price for name, ours in TOKENS.items() if (price := _price(prices, name))}
+def _token_rates(prices: ModelPrice) -> dict[str, Any]:
+    return {ours: price for name, ours in TOKEN_RATES.items() if (price := _price_in_cents(prices, name))}
 
 
-def _units(prices: ModelPrice) -> dict[str, Price]:
-    others = [name for name in vars(prices) if name not in TOKENS and name.endswith(tuple(CENTS))]
+def _unit_rates(prices: ModelPrice) -> dict[str, Price]:
+    others = [name for name in vars(prices) if name not in TOKEN_RATES and name.endswith(tuple(CENTS_PER_LIST_DOLLAR))]
     found: dict[str, Price] = {}
     for name in others:
-        if price := _price(prices, name):
-            found[UNITS.get(name, name.rpartition("_")[0])] = price
+        if price := _price_in_cents(prices, name):
+            found[UNIT_NAMES.get(name, name.rpartition("_")[0])] = price
     return found
 
 
-def _price(prices: ModelPrice, name: str) -> Price | None:
+def _price_in_cents(prices: ModelPrice, name: str) -> Price | None:
     """Give a price in cents; where it grows with the length of the prompt, the first."""
     listed = cast("Any", getattr(prices, name, None))
     if listed is None:
         return None
-    factor = next(cents for ending, cents in CENTS.items() if name.endswith(ending))
+    factor = next(cents for ending, cents in CENTS_PER_LIST_DOLLAR.items() if name.endswith(ending))
     # Rounded where the product of two binary fractions begins to lie.
     return Price(float(f"{float(getattr(listed, 'base', listed)) * factor:.12g}"))
 
 
-def _free() -> PricingConfig:
-    nothing = {rate: Price(0.0) for rates in SUMS.values() for rate in rates.values()}
-    return _whole(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(nothing), PayAsYouGo)))
+def _free_pricing() -> PricingConfig:
+    nothing = {rate: Price(0.0) for rates in SUM_TERMS.values() for rate in rates.values()}
+    return _with_formulas(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(nothing), PayAsYouGo)))
 
 
 # Of a model that nobody knows: it costs nothing, and says how prices are summed up.
-FREE = _free()
+FREE_PRICING = _free_pricing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 # The few that live outside /v1. What has no path here is never forwarded from the network.
-ELSEWHERE: dict[str, tuple[str, ...]] = {
+CUSTOM_PREFIXES: dict[str, tuple[str, ...]] = {
     "schema": ("/schema",),
     "health": ("/v1/health", "/health", "/v1/admin/health", "/admin/health"),
     "metrics": ("/metrics", "/dataservice/metrics"),
@@ -21,14 +21,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "api_keys": ("/v1/api-keys", "/v2/api-keys", "/v1/v2/api-keys"),
 }
 # All others stand on the store, and are not loaded where there is none.
-STORELESS = ("health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
+STORELESS_MODULES = ("health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
 # Paths under /v1 that providers have too: the engine itself knows which requests are meant for us.
-SHARED = ("batches", "files", "models")
+PROVIDER_SHARED_MODULES = ("batches", "files", "models")
 # Of these, those that are asked by OpenAI's SDKs.
-OPENAI = ("batches", "files")
+OPENAI_MODULES = ("batches", "files")
 
 
-def names() -> list[str]:
+def module_names() -> list[str]:
     """List the modules, dotted, without importing any."""
     found: list[str] = []
     top = os.path.dirname(__file__)
@@ -40,18 +40,18 @@ def names() -> list[str]:
     return found
 
 
-def prefixes(name: str) -> tuple[str, ...]:
+def path_prefixes(name: str) -> tuple[str, ...]:
     """Give the paths that a module answers below."""
-    return ELSEWHERE.get(name, (f"/v1/{name.replace('.', '/').replace('_', '-')}",))
+    return CUSTOM_PREFIXES.get(name, (f"/v1/{name.replace('.', '/').replace('_', '-')}",))
 
 
-def paths() -> list[str]:
+def forwarded_prefixes() -> list[str]:
     """List the path prefixes that the edge forwards to the control process."""
-    every = ((name, prefix) for name in names() for prefix in prefixes(name))
-    return [prefix for name, prefix in every if name not in SHARED or not prefix.startswith("/v1/")]
+    every = ((name, prefix) for name in module_names() for prefix in path_prefixes(name))
+    return [prefix for name, prefix in every if name not in PROVIDER_SHARED_MODULES or not prefix.startswith("/v1/")]
 
 
-def speaks_openai(path: str) -> bool:
+def uses_openai_errors(path: str) -> bool:
     """Whether who asks for a path reads errors as OpenAI's SDKs do."""
-    every = [prefix for name in OPENAI for prefix in prefixes(name)]
+    every = [prefix for name in OPENAI_MODULES for prefix in path_prefixes(name)]
     return any(path == prefix or path.startswith(f"{prefix}/") for prefix in every)

@@ -12,25 +12,25 @@ from penstock.schemas import now
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.snapshot.build import Stored
+    from penstock.snapshot.build import StoreData
     from penstock.store.tenant import Row
 
 # All that a caller may who is known by a snapshot alone: what it says of keys is for calls of models.
-SCOPES = frozenset({"completions.write"})
+SNAPSHOT_CALLER_SCOPES = frozenset({"completions.write"})
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class Expiry(msgspec.Struct, frozen=True, kw_only=True):
     """Something that may end by itself, in seconds since 1970."""
 
     expires_at: int | None = None
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether it has ended."""
         return self.expires_at is not None and self.expires_at * 1000 <= now()
 
 
-class Key(Ending, frozen=True, kw_only=True):
+class SnapshotKey(Expiry, frozen=True, kw_only=True):
     """A key, as the engine is told of it; `lacks` says why it may call no models."""
 
     id: str
@@ -40,7 +40,7 @@ class Key(Ending, frozen=True, kw_only=True):
     lacks: str | None = None
 
 
-class Config(msgspec.Struct, frozen=True):
+class SnapshotConfig(msgspec.Struct, frozen=True):
     """A saved config."""
 
     id: str
@@ -49,14 +49,14 @@ class Config(msgspec.Struct, frozen=True):
     config: msgspec.Raw
 
 
-class Part(msgspec.Struct, frozen=True):
+class SnapshotChunk(msgspec.Struct, frozen=True):
     """A part of the large tables."""
 
-    keys: list[Key] = []
-    configs: list[Config] = []
+    keys: list[SnapshotKey] = []
+    configs: list[SnapshotConfig] = []
 
 
-class Provider(Ending, frozen=True, kw_only=True):
+class SnapshotProvider(Expiry, frozen=True, kw_only=True):
     """A provider of a workspace; `models` names what is said of its models."""
 
     slug: str
@@ -65,7 +65,7 @@ class Provider(Ending, frozen=True, kw_only=True):
     models: str | None = None
 
 
-class Model(msgspec.Struct, frozen=True):
+class SnapshotModel(msgspec.Struct, frozen=True):
     """What is said of one model; what is a deployment alone has no `custom_host`, not even none."""
 
     slug: str
@@ -73,31 +73,31 @@ class Model(msgspec.Struct, frozen=True):
     custom_host: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class Models(msgspec.Struct, frozen=True):
+class IntegrationModels(msgspec.Struct, frozen=True):
     """What is said of the models of an integration."""
 
     id: str
     allow_all: bool = True
-    models: list[Model] = []
+    models: list[SnapshotModel] = []
 
 
-class Workspace(msgspec.Struct, frozen=True):
+class SnapshotWorkspace(msgspec.Struct, frozen=True):
     """A workspace, and whose it is."""
 
     id: str
     organisation_id: str
 
 
-def key_of(stored: Stored, name: str) -> Key | None:
+def find_key(stored: StoreData, name: str) -> SnapshotKey | None:
     """Find a key that may call models by the digest of its text, or by its id."""
-    keys = (key for part in _among(stored, name) for key in part.keys if name in {key.sha256, key.id})
-    return next((key for key in keys if key.workspace and not key.lacks and not key.is_over), None)
+    keys = (key for part in _read_chunks_containing(stored, name) for key in part.keys if name in {key.sha256, key.id})
+    return next((key for key in keys if key.workspace and not key.lacks and not key.is_expired), None)
 
 
-def caller_of(stored: Stored, digest: str) -> Caller | None:
+def find_caller(stored: StoreData, digest: str) -> Caller | None:
     """Say who calls with the key of this digest; nobody where the snapshot does not say that they may."""
-    key = key_of(stored, digest)
-    places = _read(stored.workspaces, Workspace) if key else []
+    key = find_key(stored, digest)
+    places = _decode_rows(stored.workspaces, SnapshotWorkspace) if key else []
     of = next((place.organisation_id for place in places if key and place.id == key.workspace), None)
     if key is None or of is None:
         return None
@@ -106,35 +106,37 @@ def caller_of(stored: Stored, digest: str) -> Caller | None:
         type="workspace-service",
         organisation_id=of,
         workspace_id=key.workspace,
-        scopes=SCOPES,
+        scopes=SNAPSHOT_CALLER_SCOPES,
         is_last_known=True,
     )
 
 
-def own_config(stored: Stored, caller: Caller) -> tuple[str | None, bool]:
+def find_default_config(stored: StoreData, caller: Caller) -> tuple[str | None, bool]:
     """Give the config of a key or token, and whether requests may bring another."""
     if caller.by != "key":
         return caller.config_id, caller.may_leave_config
-    key = key_of(stored, caller.id)
+    key = find_key(stored, caller.id)
     said = key.defaults if key else {}
     return said.get("config_id"), said.get("allow_config_override", True) is not False
 
 
-def config_of(stored: Stored, workspace: str, name: str) -> bytes | None:
+def find_config(stored: StoreData, workspace: str, name: str) -> bytes | None:
     """Give a saved config of a workspace by id or slug, as it was saved."""
-    found = (one for part in _among(stored, name) for one in part.configs if one.workspace == workspace)
+    found = (
+        one for part in _read_chunks_containing(stored, name) for one in part.configs if one.workspace == workspace
+    )
     return next((bytes(one.config) for one in found if name in {one.id, one.slug}), None)
 
 
-def providers_of(stored: Stored, workspace: str) -> tuple[list[Row], dict[str, list[Row]]]:
+def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[str, list[Row]]]:
     """Give the providers of a workspace that may be used, and what is said of the models behind them, as their rows have it."""
-    said = {one.id: one for one in _read(stored.models, Models)}
+    said = {one.id: one for one in _decode_rows(stored.models, IntegrationModels)}
     rows: list[Row] = []
     models: dict[str, list[Row]] = {}
-    for one in _read(stored.providers, Provider):
+    for one in _decode_rows(stored.providers, SnapshotProvider):
         if one.workspace != workspace or one.is_over:
             continue
-        behind = said.get(one.models or "", Models(""))
+        behind = said.get(one.models or "", IntegrationModels(""))
         # When they were made is not among what the engine must know.
         row = {"slug": one.slug, "ai_provider_id": one.provider, "integration_id": one.models, "created_at": 0}
         rows.append({**row, "allow_all_models": behind.allow_all})
@@ -143,13 +145,13 @@ def providers_of(stored: Stored, workspace: str) -> tuple[list[Row], dict[str, l
     return rows, models
 
 
-def _among(stored: Stored, text: str) -> Iterator[Part]:
+def _read_chunks_containing(stored: StoreData, text: str) -> Iterator[SnapshotChunk]:
     """Read the parts that hold a text somewhere; only these are read, of what may be very many rows."""
     wanted = msgspec.json.encode(text)
     for piece in stored.pieces.values():
         if wanted in piece.data:
-            yield msgspec.json.decode(piece.data, type=Part)
+            yield msgspec.json.decode(piece.data, type=SnapshotChunk)
 
 
-def _read(insides: bytes, kind: Any) -> list[Any]:  # noqa: ANN401 - a type of rows
+def _decode_rows(insides: bytes, kind: Any) -> list[Any]:  # noqa: ANN401 - a type of rows
     return msgspec.json.decode(b"[%s]" % insides, type=list[kind])

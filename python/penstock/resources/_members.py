@@ -11,13 +11,13 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.authorization import needs
+from penstock.authorization import require_scopes
 from penstock.kit import keys, members
-from penstock.kit.listing import Page
-from penstock.kit.members import MEMBERS, Member, NewMember, Role
-from penstock.kit.shared_fields import EmailAsked, IdOrSlug
-from penstock.kit.tenant_session import Work
-from penstock.schemas import Done, Listed
+from penstock.kit.listing import PageRequest
+from penstock.kit.members import MEMBER_RESOURCE, Member, NewMember, Role
+from penstock.kit.shared_fields import EmailFilter, IdOrSlug
+from penstock.kit.tenant_session import RequestContext
+from penstock.schemas import EmptyResponse, ListResponse
 from penstock.store.tables import api_keys, users
 from penstock.store.tables import members as rows
 
@@ -25,85 +25,97 @@ TAGS = ["Workspaces > Members"]
 UserId = Annotated[str, PathParameter(description="id of the user")]
 
 
-class NewMembers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AddMembers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """People to be taken in."""
 
     users: Annotated[list[NewMember], Meta(min_length=1, description="ids with roles")]
 
 
-class RoleChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UpdateMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Another role."""
 
     role: Role
 
 
-RoleAsked = Annotated[Role | None, QueryParameter(description="only those with this role")]
+RoleParam = Annotated[Role | None, QueryParameter(description="only those with this role")]
 
 
 @post(
     "/{workspace:str}/users",
     status_code=200,
-    guards=[needs("workspace_users.create")],
+    guards=[require_scopes("workspace_users.create")],
     summary="Add members",
     tags=TAGS,
 )
-async def add(workspace: IdOrSlug, data: JSONBody[NewMembers], work: NamedDependency[Work]) -> Done:
+async def add_members(
+    workspace: IdOrSlug, data: JSONBody[AddMembers], work: NamedDependency[RequestContext]
+) -> EmptyResponse:
     """Take people of the organisation into a workspace."""
-    async with work.writing(workspace) as desk:
-        await members.add(desk, desk.workspace, data.users)
-        return Done()
+    async with work.write_session(workspace) as desk:
+        await members.add_members(desk, desk.required_workspace_id, data.users)
+        return EmptyResponse()
 
 
-@get("/{workspace:str}/users", guards=[needs("workspace_users.list")], summary="List members", tags=TAGS)
-async def index(
+@get("/{workspace:str}/users", guards=[require_scopes("workspace_users.list")], summary="List members", tags=TAGS)
+async def list_members(
     workspace: IdOrSlug,
-    work: NamedDependency[Work],
-    page: NamedDependency[Page],
-    role: RoleAsked = None,
-    email: EmailAsked = None,
-) -> Listed[Member]:
+    work: NamedDependency[RequestContext],
+    page: NamedDependency[PageRequest],
+    role: RoleParam = None,
+    email: EmailFilter = None,
+) -> ListResponse[Member]:
     """List the members of a workspace."""
     conditions = [rows.c.role == role] if role else []
     if email:
         conditions.append(rows.c.user_id.in_(select(users.c.id).where(users.c.email == email.lower())))
-    async with work.reading(workspace) as desk:
-        total, found = await MEMBERS.page(desk, page, conditions)
-        return Listed(total, await members.with_names(desk, found))
+    async with work.read_session(workspace) as desk:
+        total, found = await MEMBER_RESOURCE.list_page(desk, page, conditions)
+        return ListResponse(total, await members.load_members(desk, found))
 
 
-@get("/{workspace:str}/users/{user_id:str}", guards=[needs("workspace_users.read")], summary="Get member", tags=TAGS)
-async def show(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Work]) -> Member:
+@get(
+    "/{workspace:str}/users/{user_id:str}",
+    guards=[require_scopes("workspace_users.read")],
+    summary="Get member",
+    tags=TAGS,
+)
+async def get_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[RequestContext]) -> Member:
     """Give one member of a workspace."""
-    async with work.reading(workspace) as desk:
-        return members.shown(await members.need(desk, desk.workspace, user_id))
+    async with work.read_session(workspace) as desk:
+        return members.member_response(await members.get_member(desk, desk.required_workspace_id, user_id))
 
 
 @put(
-    "/{workspace:str}/users/{user_id:str}", guards=[needs("workspace_users.update")], summary="Update member", tags=TAGS
+    "/{workspace:str}/users/{user_id:str}",
+    guards=[require_scopes("workspace_users.update")],
+    summary="Update member",
+    tags=TAGS,
 )
-async def update(workspace: IdOrSlug, user_id: UserId, data: JSONBody[RoleChange], work: NamedDependency[Work]) -> Done:
+async def update_member(
+    workspace: IdOrSlug, user_id: UserId, data: JSONBody[UpdateMember], work: NamedDependency[RequestContext]
+) -> EmptyResponse:
     """Give a member another role."""
-    async with work.writing(workspace) as desk:
-        before = await members.need(desk, desk.workspace, user_id)
-        await members.may_give_role(desk, data.role, desk.workspace)
-        await MEMBERS.change(desk, before, {"role": data.role})
-        return Done()
+    async with work.write_session(workspace) as desk:
+        before = await members.get_member(desk, desk.required_workspace_id, user_id)
+        await members.check_grantable_role(desk, data.role, desk.required_workspace_id)
+        await MEMBER_RESOURCE.update(desk, before, {"role": data.role})
+        return EmptyResponse()
 
 
 @delete(
     "/{workspace:str}/users/{user_id:str}",
     status_code=200,
-    guards=[needs("workspace_users.delete")],
+    guards=[require_scopes("workspace_users.delete")],
     summary="Remove member",
     tags=TAGS,
 )
-async def remove(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Work]) -> Done:
+async def remove_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[RequestContext]) -> EmptyResponse:
     """Take a member out of a workspace; the keys that the person has there end with it, and tokens that name both."""
-    async with work.writing(workspace) as desk:
-        before = await members.need(desk, desk.workspace, user_id)
-        await members.leave(desk, before)
-        await keys.remove_all(desk, api_keys.c.user_id == user_id)
-        return Done()
+    async with work.write_session(workspace) as desk:
+        before = await members.get_member(desk, desk.required_workspace_id, user_id)
+        await members.remove_member(desk, before)
+        await keys.remove_matching(desk, api_keys.c.user_id == user_id)
+        return EmptyResponse()
 
 
-routes = [add, index, show, update, remove]
+routes = [add_members, list_members, get_member, update_member, remove_member]

@@ -11,24 +11,26 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import QueryParameter
 from msgspec import Meta
 
-from penstock.authorization import needs
+from penstock.authorization import require_scopes
 from penstock.kit import listing
-from penstock.kit.listing import CamelNumber, Number, Order, Page, Sort
-from penstock.kit.shared_fields import WorkspaceAsked
-from penstock.kit.tenant_session import Work
-from penstock.schemas import milliseconds, when, write_out
-from penstock.store.tables import audit, requests, workspaces
+from penstock.kit.listing import CamelPageNumber, PageNumber, PageRequest, SortField, SortOrder
+from penstock.kit.shared_fields import WorkspaceFilter
+from penstock.kit.tenant_session import RequestContext
+from penstock.schemas import format_required_timestamp, row_to_struct, to_milliseconds
+from penstock.store.tables import audit_log, audited_requests, workspaces
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-Size = Annotated[
+PageSizeParam = Annotated[
     int | None, QueryParameter(name="page_size", ge=0, le=100, description="rows on a page; default 100; 0: none")
 ]
-CamelSize = Annotated[int | None, QueryParameter(name="pageSize", ge=0, le=100, description="the same as page_size")]
+CamelPageSizeParam = Annotated[
+    int | None, QueryParameter(name="pageSize", ge=0, le=100, description="the same as page_size")
+]
 
 
-class AuditLog(msgspec.Struct, frozen=True, kw_only=True):
+class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One change."""
 
     timestamp: Annotated[str, Meta(description="when, ISO 8601")]
@@ -56,65 +58,69 @@ class AuditLog(msgspec.Struct, frozen=True, kw_only=True):
     after: Annotated[dict[str, Any] | None, Meta(description="how it is since, credentials left out")]
 
 
-class AuditLogs(msgspec.Struct, frozen=True):
+class AuditLogList(msgspec.Struct, frozen=True):
     """One page of the audit log, newest first."""
 
-    records: Annotated[list[AuditLog], Meta(description="changes")]
+    records: Annotated[list[AuditLogEntry], Meta(description="changes")]
     total: Annotated[int, Meta(description="how many there are on all pages")]
     object: Annotated[str, Meta(description="`analytics-graph`")] = "analytics-graph"
 
 
-Start = Annotated[datetime, QueryParameter(description="from this moment on, ISO 8601")]
-End = Annotated[datetime, QueryParameter(description="until this moment, ISO 8601")]
-OrganisationAsked = Annotated[str, QueryParameter(description="id of the organisation, which is the caller's own")]
-Text = Annotated[str | None, QueryParameter(description="only rows that have exactly this")]
-Method = Annotated[Literal["POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests of this method")]
-UserType = Annotated[Literal["user", "api_key"] | None, QueryParameter(description="only people, or only services")]
-StatusAsked = Annotated[int | None, QueryParameter(ge=100, le=599, description="only answers with this status")]
+StartTimeParam = Annotated[datetime, QueryParameter(description="from this moment on, ISO 8601")]
+EndTimeParam = Annotated[datetime, QueryParameter(description="until this moment, ISO 8601")]
+OrganisationParam = Annotated[str, QueryParameter(description="id of the organisation, which is the caller's own")]
+ExactMatchParam = Annotated[str | None, QueryParameter(description="only rows that have exactly this")]
+MethodParam = Annotated[
+    Literal["POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests of this method")
+]
+UserTypeParam = Annotated[
+    Literal["user", "api_key"] | None, QueryParameter(description="only people, or only services")
+]
+StatusParam = Annotated[int | None, QueryParameter(ge=100, le=599, description="only answers with this status")]
 
 
-def asked(  # noqa: PLR0913, PLR0917 - as of all lists
-    work: NamedDependency[Work],
-    page_size: Size = None,
-    current_page: Number = None,
-    camel_size: CamelSize = None,
-    camel_number: CamelNumber = None,
-    sort: Sort = "created_at",
-    order: Order = "desc",
-) -> Page:
+def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
+    work: NamedDependency[RequestContext],
+    page_size: PageSizeParam = None,
+    current_page: PageNumber = None,
+    camel_size: CamelPageSizeParam = None,
+    camel_number: CamelPageNumber = None,
+    sort: SortField = "created_at",
+    order: SortOrder = "desc",
+) -> PageRequest:
     """Read which part is asked for, as of all lists; with no rows only how many there are."""
-    return listing.page(work, page_size, current_page, camel_size, camel_number, sort, order)
+    return listing.read_page_request(work, page_size, current_page, camel_size, camel_number, sort, order)
 
 
 @get(
     "/",
-    guards=[needs("audit_logs.list")],
+    guards=[require_scopes("audit_logs.list")],
     summary="List audit logs",
     tags=["Audit Logs"],
-    dependencies={"page": Provide(asked, sync_to_thread=False)},
+    dependencies={"page": Provide(provide_page, sync_to_thread=False)},
 )
-async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
-    work: NamedDependency[Work],
-    page: NamedDependency[Page],
-    start_time: Start,
-    end_time: End,
-    organisation_id: OrganisationAsked,
-    method: Method = None,
-    uri: Text = None,
-    request_id: Text = None,
-    user_id: Text = None,
-    user_type: UserType = None,
-    workspace_id: WorkspaceAsked = None,
-    response_status_code: StatusAsked = None,
-    resource_type: Text = None,
-    action: Text = None,
-    client_ip: Text = None,
-    country: Text = None,
-) -> AuditLogs:
+async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
+    work: NamedDependency[RequestContext],
+    page: NamedDependency[PageRequest],
+    start_time: StartTimeParam,
+    end_time: EndTimeParam,
+    organisation_id: OrganisationParam,
+    method: MethodParam = None,
+    uri: ExactMatchParam = None,
+    request_id: ExactMatchParam = None,
+    user_id: ExactMatchParam = None,
+    user_type: UserTypeParam = None,
+    workspace_id: WorkspaceFilter = None,
+    response_status_code: StatusParam = None,
+    resource_type: ExactMatchParam = None,
+    action: ExactMatchParam = None,
+    client_ip: ExactMatchParam = None,
+    country: ExactMatchParam = None,
+) -> AuditLogList:
     """Give what was changed in a span of time."""
-    work.caller.stay_in(organisation_id)
-    conditions = listing.equal(
-        audit,
+    work.caller.check_organisation(organisation_id)
+    conditions = listing.equality_conditions(
+        audit_log,
         method=method,
         uri=uri,
         request_id=request_id,
@@ -125,24 +131,29 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
         action=action,
         client_ip=client_ip,
     )
-    conditions += [audit.c.created_at >= milliseconds(start_time), audit.c.created_at <= milliseconds(end_time)]
-    async with work.reading() as desk:
+    conditions += [
+        audit_log.c.created_at >= to_milliseconds(start_time),
+        audit_log.c.created_at <= to_milliseconds(end_time),
+    ]
+    async with work.read_session() as desk:
         if workspace_id is not None:
             # By its slug, or the id even of one that is no more.
             named = await desk.find(workspaces, workspace_id)
-            conditions.append(audit.c.workspace_id == (named["id"] if named else workspace_id))
-        total, rows = (0, []) if country else await listing.rows(desk, audit, page, conditions)
-        sent = await desk.organisation().find_all(requests, {row["asked_id"] for row in rows if row["asked_id"]})
-        return AuditLogs([_shown(row, sent.get(row["asked_id"])) for row in rows], total)
+            conditions.append(audit_log.c.workspace_id == (named["id"] if named else workspace_id))
+        total, rows = (0, []) if country else await listing.fetch_page(desk, audit_log, page, conditions)
+        sent = await desk.organisation().find_all(
+            audited_requests, {row["asked_id"] for row in rows if row["asked_id"]}
+        )
+        return AuditLogList([_to_entry(row, sent.get(row["asked_id"])) for row in rows], total)
 
 
-def _shown(row: Row, sent: Row | None) -> AuditLog:
+def _to_entry(row: Row, sent: Row | None) -> AuditLogEntry:
     if sent is None:
         # The schedule's, or of before bodies were kept.
         body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
         sent = {"request_body": body, "request_headers": ""}
     said = {name: sent[name] for name in ("request_body", "request_headers")}
-    return write_out(AuditLog, row, timestamp=when(row["created_at"]), **said)
+    return row_to_struct(AuditLogEntry, row, timestamp=format_required_timestamp(row["created_at"]), **said)
 
 
-routes = [index]
+routes = [list_entries]

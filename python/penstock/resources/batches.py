@@ -11,45 +11,45 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
 
-from penstock.authorization import needs, shown
+from penstock.authorization import extract_credential, require_scopes
 from penstock.batches import files as file_kit
 from penstock.batches import model as kit
 from penstock.batches.model import Batch
-from penstock.batches.providers import ways
-from penstock.batches.providers.batch_provider import Stated
-from penstock.batches.runner import Runner
-from penstock.blobs.folder import Folder
-from penstock.errors import ConflictError, ForbiddenError, MissingError, TooManyError
+from penstock.batches.providers import batch_providers_by_name
+from penstock.batches.providers.batch_provider import ProviderSettings
+from penstock.batches.runner import BatchRunner
+from penstock.blobs.folder import BlobFolder
+from penstock.errors import ConflictError, ForbiddenError, NotFoundError, RateLimitedError
 from penstock.ids import new_id
 from penstock.kit import pages
-from penstock.kit.pages import After, Page
-from penstock.kit.tenant_session import Work
-from penstock.resources.files import SHORTEST_LIFE, stream
-from penstock.schemas import now, refuse
+from penstock.kit.pages import AfterCursor, CursorPage
+from penstock.kit.tenant_session import RequestContext
+from penstock.resources.files import MIN_EXPIRY_SECONDS, stream_file
+from penstock.schemas import field_error, now
 from penstock.settings import Settings
 from penstock.store.tables import batches
 
 if TYPE_CHECKING:
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.tenant_session import TenantSession
 
 TAGS = ["Batch"]
-SCOPE = needs("completions.write")
-MOST = 100
+SCOPE_GUARD = require_scopes("completions.write")
+MAX_PAGE_SIZE = 100
 
 BatchId = Annotated[str, PathParameter(description="id of the batch: `gw_batch_…`")]
-Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="how many at most")]
-_Key = Annotated[str, Meta(max_length=64)]
-_Value = Annotated[str, Meta(max_length=512)]
+LimitParam = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="how many at most")]
+_MetadataKey = Annotated[str, Meta(max_length=64)]
+_MetadataValue = Annotated[str, Meta(max_length=512)]
 
 
-class OutputLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OutputExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How long the files with the answers are kept."""
 
     anchor: Annotated[Literal["created_at"], Meta(description="when such a file is made")]
-    seconds: Annotated[int, Meta(ge=SHORTEST_LIFE, description="its age in seconds when it is deleted")]
+    seconds: Annotated[int, Meta(ge=MIN_EXPIRY_SECONDS, description="its age in seconds when it is deleted")]
 
 
-class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CreateBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A batch to be made."""
 
     input_file_id: Annotated[str, Meta(description="file with its lines, uploaded here with the purpose `batch`")]
@@ -64,11 +64,11 @@ class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ]
     metadata: Annotated[
-        Annotated[dict[_Key, _Value], Meta(max_length=16)] | None,
+        Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=16)] | None,
         Meta(description="what is shown with it; at most 16 fields"),
     ] = None
     output_expires_after: Annotated[
-        OutputLife | None, Meta(description="how long files with answers are kept; default: as long as files are")
+        OutputExpiry | None, Meta(description="how long files with answers are kept; default: as long as files are")
     ] = None
     model: Annotated[
         Annotated[str, Meta(min_length=1, max_length=255)] | None, Meta(description="for lines that name none")
@@ -82,7 +82,7 @@ class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = {}
 
 
-class BatchChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpdateBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed."""
 
     internal_output_file_id: Annotated[
@@ -91,56 +91,58 @@ class BatchChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ]
 
 
-class BatchList(Page, frozen=True, kw_only=True):
+class BatchList(CursorPage, frozen=True, kw_only=True):
     """Batches of the workspace."""
 
     data: Annotated[list[Batch], Meta(description="those of this page, newest first")]
 
 
-@post("/", status_code=200, guards=[SCOPE], summary="Create batch", tags=TAGS)
-async def create(
+@post("/", status_code=200, guards=[SCOPE_GUARD], summary="Create batch", tags=TAGS)
+async def create_batch(
     request: Request[Any, Any, Any],
-    data: JSONBody[NewBatch],
-    work: NamedDependency[Work],
+    data: JSONBody[CreateBatch],
+    work: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
-    runner: NamedDependency[Runner],
+    runner: NamedDependency[BatchRunner],
 ) -> Batch:
     """Have the lines of a file answered, each as a request of its own with the key that makes the batch."""
-    sent = shown(request)
+    sent = extract_credential(request)
     if sent.kind != "key":
         message = "a batch is sent with the key or token that makes it: a session has none"
         raise ForbiddenError(message)
-    headers = kit.carried(
+    headers = kit.collect_headers(
         request.headers.items(), sent.text, data.gateway_options, request.app.state.get("header_aliases", ())
     )
     life, longest = data.output_expires_after, settings.files.keep_seconds
     if life and life.seconds > longest:
-        raise refuse("output_expires_after.seconds", f"is too many: files are kept for {longest} (files.keep_seconds)")
-    async with work.writing() as desk:
-        await _check_room(desk, settings.batches.waiting)
-        file = await file_kit.find(desk, data.input_file_id)
+        raise field_error(
+            "output_expires_after.seconds", f"is too many: files are kept for {longest} (files.keep_seconds)"
+        )
+    async with work.write_session() as desk:
+        await _check_active_batches(desk, settings.batches.waiting)
+        file = await file_kit.find_file(desk, data.input_file_id)
         if file["purpose"] != "batch":
-            raise refuse("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
-        job = None if data.completion_window == kit.IMMEDIATE else await _job(desk, data, headers)
+            raise field_error("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
+        job = None if data.completion_window == kit.IMMEDIATE_WINDOW else await _build_provider_job(desk, data, headers)
         row_id = new_id()
         sealed = await desk.seal(msgspec.json.encode(headers).decode(), row_id)
         row = await desk.insert(
-            batches, {**_row(data, settings, file["id"]), "id": row_id, "job": job, "sealed": sealed}
+            batches, {**_build_row(data, settings, file["id"]), "id": row_id, "job": job, "sealed": sealed}
         )
-    runner.ring()
-    return kit.shown(row)
+    runner.notify()
+    return kit.to_batch(row)
 
 
-async def _job(desk: Desk, data: NewBatch, headers: dict[str, str]) -> dict[str, Any]:
+async def _build_provider_job(desk: TenantSession, data: CreateBatch, headers: dict[str, str]) -> dict[str, Any]:
     """Say who is to run a batch, and what is needed for that besides its lines."""
-    able = ways()
-    named = await kit.provider_of(desk, headers, able)
+    able = batch_providers_by_name()
+    named = await kit.select_provider(desk, headers, able)
     way = able[named.provider]
     for name in data.provider_options:
-        if name not in way.OPTIONS:
-            known = f"expected {', '.join(sorted(way.OPTIONS))}" if way.OPTIONS else "it takes none"
-            raise refuse(f"provider_options.{name}", f"is not known for {named.provider}: {known}")
-    needs = way.needs(Stated(headers, named.configurations, data.provider_options))
+        if name not in way.ALLOWED_OPTIONS:
+            known = f"expected {', '.join(sorted(way.ALLOWED_OPTIONS))}" if way.ALLOWED_OPTIONS else "it takes none"
+            raise field_error(f"provider_options.{name}", f"is not known for {named.provider}: {known}")
+    needs = way.required_options(ProviderSettings(headers, named.configurations, data.provider_options))
     caller = desk.caller
     return {
         "provider": named.provider,
@@ -150,14 +152,14 @@ async def _job(desk: Desk, data: NewBatch, headers: dict[str, str]) -> dict[str,
     }
 
 
-async def _check_room(desk: Desk, most: int) -> None:
-    _ = desk.workspace
-    if await desk.count(batches, [batches.c.status.in_(kit.ACTIVE)]) >= most:
+async def _check_active_batches(desk: TenantSession, most: int) -> None:
+    _ = desk.required_workspace_id
+    if await desk.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= most:
         message = f"{most} batches of this workspace are not over yet: that is batches.waiting"
-        raise TooManyError(message)
+        raise RateLimitedError(message)
 
 
-def _row(data: NewBatch, settings: Settings, file_id: str) -> dict[str, Any]:
+def _build_row(data: CreateBatch, settings: Settings, file_id: str) -> dict[str, Any]:
     moment = now()
     nothing_yet = ("output_file_id", "error_file_id", "internal_output_file_id", "errors", "run_by", "run_until")
     return {
@@ -171,7 +173,7 @@ def _row(data: NewBatch, settings: Settings, file_id: str) -> dict[str, Any]:
             "output_seconds": data.output_expires_after and data.output_expires_after.seconds,
         },
         "moments": {kit.VALIDATING: moment},
-        "expires_at": moment + settings.batches.window_seconds * file_kit.SECOND,
+        "expires_at": moment + settings.batches.window_seconds * file_kit.MS_PER_SECOND,
         "created_at": moment,
         "last_updated_at": moment,
         **dict.fromkeys(("total", "completed", "failed"), 0),
@@ -179,68 +181,74 @@ def _row(data: NewBatch, settings: Settings, file_id: str) -> dict[str, Any]:
     }
 
 
-@get("/", guards=[SCOPE], summary="List batches", tags=TAGS)
-async def index(work: NamedDependency[Work], limit: Limit = 20, after: After = None) -> BatchList:
+@get("/", guards=[SCOPE_GUARD], summary="List batches", tags=TAGS)
+async def list_batches(
+    work: NamedDependency[RequestContext], limit: LimitParam = 20, after: AfterCursor = None
+) -> BatchList:
     """List the batches of the workspace, newest first."""
-    wanted = pages.Wanted(limit, file_kit.inner(file_kit.BATCH, after) if after else None)
-    async with work.reading() as desk:
-        return BatchList.of(await pages.rows(desk, batches, wanted), limit, kit.shown)
+    wanted = pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
+    async with work.read_session() as desk:
+        return BatchList.from_rows(await pages.fetch_rows(desk, batches, wanted), limit, kit.to_batch)
 
 
-@get("/{batch_id:str}", guards=[SCOPE], summary="Get batch", tags=TAGS)
-async def show(batch_id: BatchId, work: NamedDependency[Work]) -> Batch:
+@get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)
+async def get_batch(batch_id: BatchId, work: NamedDependency[RequestContext]) -> Batch:
     """Show one batch."""
-    async with work.reading() as desk:
-        row = await kit.find(desk, batch_id)
-        desk.address(batches, row)
-        return kit.shown(row)
+    async with work.read_session() as desk:
+        row = await kit.find_batch(desk, batch_id)
+        desk.set_requested_row(batches, row)
+        return kit.to_batch(row)
 
 
 @get(
     "/{batch_id:str}/output",
-    guards=[SCOPE],
+    guards=[SCOPE_GUARD],
     summary="Get batch output",
     tags=TAGS,
     media_type="application/octet-stream",
 )
-async def output(batch_id: BatchId, work: NamedDependency[Work], blobs: NamedDependency[Folder]) -> Stream:
+async def get_output(
+    batch_id: BatchId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
+) -> Stream:
     """Give the answers as lines of JSON."""
-    async with work.reading() as desk:
-        batch = kit.shown(await kit.find(desk, batch_id))
+    async with work.read_session() as desk:
+        batch = kit.to_batch(await kit.find_batch(desk, batch_id))
         if batch.output_file_id is None:
-            raise MissingError(f"this batch has no output: it is {batch.status}")
-        row = await file_kit.find(desk, batch.output_file_id)
-    return stream(blobs, row)
+            raise NotFoundError(f"this batch has no output: it is {batch.status}")
+        row = await file_kit.find_file(desk, batch.output_file_id)
+    return stream_file(blobs, row)
 
 
-@post("/{batch_id:str}/cancel", status_code=200, guards=[SCOPE], summary="Cancel batch", tags=TAGS)
-async def cancel(batch_id: BatchId, work: NamedDependency[Work], runner: NamedDependency[Runner]) -> Batch:
+@post("/{batch_id:str}/cancel", status_code=200, guards=[SCOPE_GUARD], summary="Cancel batch", tags=TAGS)
+async def cancel_batch(
+    batch_id: BatchId, work: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
+) -> Batch:
     """Begin no further line; what is under way is waited for."""
-    async with work.writing() as desk:
-        row = await kit.find(desk, batch_id)
+    async with work.write_session() as desk:
+        row = await kit.find_batch(desk, batch_id)
         if row["status"] in {kit.VALIDATING, kit.IN_PROGRESS}:
-            change = kit.turned(row, kit.CANCELLING)
+            change = kit.status_change(row, kit.CANCELLING)
             await desk.update(batches, row["id"], change)
             row = {**row, **change}
         elif row["status"] not in {kit.CANCELLING, kit.CANCELLED}:
             raise ConflictError(f"this batch cannot be cancelled: it is {row['status']}")
-    runner.ring()
-    return kit.shown(row)
+    runner.notify()
+    return kit.to_batch(row)
 
 
-@put("/{batch_id:str}", guards=[SCOPE], summary="Update batch", tags=TAGS)
-async def change(batch_id: BatchId, data: JSONBody[BatchChange], work: NamedDependency[Work]) -> Batch:
+@put("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Update batch", tags=TAGS)
+async def update_batch(batch_id: BatchId, data: JSONBody[UpdateBatch], work: NamedDependency[RequestContext]) -> Batch:
     """Have another file given as the output of a batch that is over."""
-    async with work.writing() as desk:
-        row = await kit.find(desk, batch_id)
-        desk.address(batches, row)
-        await desk.agree(batches, row)
-        if row["status"] not in kit.OVER:
+    async with work.write_session() as desk:
+        row = await kit.find_batch(desk, batch_id)
+        desk.set_requested_row(batches, row)
+        await desk.check_precondition(batches, row)
+        if row["status"] not in kit.FINISHED_STATUSES:
             raise ConflictError(f"this batch is not over: it is {row['status']}")
-        file = await file_kit.find(desk, data.internal_output_file_id)
+        file = await file_kit.find_file(desk, data.internal_output_file_id)
         values = {"internal_output_file_id": file["id"], "last_updated_at": now()}
         await desk.update(batches, row["id"], values)
-    return kit.shown({**row, **values})
+    return kit.to_batch({**row, **values})
 
 
-routes = [create, index, show, output, cancel, change]
+routes = [create_batch, list_batches, get_batch, get_output, cancel_batch, update_batch]

@@ -13,17 +13,17 @@ from litestar.params import Body, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
 
-from penstock.authorization import needs
+from penstock.authorization import require_scopes
 from penstock.batches import files as kit
-from penstock.batches.files import File, shown
-from penstock.batches.model import ACTIVE
-from penstock.blobs.folder import PIECE, Folder
-from penstock.errors import PenstockError, Replayed
+from penstock.batches.files import File, file_response
+from penstock.batches.model import ACTIVE_STATUSES
+from penstock.blobs.folder import CHUNK_BYTES, BlobFolder
+from penstock.errors import PenstockError, ReplayedResponse
 from penstock.kit import pages
-from penstock.kit.pages import After, Page
-from penstock.kit.tenant_session import Work
-from penstock.kit.text_validation import NUL, WITH_NUL
-from penstock.schemas import now, refuse
+from penstock.kit.pages import AfterCursor, CursorPage
+from penstock.kit.tenant_session import RequestContext
+from penstock.kit.text_validation import NUL, NUL_MESSAGE
+from penstock.schemas import field_error, now
 from penstock.settings import Settings
 from penstock.store.tables import batches, files
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 TAGS = ["Files"]
-SCOPE = needs("completions.write")
-MOST = 10_000
-SHORTEST_LIFE = 3600
+SCOPE_GUARD = require_scopes("completions.write")
+MAX_PAGE_SIZE = 10_000
+MIN_EXPIRY_SECONDS = 3600
 # More of them are no number of seconds that anybody means.
-DIGITS = 12
+MAX_EXPIRY_DIGITS = 12
 
 FileId = Annotated[str, PathParameter(description="id of the file: `gw_file_…`")]
-Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="how many at most")]
-Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
-PurposeAsked = Annotated[str | None, QueryParameter(description="only those for this")]
+LimitParam = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="how many at most")]
+OrderParam = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
+PurposeParam = Annotated[str | None, QueryParameter(description="only those for this")]
 
 
-class Upload(msgspec.Struct, kw_only=True):
+class UploadFileForm(msgspec.Struct, kw_only=True):
     """A file as a form brings it."""
 
     file: Annotated[UploadFile, Meta(description="what is in it, with its name")]
@@ -60,13 +60,13 @@ class Upload(msgspec.Struct, kw_only=True):
     )
 
 
-class FileList(Page, frozen=True, kw_only=True):
+class FileList(CursorPage, frozen=True, kw_only=True):
     """Files of the workspace."""
 
     data: Annotated[list[File], Meta(description="those of this page")]
 
 
-class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
     """What is gone."""
 
     id: Annotated[str, Meta(description="its id")]
@@ -75,112 +75,118 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The edge bounds bodies by `limits.body_bytes`.
-@post("/", status_code=200, guards=[SCOPE], request_max_body_size=None, summary="Upload file", tags=TAGS)
-async def upload(
-    data: Annotated[Upload, Body(media_type=RequestEncodingType.MULTI_PART)],
-    work: NamedDependency[Work],
+@post("/", status_code=200, guards=[SCOPE_GUARD], request_max_body_size=None, summary="Upload file", tags=TAGS)
+async def upload_file(
+    data: Annotated[UploadFileForm, Body(media_type=RequestEncodingType.MULTI_PART)],
+    work: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
-    blobs: NamedDependency[Folder],
+    blobs: NamedDependency[BlobFolder],
 ) -> File:
     """Keep a file for the workspace of the key, until it is deleted or too old."""
-    life = _life(data, settings.files.keep_seconds)
+    life = _parse_expiry_seconds(data, settings.files.keep_seconds)
     name = data.file.filename or "file"
     if NUL in name:
-        raise refuse("file", f"its name {WITH_NUL}")
-    row = kit.new_row(data.purpose, name, life, created_by=work.caller.actor)
-    async with work.reading() as desk:
-        _ = desk.workspace
-        await kit.check_room(desk, settings, _length(data.file))
-    row["bytes"] = await blobs.put(row["id"], _pieces(data.file))
+        raise field_error("file", f"its name {NUL_MESSAGE}")
+    row = kit.new_file_row(data.purpose, name, life, created_by=work.caller.actor_id)
+    async with work.read_session() as desk:
+        _ = desk.required_workspace_id
+        await kit.check_workspace_quota(desk, settings, _measure_size(data.file))
+    row["bytes"] = await blobs.put(row["id"], _read_chunks(data.file))
     try:
-        async with work.writing() as desk:
+        async with work.write_session() as desk:
             await desk.insert(files, row)
-    except (PenstockError, Replayed):
+    except (PenstockError, ReplayedResponse):
         await blobs.delete(row["id"])
         raise
-    return shown(row)
+    return file_response(row)
 
 
-def _life(data: Upload, longest: int) -> int:
+def _parse_expiry_seconds(data: UploadFileForm, longest: int) -> int:
     if data.anchor is None and data.seconds is None:
         return longest
     if data.anchor != "created_at":
-        raise refuse("expires_after[anchor]", f"{data.anchor!r} is not allowed: expected created_at")
+        raise field_error("expires_after[anchor]", f"{data.anchor!r} is not allowed: expected created_at")
     given = data.seconds or ""
-    if not given.isdecimal() or len(given) > DIGITS or not SHORTEST_LIFE <= int(given) <= longest:
-        raise refuse("expires_after[seconds]", f"{given!r} is not allowed: expected {SHORTEST_LIFE} to {longest}")
+    if not given.isdecimal() or len(given) > MAX_EXPIRY_DIGITS or not MIN_EXPIRY_SECONDS <= int(given) <= longest:
+        raise field_error(
+            "expires_after[seconds]", f"{given!r} is not allowed: expected {MIN_EXPIRY_SECONDS} to {longest}"
+        )
     return int(given)
 
 
-def _length(file: UploadFile) -> int:
+def _measure_size(file: UploadFile) -> int:
     length = file.file.seek(0, 2)
     file.file.seek(0)
     return length
 
 
-async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
-    while piece := await file.read(PIECE):
+async def _read_chunks(file: UploadFile) -> AsyncIterator[bytes]:
+    while piece := await file.read(CHUNK_BYTES):
         yield piece
 
 
-@get("/", guards=[SCOPE], summary="List files", tags=TAGS)
-async def index(
-    work: NamedDependency[Work],
-    purpose: PurposeAsked = None,
-    limit: Limit = MOST,
-    after: After = None,
-    order: Order = "desc",
+@get("/", guards=[SCOPE_GUARD], summary="List files", tags=TAGS)
+async def list_files(
+    work: NamedDependency[RequestContext],
+    purpose: PurposeParam = None,
+    limit: LimitParam = MAX_PAGE_SIZE,
+    after: AfterCursor = None,
+    order: OrderParam = "desc",
 ) -> FileList:
     """List the files of the workspace."""
     conditions = (files.c.expires_at > now(), *((files.c.purpose == purpose,) if purpose else ()))
-    last = kit.inner(kit.FILE, after) if after else None
-    wanted = pages.Wanted(limit, last, order == "desc", conditions)
-    async with work.reading() as desk:
-        return FileList.of(await pages.rows(desk, files, wanted), limit, shown)
+    last = kit.parse_wire_id(kit.FILE, after) if after else None
+    wanted = pages.CursorQuery(limit, last, order == "desc", conditions)
+    async with work.read_session() as desk:
+        return FileList.from_rows(await pages.fetch_rows(desk, files, wanted), limit, file_response)
 
 
-@get("/{file_id:str}", guards=[SCOPE], summary="Get file", tags=TAGS)
-async def show(file_id: FileId, work: NamedDependency[Work]) -> File:
+@get("/{file_id:str}", guards=[SCOPE_GUARD], summary="Get file", tags=TAGS)
+async def get_file(file_id: FileId, work: NamedDependency[RequestContext]) -> File:
     """Show one file."""
-    async with work.reading() as desk:
-        row = await kit.find(desk, file_id)
-        desk.address(files, row)
-        return shown(row)
+    async with work.read_session() as desk:
+        row = await kit.find_file(desk, file_id)
+        desk.set_requested_row(files, row)
+        return file_response(row)
 
 
 @get(
     "/{file_id:str}/content",
-    guards=[SCOPE],
+    guards=[SCOPE_GUARD],
     summary="Get file content",
     tags=TAGS,
     media_type="application/octet-stream",
 )
-async def content(file_id: FileId, work: NamedDependency[Work], blobs: NamedDependency[Folder]) -> Stream:
+async def get_content(
+    file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
+) -> Stream:
     """Give what is in a file."""
-    async with work.reading() as desk:
-        row = await kit.find(desk, file_id)
-    return stream(blobs, row)
+    async with work.read_session() as desk:
+        row = await kit.find_file(desk, file_id)
+    return stream_file(blobs, row)
 
 
-def stream(blobs: Folder, row: Row) -> Stream:
+def stream_file(blobs: BlobFolder, row: Row) -> Stream:
     """Answer with what is in a file, piece by piece."""
     headers = {"content-length": str(row["bytes"])}
     return Stream(blobs.read(row["id"]), media_type="application/octet-stream", headers=headers)
 
 
-@delete("/{file_id:str}", status_code=200, guards=[SCOPE], summary="Delete file", tags=TAGS)
-async def remove(file_id: FileId, work: NamedDependency[Work], blobs: NamedDependency[Folder]) -> Deleted:
+@delete("/{file_id:str}", status_code=200, guards=[SCOPE_GUARD], summary="Delete file", tags=TAGS)
+async def delete_file(
+    file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
+) -> DeletedFile:
     """Delete a file, unless a batch still reads it."""
-    async with work.writing() as desk:
-        row = await kit.find(desk, file_id)
-        desk.address(files, row)
-        await desk.agree(files, row)
-        reads = [batches.c.input_file_id == row["id"], batches.c.status.in_(ACTIVE)]
+    async with work.write_session() as desk:
+        row = await kit.find_file(desk, file_id)
+        desk.set_requested_row(files, row)
+        await desk.check_precondition(files, row)
+        reads = [batches.c.input_file_id == row["id"], batches.c.status.in_(ACTIVE_STATUSES)]
         if await desk.count(batches, reads):
-            raise refuse("file_id", f"{file_id!r} is read by a batch that is not over; hint: cancel it")
+            raise field_error("file_id", f"{file_id!r} is read by a batch that is not over; hint: cancel it")
         await desk.delete(files, files.c.id == row["id"])
     await blobs.delete(row["id"])
-    return Deleted(id=file_id)
+    return DeletedFile(id=file_id)
 
 
-routes = [upload, index, show, content, remove]
+routes = [upload_file, list_files, get_file, get_content, delete_file]

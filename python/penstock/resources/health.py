@@ -10,13 +10,13 @@ from litestar import get
 from litestar.di import NamedDependency
 from msgspec import Meta
 
-from penstock.authorization import anyone
-from penstock.metrics import Figures
+from penstock.authorization import allow_anyone
+from penstock.metrics import MetricsStore
 
-STARTED = time.monotonic()
+STARTED_AT = time.monotonic()
 
 
-class Worker(msgspec.Struct, frozen=True):
+class WorkerHealth(msgspec.Struct, frozen=True):
     """One edge process that was heard of within the last minute."""
 
     worker: Annotated[int, Meta(description="number of the worker, from 1")]
@@ -28,14 +28,14 @@ class Health(msgspec.Struct, frozen=True):
 
     status: Annotated[str, Meta(description="`success`, or there is no answer")]
     uptime_seconds: Annotated[int, Meta(description="since the control process was started")]
-    workers: Annotated[list[Worker], Meta(description="edge workers that reported within the last minute")]
+    workers: Annotated[list[WorkerHealth], Meta(description="edge workers that reported within the last minute")]
 
 
-@get("/", guards=[anyone], sync_to_thread=False, summary="Health", tags=["Service"])
-def health(figures: NamedDependency[Figures]) -> Health:
+@get("/", guards=[allow_anyone], sync_to_thread=False, summary="Health", tags=["Service"])
+def get_health(figures: NamedDependency[MetricsStore]) -> Health:
     """Say that the management API is up, for how long, and which edge workers report to it."""
-    workers = [Worker(push.worker, push.pid) for push in figures.workers()]
-    return Health("success", int(time.monotonic() - STARTED), workers)
+    workers = [WorkerHealth(push.worker, push.pid) for push in figures.live_workers()]
+    return Health("success", int(time.monotonic() - STARTED_AT), workers)
 
 
-routes = [health]
+routes = [get_health]

@@ -10,22 +10,22 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
 from penstock.authorization import engine_only
-from penstock.metrics import Figures
-from penstock.node_store import Notes
-from penstock.snapshot.build import Published
+from penstock.metrics import MetricsStore
+from penstock.node_store import NodeStore
+from penstock.snapshot.build import SnapshotChannel
 
-HOLD_SECONDS = 20.0
-LARGEST_PUSH = 1024 * 1024
+LONG_POLL_SECONDS = 20.0
+MAX_PUSH_BYTES = 1024 * 1024
 EPOCH_HEADER = "x-penstock-epoch"
 
 
 @post("/metrics", status_code=204)
-async def accept_metrics(request: Request[Any, Any, Any], figures: NamedDependency[Figures]) -> None:
+async def accept_metrics(request: Request[Any, Any, Any], figures: NamedDependency[MetricsStore]) -> None:
     """Keep the figures of one worker."""
-    figures.accept(await request.body())
+    figures.accept_push(await request.body())
 
 
-class Note(msgspec.Struct):
+class NodeStoreEntry(msgspec.Struct):
     """What one worker tells the others."""
 
     name: str
@@ -33,44 +33,44 @@ class Note(msgspec.Struct):
 
 
 @post("/notes")
-async def take_note(request: Request[Any, Any, Any], notes: NamedDependency[Notes]) -> Response[bytes]:
+async def put_node_entry(request: Request[Any, Any, Any], notes: NamedDependency[NodeStore]) -> Response[bytes]:
     """Keep it for them, and give what it takes the place of."""
-    note = msgspec.json.decode(await request.body(), type=Note)
-    return _told(notes.put(note.name, note.said))
+    note = msgspec.json.decode(await request.body(), type=NodeStoreEntry)
+    return _build_entry_response(notes.put(note.name, note.said))
 
 
 @get("/notes")
-async def give_note(name: FromQuery[str], notes: NamedDependency[Notes]) -> Response[bytes]:
+async def get_node_entry(name: FromQuery[str], notes: NamedDependency[NodeStore]) -> Response[bytes]:
     """Give what was said under a name; where nothing was, say that there is nothing."""
-    return _told(notes.find(name))
+    return _build_entry_response(notes.get(name))
 
 
-def _told(said: str | None) -> Response[bytes]:
+def _build_entry_response(said: str | None) -> Response[bytes]:
     if said is None:
         return Response(b"", status_code=204)
     return Response(said.encode(), status_code=200, media_type="text/plain")
 
 
 @get("/snapshot")
-async def give_snapshot(
-    published: NamedDependency[Published], epoch: FromQuery[str] = "", worker: FromQuery[int | None] = None
+async def get_snapshot(
+    published: NamedDependency[SnapshotChannel], epoch: FromQuery[str] = "", worker: FromQuery[int | None] = None
 ) -> Response[bytes]:
     """Give the snapshot as soon as it is another than the one the engine has; what changed, where that is known."""
     if worker is not None:
-        published.hear(worker, epoch)
-    snapshot = await published.newer_than(epoch, HOLD_SECONDS)
+        published.record_worker_epoch(worker, epoch)
+    snapshot = await published.wait_for_newer(epoch, LONG_POLL_SECONDS)
     if snapshot is None:
         return Response(b"", status_code=204)
-    document = snapshot.document(published.known(epoch))
+    document = snapshot.to_json(published.find_recent(epoch))
     return Response(document, media_type="application/json", headers={EPOCH_HEADER: snapshot.epoch})
 
 
 routes = [
     Router(
         "/internal",
-        route_handlers=[accept_metrics, take_note, give_note, give_snapshot],
+        route_handlers=[accept_metrics, put_node_entry, get_node_entry, get_snapshot],
         guards=[engine_only],
         include_in_schema=False,
-        request_max_body_size=LARGEST_PUSH,
+        request_max_body_size=MAX_PUSH_BYTES,
     )
 ]

@@ -5,33 +5,40 @@ from __future__ import annotations
 from litestar import get
 from litestar.di import NamedDependency
 
-from penstock.authorization import anyone
-from penstock.errors import MissingError
-from penstock.metrics import BatchFigures, Figures, JobFigures
+from penstock.authorization import allow_anyone
+from penstock.errors import NotFoundError
+from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore
 from penstock.records import RecordFeed
 from penstock.settings import Settings
-from penstock.snapshot.build import Published
+from penstock.snapshot.build import SnapshotChannel
 
 # Litestar adds the charset.
-TEXT_FORMAT = "text/plain; version=0.0.4"
+PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4"
 
 
-@get("/", guards=[anyone], sync_to_thread=False, media_type=TEXT_FORMAT, summary="Metrics", tags=["Service"])
-def metrics(
+@get(
+    "/",
+    guards=[allow_anyone],
+    sync_to_thread=False,
+    media_type=PROMETHEUS_CONTENT_TYPE,
+    summary="Metrics",
+    tags=["Service"],
+)
+def get_metrics(
     settings: NamedDependency[Settings],
-    figures: NamedDependency[Figures],
+    figures: NamedDependency[MetricsStore],
     records: NamedDependency[RecordFeed],
-    batch_figures: NamedDependency[BatchFigures],
-    job_figures: NamedDependency[JobFigures],
-    published: NamedDependency[Published],
+    batch_figures: NamedDependency[BatchMetrics],
+    job_figures: NamedDependency[JobMetrics],
+    published: NamedDependency[SnapshotChannel],
 ) -> str:
     """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
-        raise MissingError(message)
+        raise NotFoundError(message)
     own = {"record_batches_written": records.written, "record_batches_refused": records.refused}
     running = {"publish_waits": published.running.waits, "publish_waits_given_up": published.running.given_up}
-    return figures.render({**own, **running, **batch_figures.read(), **job_figures.read()})
+    return figures.render({**own, **running, **batch_figures.values_by_name(), **job_figures.values_by_name()})
 
 
-routes = [metrics]
+routes = [get_metrics]

@@ -10,17 +10,17 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter
 from msgspec import Meta
 
-from penstock.authorization import anyone
-from penstock.errors import MissingError
+from penstock.authorization import allow_anyone
+from penstock.errors import NotFoundError
 from penstock.pricing.price_book import PriceBook
 from penstock.pricing.wire_format import PayAsYouGo, PricingConfig
 
-Provider = Annotated[str, PathParameter(description="name of the provider")]
-Model = Annotated[str, PathParameter(description="name of the model")]
+ProviderParam = Annotated[str, PathParameter(description="name of the provider")]
+ModelParam = Annotated[str, PathParameter(description="name of the model")]
 
 
 # The first that a name holds.
-PURPOSES = {
+PURPOSE_BY_NAME_PART = {
     "embed": "embedding",
     "rerank": "rerank",
     "moderation": "moderation",
@@ -37,15 +37,15 @@ PURPOSES = {
     "davinci": "text",
     "babbage": "text",
 }
-TALKING = ("chat", "text")
-TELLING = {
+TEXT_PURPOSES = ("chat", "text")
+FEATURE_BY_PRICE_FIELD = {
     "request_image_token": "image",
     "request_audio_token": "audio",
     "cache_write_input_token": "cache_control",
 }
 
 
-class Limit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ParameterLimit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What a parameter may be."""
 
     key: Annotated[str, Meta(description="name of the parameter")]
@@ -53,7 +53,7 @@ class Limit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     max_value: Annotated[int, Meta(description="largest value")]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ModelKind(msgspec.Struct, frozen=True):
     """What a model is for."""
 
     primary: Annotated[
@@ -63,13 +63,13 @@ class Kind(msgspec.Struct, frozen=True):
     unsupported: Annotated[list[str], Meta(description="what it is known not to take")] = []
 
 
-class Messages(msgspec.Struct, frozen=True):
+class MessageRoles(msgspec.Struct, frozen=True):
     """Roles of messages."""
 
     options: Annotated[list[str], Meta(description="roles that its messages may have")]
 
 
-class General(msgspec.Struct, frozen=True, kw_only=True):
+class ModelDetail(msgspec.Struct, frozen=True, kw_only=True):
     """What a model takes."""
 
     model: Annotated[str, Meta(description="name of the model, as the list has it")]
@@ -78,9 +78,9 @@ class General(msgspec.Struct, frozen=True, kw_only=True):
     description: Annotated[str | None, Meta(description="what it is")]
     context_window: Annotated[int | None, Meta(description="tokens of a request with its answer; null: not known")]
     deprecated: Annotated[bool, Meta(description="whether its maker gives it up")]
-    params: Annotated[list[Limit], Meta(description="parameters whose limits are known")]
-    type: Annotated[Kind, Meta(description="what it is for")]
-    messages: Annotated[Messages | None, Meta(description="roles of messages; null where it takes none")]
+    params: Annotated[list[ParameterLimit], Meta(description="parameters whose limits are known")]
+    type: Annotated[ModelKind, Meta(description="what it is for")]
+    messages: Annotated[MessageRoles | None, Meta(description="roles of messages; null where it takes none")]
     remove_params: Annotated[list[str], Meta(description="parameters that it does not take, where that is known")] = (
         msgspec.field(name="removeParams", default_factory=list[str])
     )
@@ -92,46 +92,46 @@ class General(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-@get("/pricing/{provider:str}/{model:path}", guards=[anyone], summary="Get model price", tags=["Model Pricing"])
-async def price(provider: Provider, model: Model, prices: NamedDependency[PriceBook]) -> PricingConfig:
+@get("/pricing/{provider:str}/{model:path}", guards=[allow_anyone], summary="Get model price", tags=["Model Pricing"])
+async def get_price(provider: ProviderParam, model: ModelParam, prices: NamedDependency[PriceBook]) -> PricingConfig:
     """Say what a model costs, in US cents for each token or unit."""
     name = model.removeprefix("/")
-    found = await prices.price(provider, name)
+    found = await prices.find_price(provider, name)
     if found is None:
-        raise MissingError(f"no price is known of {name!r} of {provider!r}")
+        raise NotFoundError(f"no price is known of {name!r} of {provider!r}")
     return found
 
 
-@get("/general/{provider:str}/{model:path}", guards=[anyone], summary="Get model limits", tags=["Model Pricing"])
-async def general(provider: Provider, model: Model, prices: NamedDependency[PriceBook]) -> General:
+@get("/general/{provider:str}/{model:path}", guards=[allow_anyone], summary="Get model limits", tags=["Model Pricing"])
+async def get_model(provider: ProviderParam, model: ModelParam, prices: NamedDependency[PriceBook]) -> ModelDetail:
     """Say what a model takes."""
     name = model.removeprefix("/")
-    found = await prices.model(provider, name)
+    found = await prices.find_listed_model(provider, name)
     if found is None:
-        raise MissingError(f"nothing is known of {name!r} of {provider!r}")
-    window, priced = found.context_window, await prices.price(provider, name)
-    primary = _purpose(found.id)
-    return General(
+        raise NotFoundError(f"nothing is known of {name!r} of {provider!r}")
+    window, priced = found.context_window, await prices.find_price(provider, name)
+    primary = _guess_purpose(found.id)
+    return ModelDetail(
         model=found.id,
         provider=provider,
         name=found.name,
         description=found.description,
         context_window=window,
         deprecated=bool(found.deprecated),
-        params=[Limit("max_tokens", 1, window)] if window and primary in TALKING else [],
-        type=Kind(primary, _supported(priced.pay_as_you_go if priced else None)),
-        messages=Messages(["system", "user", "assistant"]) if primary == "chat" else None,
+        params=[ParameterLimit("max_tokens", 1, window)] if window and primary in TEXT_PURPOSES else [],
+        type=ModelKind(primary, _list_priced_features(priced.pay_as_you_go if priced else None)),
+        messages=MessageRoles(["system", "user", "assistant"]) if primary == "chat" else None,
     )
 
 
-def _purpose(model: str) -> str:
+def _guess_purpose(model: str) -> str:
     """Tell what a model is for by its name, as makers give them: the list does not say."""
-    return next((purpose for word, purpose in PURPOSES.items() if word in model.lower()), "chat")
+    return next((purpose for word, purpose in PURPOSE_BY_NAME_PART.items() if word in model.lower()), "chat")
 
 
-def _supported(rates: PayAsYouGo | None) -> list[str]:
+def _list_priced_features(rates: PayAsYouGo | None) -> list[str]:
     """Tell what a model takes by what has a price of its own."""
-    return [what for rate, what in TELLING.items() if rates and getattr(rates, rate) is not None]
+    return [what for rate, what in FEATURE_BY_PRICE_FIELD.items() if rates and getattr(rates, rate) is not None]
 
 
-routes = [price, general]
+routes = [get_price, get_model]

@@ -9,17 +9,17 @@ from msgspec import UNSET, Meta
 
 from penstock.kit import providers as kit
 from penstock.kit import shared_fields
-from penstock.kit.integrations import PROVIDERS, usable
-from penstock.schemas import Created, refuse
+from penstock.kit.integrations import PROVIDERS, usable_condition
+from penstock.schemas import Created, field_error
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.tenant_session import TenantSession
 
-SIDE = kit.Side(PROVIDERS, "provider", ["Providers"])
+PROVIDER_ROUTES = kit.ProviderRoutes(PROVIDERS, "provider", ["Providers"])
 
 
-class NewProvider(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CreateProvider(kit.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A provider to be made."""
 
     integration_id: Annotated[str, Meta(description="id or slug of the integration")]
@@ -29,35 +29,37 @@ class NewProvider(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=True
     ] = None
 
 
-class ProviderChange(kit.Change, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpdateProvider(kit.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    tags: shared_fields.MaybeTags = UNSET
+    tags: shared_fields.OptionalTags = UNSET
 
 
-class Provider(kit.Shown, frozen=True, kw_only=True):
+class ProviderDetail(kit.ResponseFields, frozen=True, kw_only=True):
     """One provider."""
 
-    last_updated_at: shared_fields.Changed
-    object: shared_fields.Object = "provider"
+    last_updated_at: shared_fields.UpdatedAt
+    object: shared_fields.ObjectType = "provider"
 
 
-async def create(desk: Desk, data: NewProvider) -> Created:
+async def create_provider(desk: TenantSession, data: CreateProvider) -> Created:
     """Make an integration usable in a workspace."""
     if data.model_config:
         # Whoever may choose the address is given the integration's credential there.
-        raise refuse("model_config", "is that of the integration: change it there")
+        raise field_error("model_config", "is that of the integration: change it there")
     words = "integration that may be used in this workspace"
     # What a virtual key brought along is its own: a second name for the same credential would have other limits.
-    may = [usable(desk.workspace), ~integrations.c.brought_along]
-    integration = await desk.organisation().refer("integration_id", integrations, data.integration_id, words, *may)
-    row = await SIDE.add(desk, data, integration["id"], data.tags)
+    may = [usable_condition(desk.required_workspace_id), ~integrations.c.brought_along]
+    integration = await desk.organisation().resolve_reference(
+        "integration_id", integrations, data.integration_id, words, *may
+    )
+    row = await PROVIDER_ROUTES.create_row(desk, data, integration["id"], data.tags)
     return Created(row["id"], row["slug"], "provider")
 
 
 routes = [
-    SIDE.create(NewProvider, Created, create),
-    *SIDE.reads(Provider),
-    SIDE.update(ProviderChange, Created, SIDE.change),
-    SIDE.remove(SIDE.leave),
+    PROVIDER_ROUTES.create_route(CreateProvider, Created, create_provider),
+    *PROVIDER_ROUTES.read_routes(ProviderDetail),
+    PROVIDER_ROUTES.update_route(UpdateProvider, Created, PROVIDER_ROUTES.update_row),
+    PROVIDER_ROUTES.delete_route(PROVIDER_ROUTES.delete_row),
 ]

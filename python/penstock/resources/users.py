@@ -11,16 +11,16 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.authorization import LEADING, needs, of_person
+from penstock.authorization import ORGANISATION_ADMIN_ROLES, require_scopes, user_scopes
 from penstock.errors import ConflictError
 from penstock.kit import keys
-from penstock.kit.crud_routes import Verbs, Wanted
-from penstock.kit.listing import equal
-from penstock.kit.members import MEMBERS, USERS, depart
-from penstock.kit.session_revocation import end
-from penstock.kit.shared_fields import Changed, Email, EmailAsked, FirstName, Id, LastName, Moment, Object
-from penstock.kit.tenant_session import Desk, Work
-from penstock.schemas import Done, write_out
+from penstock.kit.crud_routes import CrudRoutes, ListQuery
+from penstock.kit.listing import equality_conditions
+from penstock.kit.members import MEMBER_RESOURCE, USER_RESOURCE, record_removal
+from penstock.kit.session_revocation import end_sessions
+from penstock.kit.shared_fields import CreatedAt, Email, EmailFilter, FirstName, Id, LastName, ObjectType, UpdatedAt
+from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.schemas import EmptyResponse, row_to_struct
 from penstock.store.tables import api_keys, members, sessions, users
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 TAGS = ["Users"]
 
 UserId = Annotated[str, PathParameter(description="id of the user")]
-RoleAsked = Annotated[
+RoleFilter = Annotated[
     Literal["owner", "admin", "member"] | None, QueryParameter(description="only those with this role")
 ]
 
 
-class UserChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UserUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Another role."""
 
     role: Annotated[Literal["admin", "member"], Meta(description="what the person may do in the organisation")]
@@ -49,67 +49,78 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     last_name: LastName
     role: Annotated[str, Meta(description="`owner`, `admin` or `member`")]
     workspace_ids: Annotated[list[str], Meta(description="ids of the workspaces that the person is in")]
-    created_at: Moment
-    last_updated_at: Changed
-    object: Object = "user"
+    created_at: CreatedAt
+    last_updated_at: UpdatedAt
+    object: ObjectType = "user"
 
 
-def asked(role: RoleAsked = None, email: EmailAsked = None) -> Wanted:
+def list_query(role: RoleFilter = None, email: EmailFilter = None) -> ListQuery:
     """List the people of the organisation."""
-    return Wanted(None, equal(users, role=role, email=email and email.lower()))
+    return ListQuery(None, equality_conditions(users, role=role, email=email and email.lower()))
 
 
-@get("/{user_id:str}", guards=[needs("organisation_users.read")], summary="Get user", tags=TAGS)
-async def show(user_id: UserId, work: NamedDependency[Work]) -> User:
+@get("/{user_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get user", tags=TAGS)
+async def get_user(user_id: UserId, work: NamedDependency[RequestContext]) -> User:
     """Give one person."""
-    async with work.reading() as desk:
-        return (await _shown(desk, [await USERS.get(desk, user_id)]))[0]
+    async with work.read_session() as desk:
+        return (await _to_users(desk, [await USER_RESOURCE.get(desk, user_id)]))[0]
 
 
-@put("/{user_id:str}", guards=[needs("organisation_users.update")], summary="Update user", tags=TAGS)
-async def update(user_id: UserId, data: JSONBody[UserChange], work: NamedDependency[Work]) -> Done:
+@put("/{user_id:str}", guards=[require_scopes("organisation_users.update")], summary="Update user", tags=TAGS)
+async def update_user(
+    user_id: UserId, data: JSONBody[UserUpdate], work: NamedDependency[RequestContext]
+) -> EmptyResponse:
     """Give a person another role; the owner stays the owner.
 
     Who is an admin no more keeps keys in those workspaces alone that the person is a member of.
     """
-    async with work.writing() as desk:
-        desk.may_give(of_person(data.role), None)
-        row = await _no_owner(desk, user_id)
-        await USERS.change(desk, row, {"role": data.role})
-        if data.role not in LEADING:
+    async with work.write_session() as desk:
+        desk.check_grantable_scopes(user_scopes(data.role), None)
+        row = await _get_non_owner(desk, user_id)
+        await USER_RESOURCE.update(desk, row, {"role": data.role})
+        if data.role not in ORGANISATION_ADMIN_ROLES:
             inside = select(members.c.workspace_id).where(members.c.user_id == row["id"])
-            await keys.remove_all(desk, api_keys.c.user_id == row["id"], api_keys.c.workspace_id.not_in(inside))
-        return Done()
+            await keys.remove_matching(desk, api_keys.c.user_id == row["id"], api_keys.c.workspace_id.not_in(inside))
+        return EmptyResponse()
 
 
 @delete(
-    "/{user_id:str}", status_code=200, guards=[needs("organisation_users.delete")], summary="Delete user", tags=TAGS
+    "/{user_id:str}",
+    status_code=200,
+    guards=[require_scopes("organisation_users.delete")],
+    summary="Delete user",
+    tags=TAGS,
 )
-async def remove(user_id: UserId, work: NamedDependency[Work]) -> Done:
+async def delete_user(user_id: UserId, work: NamedDependency[RequestContext]) -> EmptyResponse:
     """Take a person out of the organisation; the person's keys and sessions end with it, and tokens that name the person."""
-    async with work.writing() as desk:
-        row = await _no_owner(desk, user_id)
-        await keys.remove_all(desk, api_keys.c.user_id == row["id"])
-        await MEMBERS.remove_all(desk, members.c.user_id == row["id"])
-        await end(desk, sessions.c.user_id == row["id"])
-        await USERS.remove(desk, row)
-        await depart(desk, row["id"], row["email"])
-        return Done()
+    async with work.write_session() as desk:
+        row = await _get_non_owner(desk, user_id)
+        await keys.remove_matching(desk, api_keys.c.user_id == row["id"])
+        await MEMBER_RESOURCE.delete_all(desk, members.c.user_id == row["id"])
+        await end_sessions(desk, sessions.c.user_id == row["id"])
+        await USER_RESOURCE.delete(desk, row)
+        await record_removal(desk, row["id"], row["email"])
+        return EmptyResponse()
 
 
-async def _no_owner(desk: Desk, user_id: str) -> Row:
-    row = await USERS.get(desk, user_id)
+async def _get_non_owner(desk: TenantSession, user_id: str) -> Row:
+    row = await USER_RESOURCE.get(desk, user_id)
     if row["role"] == "owner":
         raise ConflictError("the owner of the organisation stays its owner")
     return row
 
 
-async def _shown(desk: Desk, rows: list[Row]) -> list[User]:
+async def _to_users(desk: TenantSession, rows: list[Row]) -> list[User]:
     query = select(members.c.user_id, members.c.workspace_id).where(members.c.user_id.in_([row["id"] for row in rows]))
     inside: dict[str, list[str]] = {}
-    for member in await desk.rows(query.order_by(members.c.id), members):
+    for member in await desk.fetch_rows(query.order_by(members.c.id), members):
         inside.setdefault(member["user_id"], []).append(member["workspace_id"])
-    return [write_out(User, row, workspace_ids=inside.get(row["id"], [])) for row in rows]
+    return [row_to_struct(User, row, workspace_ids=inside.get(row["id"], [])) for row in rows]
 
 
-routes = [Verbs(USERS, "user", TAGS).index(User, _shown, asked), show, update, remove]
+routes = [
+    CrudRoutes(USER_RESOURCE, "user", TAGS).list_route(User, _to_users, list_query),
+    get_user,
+    update_user,
+    delete_user,
+]

@@ -8,8 +8,8 @@ import msgspec
 from litestar import get
 from msgspec import Meta
 
-from penstock import INTERFACE, __version__
-from penstock.authorization import anyone
+from penstock import MANAGEMENT_API_VERSION, __version__
+from penstock.authorization import allow_anyone
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -19,10 +19,10 @@ class Version(msgspec.Struct, frozen=True):
     interface: Annotated[str, Meta(description="version of the interface that it speaks")]
 
 
-@get("/", guards=[anyone], sync_to_thread=False, summary="Version", tags=["Service"])
-def version() -> Version:
+@get("/", guards=[allow_anyone], sync_to_thread=False, summary="Version", tags=["Service"])
+def get_version() -> Version:
     """Say which release of the gateway answers, and which version of the interface it speaks."""
-    return Version(__version__, INTERFACE)
+    return Version(__version__, MANAGEMENT_API_VERSION)
 
 
-routes = [version]
+routes = [get_version]

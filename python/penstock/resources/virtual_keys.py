@@ -14,23 +14,23 @@ from penstock.kit import provider_options as forms
 from penstock.kit import providers as kit
 from penstock.kit.integrations import INTEGRATIONS
 from penstock.kit.resource import Resource
-from penstock.kit.shared_fields import Id, Object, Slug
+from penstock.kit.shared_fields import Id, ObjectType, Slug
 from penstock.schemas import Created
 from penstock.secrets import mappings
 from penstock.secrets.mappings import SecretMapping
 from penstock.store.tables import providers
 
 if TYPE_CHECKING:
-    from penstock.kit.tenant_session import Desk
+    from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-SIDE = kit.Side(Resource("virtual_keys", providers, publishes=True), "virtual key", ["Virtual keys"])
-OF_AZURE = ("apiVersion", "resourceName", "deploymentName", "deploymentConfig")
+VIRTUAL_KEYS = kit.ProviderRoutes(Resource("virtual_keys", providers, publishes=True), "virtual key", ["Virtual keys"])
+AZURE_FIELDS = ("apiVersion", "resourceName", "deploymentName", "deploymentConfig")
 
-Text = Annotated[str, Meta(max_length=4096)]
+BoundedText = Annotated[str, Meta(max_length=4096)]
 
 
-class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VirtualKeyDeployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One deployment of an Azure resource."""
 
     api_version: Annotated[str, Meta(description="version of its API")] = msgspec.field(name="apiVersion")
@@ -39,25 +39,27 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     is_default: Annotated[bool, Meta(description="used for models that no deployment has as its alias")] = False
 
 
-Credential = Annotated[Text, Meta(description="the provider's key")]
-Deployments = Annotated[list[Deployment] | UnsetType | None, Meta(description="deployments of an Azure resource")]
+ProviderCredential = Annotated[BoundedText, Meta(description="the provider's key")]
+AzureDeployments = Annotated[
+    list[VirtualKeyDeployment] | UnsetType | None, Meta(description="deployments of an Azure resource")
+]
 
 
-class NewVirtualKey(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NewVirtualKey(kit.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A virtual key to be made."""
 
     provider: Annotated[str, Meta(description="name of the provider")]
-    key: Credential = ""
-    api_version: Annotated[Text | UnsetType | None, Meta(description="version of Azure's API")] = msgspec.field(
+    key: ProviderCredential = ""
+    api_version: Annotated[BoundedText | UnsetType | None, Meta(description="version of Azure's API")] = msgspec.field(
         name="apiVersion", default=UNSET
     )
-    resource_name: Annotated[Text | UnsetType | None, Meta(description="the Azure resource")] = msgspec.field(
+    resource_name: Annotated[BoundedText | UnsetType | None, Meta(description="the Azure resource")] = msgspec.field(
         name="resourceName", default=UNSET
     )
-    deployment_name: Annotated[Text | UnsetType | None, Meta(description="the Azure deployment")] = msgspec.field(
-        name="deploymentName", default=UNSET
+    deployment_name: Annotated[BoundedText | UnsetType | None, Meta(description="the Azure deployment")] = (
+        msgspec.field(name="deploymentName", default=UNSET)
     )
-    deployment_config: Deployments = msgspec.field(name="deploymentConfig", default=UNSET)
+    deployment_config: AzureDeployments = msgspec.field(name="deploymentConfig", default=UNSET)
     model_config: Annotated[dict[str, Any], Meta(description="more about the provider, as `custom_host`")] = (
         msgspec.field(default_factory=dict[str, Any])
     )
@@ -66,11 +68,11 @@ class NewVirtualKey(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     )
 
 
-class VirtualKeyChange(kit.Change, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VirtualKeyUpdate(kit.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    key: Annotated[Text | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
-    deployment_config: Deployments = msgspec.field(name="deploymentConfig", default=UNSET)
+    key: Annotated[BoundedText | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
+    deployment_config: AzureDeployments = msgspec.field(name="deploymentConfig", default=UNSET)
     model_config: Annotated[
         dict[str, Any] | UnsetType, Meta(description="more about the provider; it replaces that of before")
     ] = UNSET
@@ -79,23 +81,23 @@ class VirtualKeyChange(kit.Change, frozen=True, forbid_unknown_fields=True, kw_o
     )
 
 
-class MadeData(msgspec.Struct, frozen=True):
+class CreatedVirtualKeyData(msgspec.Struct, frozen=True):
     """What was made, as older clients look for it."""
 
     slug: Slug
 
 
-class VirtualKeyMade(msgspec.Struct, frozen=True):
+class CreatedVirtualKey(msgspec.Struct, frozen=True):
     """A new virtual key."""
 
     id: Id
     slug: Slug
-    data: Annotated[MadeData, Meta(description="the same for older clients")]
+    data: Annotated[CreatedVirtualKeyData, Meta(description="the same for older clients")]
     success: Annotated[bool, Meta(description="always true")] = True
-    object: Object = "virtual-key"
+    object: ObjectType = "virtual-key"
 
 
-class VirtualKey(kit.Shown, frozen=True, kw_only=True):
+class VirtualKey(kit.ResponseFields, frozen=True, kw_only=True):
     """One virtual key."""
 
     key: Annotated[str, Meta(description="always empty: the credential is not shown")] = ""
@@ -103,69 +105,71 @@ class VirtualKey(kit.Shown, frozen=True, kw_only=True):
     provider: Annotated[str, Meta(description="name of the provider")]
     workspace_name: Annotated[str, Meta(description="name of its workspace")]
     secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
-    object: Object = "virtual-key"
+    object: ObjectType = "virtual-key"
 
 
-async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
+async def create_virtual_key(desk: TenantSession, data: NewVirtualKey) -> CreatedVirtualKey:
     """Keep a provider's credential under a name."""
     own_id = new_id()
-    provider = integrations.provider_named("provider", data.provider)
+    provider = integrations.resolve_provider("provider", data.provider)
     values = {
-        "workspace_id": desk.workspace,
-        "slug": await desk.new_slug(INTEGRATIONS.table, "", data.name, 40),
+        "workspace_id": desk.required_workspace_id,
+        "slug": await desk.generate_unused_slug(INTEGRATIONS.table, "", data.name, 40),
         "name": data.name,
         "ai_provider_id": provider,
         "brought_along": True,
-        "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace, _known(provider)),
-        **await integrations.sealed_key(desk, own_id, data.key),
-        **await integrations.sealed_configurations(desk, own_id, "model_config", _configurations(provider, data)),
+        "secret_mappings": await mappings.check_mappings(
+            desk, data.secret_mappings, desk.required_workspace_id, _option_names(provider)
+        ),
+        **await integrations.seal_key(desk, own_id, data.key),
+        **await integrations.seal_options(desk, own_id, "model_config", _merge_options(provider, data)),
     }
-    await integrations.refuse_given_away(desk, values)
-    await integrations.add(desk, own_id, values)
-    row = await SIDE.add(desk, data, own_id, {})
-    return VirtualKeyMade(row["id"], row["slug"], MadeData(row["slug"]))
+    await integrations.reject_exposed_secrets(desk, values)
+    await integrations.create_integration(desk, own_id, values)
+    row = await VIRTUAL_KEYS.create_row(desk, data, own_id, {})
+    return CreatedVirtualKey(row["id"], row["slug"], CreatedVirtualKeyData(row["slug"]))
 
 
-async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
+async def update_virtual_key(desk: TenantSession, row: Row, data: VirtualKeyUpdate) -> Created:
     """Change a virtual key; what is left out stays, and so does a credential that comes back masked."""
     own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
     # It is shown as an empty one: that sent back means that it stays.
-    change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key else {}
-    about = _configurations(own["ai_provider_id"], data)
+    change = await integrations.seal_key(desk, own["id"], data.key, own) if data.key else {}
+    about = _merge_options(own["ai_provider_id"], data)
     if data.model_config is not UNSET or data.deployment_config is not UNSET:
         said = about if data.model_config is not UNSET else {**own["configurations"], **about}
         if data.deployment_config is None:
             said.pop("deploymentConfig", None)
-        change |= await integrations.sealed_configurations(desk, own["id"], "model_config", said, own)
+        change |= await integrations.seal_options(desk, own["id"], "model_config", said, own)
     if data.secret_mappings is not UNSET:
-        known = _known(own["ai_provider_id"])
+        known = _option_names(own["ai_provider_id"])
         before = own["secret_mappings"]
-        change["secret_mappings"] = await mappings.checked(
+        change["secret_mappings"] = await mappings.check_mappings(
             desk, data.secret_mappings, own["workspace_id"], known, before
         )
-    await integrations.refuse_moved(desk, own, change, "model_config")
+    await integrations.reject_moved_credentials(desk, own, change, "model_config")
     if change and not own["brought_along"]:
         raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
     if change:
-        await INTEGRATIONS.change(desk, own, change)
-    return await SIDE.change(desk, row, data)
+        await INTEGRATIONS.update(desk, own, change)
+    return await VIRTUAL_KEYS.update_row(desk, row, data)
 
 
-def _known(provider: str) -> tuple[str, ...]:
-    return (*forms.names(provider), *OF_AZURE)
+def _option_names(provider: str) -> tuple[str, ...]:
+    return (*forms.field_names(provider), *AZURE_FIELDS)
 
 
-def _configurations(provider: str, data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
+def _merge_options(provider: str, data: NewVirtualKey | VirtualKeyUpdate) -> dict[str, Any]:
     """Put what was sent about the provider into one table, under the names it was sent under."""
     sent: dict[str, Any] = msgspec.to_builtins(data)
     about: dict[str, Any] = sent.get("model_config") or {}
-    forms.check_some("model_config", provider, about, allowed=OF_AZURE)
-    return {**about, **{name: sent[name] for name in OF_AZURE if sent.get(name) is not None}}
+    forms.check_partial_options("model_config", provider, about, allowed=AZURE_FIELDS)
+    return {**about, **{name: sent[name] for name in AZURE_FIELDS if sent.get(name) is not None}}
 
 
 routes = [
-    SIDE.create(NewVirtualKey, VirtualKeyMade, create),
-    *SIDE.reads(VirtualKey),
-    SIDE.update(VirtualKeyChange, Created, update),
-    SIDE.remove(SIDE.leave),
+    VIRTUAL_KEYS.create_route(NewVirtualKey, CreatedVirtualKey, create_virtual_key),
+    *VIRTUAL_KEYS.read_routes(VirtualKey),
+    VIRTUAL_KEYS.update_route(VirtualKeyUpdate, Created, update_virtual_key),
+    VIRTUAL_KEYS.delete_route(VIRTUAL_KEYS.delete_row),
 ]

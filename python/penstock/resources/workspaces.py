@@ -12,20 +12,26 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 from sqlalchemy import ColumnElement, Table, or_, select
 
-from penstock.authorization import Caller, needs
-from penstock.batches.model import ACTIVE
+from penstock.authorization import Caller, require_scopes
+from penstock.batches.model import ACTIVE_STATUSES
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit import integrations, keys, members, roles, shared_fields
-from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, refuse_beyond, sent_of
-from penstock.kit.listing import Page
+from penstock.kit.limits import (
+    RateLimitListField,
+    UsageLimitListField,
+    WorkspaceLimitFields,
+    check_workspace_limits,
+    reject_exceeding_limits,
+)
+from penstock.kit.listing import PageRequest
 from penstock.kit.members import Member, NewMember
 from penstock.kit.resource import Resource
-from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, of_organisation, written
+from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, merge_rules, organisation_rules
 from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType
-from penstock.kit.tenant_session import Desk, Work
+from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
-from penstock.schemas import Done, Listed, given, now, refuse, write_out
+from penstock.schemas import EmptyResponse, ListResponse, field_error, now, row_to_struct, sent_fields
 from penstock.store.tables import api_keys, batches, configs, files, providers, versions, workspaces
 from penstock.store.tables import integrations as integration_rows
 
@@ -36,37 +42,41 @@ if TYPE_CHECKING:
 
 WORKSPACES = Resource("workspaces", workspaces, publishes=True)
 # What a name may begin with and `name_format=plain` leaves out.
-EMOJI = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
-STATUSES = ("active", "archived")
+LEADING_EMOJI_PATTERN = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
+WORKSPACE_STATUSES = ("active", "archived")
 
-Metadata = Annotated[dict[str, str] | None, Meta(description="metadata of every request made in the workspace")]
+WorkspaceMetadata = Annotated[
+    dict[str, str] | None, Meta(description="metadata of every request made in the workspace")
+]
 
 
-class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkspaceDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What requests and keys of the workspace have unless they say otherwise."""
 
-    metadata: Metadata = None
+    metadata: WorkspaceMetadata = None
     input_guardrails: shared_fields.Guardrails = None
     output_guardrails: shared_fields.Guardrails = None
     user_api_key_config: Annotated[str | None, Meta(description="config of new keys of people: id or slug")] = None
 
 
-class DefaultsShown(Defaults, frozen=True, kw_only=True):
+class WorkspaceDefaultsResponse(WorkspaceDefaults, frozen=True, kw_only=True):
     """Defaults as they are answered."""
 
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
-    object: shared_fields.Object = "workspace"
+    object: shared_fields.ObjectType = "workspace"
 
 
-class RulesShown(WorkspaceRules, frozen=True, kw_only=True):
+class WorkspaceRulesResponse(WorkspaceRules, frozen=True, kw_only=True):
     """Rules as they are answered: those that there are."""
 
 
-DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
-SettingsGiven = Annotated[
+DefaultsField = Annotated[
+    WorkspaceDefaults | UnsetType | None, Meta(description="defaults; they replace those of before")
+]
+RulesField = Annotated[
     WorkspaceRules | UnsetType, Meta(description="rules; what is left out stays, null takes one away")
 ]
-SecurityGiven = Annotated[
+SecuritySettingsField = Annotated[
     dict[str, bool | None] | UnsetType | None,
     Meta(
         description="what members and managers may see and write, by flag: `membersViewConfigs`, `managersWriteConfigs` …; what is left out stays, null is what the organisation says; sections that it leaves to no workspace (`security_settings_overrides`) are refused"
@@ -74,37 +84,37 @@ SecurityGiven = Annotated[
 ]
 
 
-class NewWorkspace(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NewWorkspace(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A workspace to be made."""
 
     name: shared_fields.Name
     description: shared_fields.Note = None
-    defaults: DefaultsGiven = UNSET
-    settings: SettingsGiven = UNSET
-    security_settings: SecurityGiven = UNSET
+    defaults: DefaultsField = UNSET
+    settings: RulesField = UNSET
+    security_settings: SecuritySettingsField = UNSET
     users: Annotated[list[NewMember | str], Meta(description="its members: ids of users, or ids with roles")] = (
         msgspec.field(default_factory=list[NewMember | str])
     )
 
 
-class WorkspaceChange(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: shared_fields.MaybeName = UNSET
-    description: shared_fields.MaybeNote = UNSET
-    defaults: DefaultsGiven = UNSET
-    settings: SettingsGiven = UNSET
-    security_settings: SecurityGiven = UNSET
+    name: shared_fields.OptionalName = UNSET
+    description: shared_fields.OptionalNote = UNSET
+    defaults: DefaultsField = UNSET
+    settings: RulesField = UNSET
+    security_settings: SecuritySettingsField = UNSET
 
 
-class Farewell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ArchiveWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says that this workspace and no other is meant."""
 
     name: shared_fields.Name
     force_delete: Annotated[bool, Meta(description="remove what is in it too")] = False
 
 
-class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
+class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
     """One workspace."""
 
     id: shared_fields.Id
@@ -112,18 +122,20 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     name: shared_fields.Name
     icon: Annotated[str | None, Meta(description="the emoji that its name begins with")]
     description: shared_fields.Note
-    organisation_id: shared_fields.Organisation
+    organisation_id: shared_fields.OrganisationId
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
-    status: shared_fields.Kept
-    created_at: shared_fields.Moment
-    last_updated_at: shared_fields.Changed
-    created_by: shared_fields.Maker
+    status: shared_fields.ArchiveStatus
+    created_at: shared_fields.CreatedAt
+    last_updated_at: shared_fields.UpdatedAt
+    created_by: shared_fields.CreatedBy
     creation_source: Annotated[str, Meta(description="how it was made")]
-    defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
-    settings: Annotated[RulesShown, Meta(description="its rules, as far as it has some")]
-    usage_limits: ManyUsageShown
-    rate_limits: RatesShown
-    last_reset_at: shared_fields.MomentOrNone
+    defaults: Annotated[
+        WorkspaceDefaultsResponse, Meta(description="what its requests and keys have unless they say otherwise")
+    ]
+    settings: Annotated[WorkspaceRulesResponse, Meta(description="its rules, as far as it has some")]
+    usage_limits: UsageLimitListField
+    rate_limits: RateLimitListField
+    last_reset_at: shared_fields.OptionalTimestamp
     security_settings: Annotated[
         dict[str, bool],
         Meta(
@@ -131,10 +143,10 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     scim_source_id: Annotated[str | None, Meta(description="always null: no workspace comes by SCIM")] = None
-    object: shared_fields.Object = "workspace"
+    object: shared_fields.ObjectType = "workspace"
 
 
-class WorkspaceWithUsers(WorkspaceShown, frozen=True, kw_only=True):
+class WorkspaceWithUsers(WorkspaceDetails, frozen=True, kw_only=True):
     """One workspace with its members."""
 
     users: Annotated[list[Member], Meta(description="its members")]
@@ -143,117 +155,125 @@ class WorkspaceWithUsers(WorkspaceShown, frozen=True, kw_only=True):
 NameFormat = Annotated[
     Literal["display", "plain"], QueryParameter(description="`plain` leaves out the emoji that the name begins with")
 ]
-Status = Annotated[str | None, QueryParameter(description="`active`, `archived` or both with a comma; default: active")]
-NameAsked = Annotated[str | None, QueryParameter(description="part of the name")]
-ExactName = Annotated[str | None, QueryParameter(description="the whole name")]
+StatusFilter = Annotated[
+    str | None, QueryParameter(description="`active`, `archived` or both with a comma; default: active")
+]
+NameFilter = Annotated[str | None, QueryParameter(description="part of the name")]
+ExactNameFilter = Annotated[str | None, QueryParameter(description="the whole name")]
 
 
-@post("/", status_code=200, guards=[needs("workspaces.create")], summary="Create workspace", tags=["Workspaces"])
-async def create(data: JSONBody[NewWorkspace], work: NamedDependency[Work]) -> WorkspaceWithUsers:
+@post(
+    "/", status_code=200, guards=[require_scopes("workspaces.create")], summary="Create workspace", tags=["Workspaces"]
+)
+async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[RequestContext]) -> WorkspaceWithUsers:
     """Make a workspace, with its first members."""
-    async with work.writing() as desk:
+    async with work.write_session() as desk:
         values: dict[str, Any] = {
-            "slug": await desk.new_slug(workspaces, "ws", data.name, 20),
+            "slug": await desk.generate_unused_slug(workspaces, "ws", data.name, 20),
             "name": data.name,
             "description": data.description,
             "is_default": False,
             "status": "active",
-            "created_by": work.caller.actor,
+            "created_by": work.caller.actor_id,
             "creation_source": "ui" if work.caller.by == "session" else "api",
             "defaults": {},
             "settings": {},
             "usage_limits": None,
             "rate_limits": None,
             "last_reset_at": None,
-            **await _values(desk, data, None),
+            **await _column_values(desk, data, None),
         }
         if values["defaults"].get("user_api_key_config"):
-            raise refuse("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
-        row = await WORKSPACES.add(desk, values)
-        await members.add(desk, row["id"], [_member(given) for given in data.users])
-        await integrations.welcome(desk, row["id"])
-        return await _with_users(desk, row, "display")
+            raise field_error("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
+        row = await WORKSPACES.create(desk, values)
+        await members.add_members(desk, row["id"], [_to_new_member(given) for given in data.users])
+        await integrations.create_default_providers(desk, row["id"])
+        return await _to_workspace_with_users(desk, row, "display")
 
 
-@get("/", guards=[needs("workspaces.list")], summary="List workspaces", tags=["Workspaces"])
-async def index(
-    work: NamedDependency[Work],
-    page: NamedDependency[Page],
-    name: NameAsked = None,
-    exact_name: ExactName = None,
-    status: Status = None,
-) -> Listed[WorkspaceShown]:
+@get("/", guards=[require_scopes("workspaces.list")], summary="List workspaces", tags=["Workspaces"])
+async def list_workspaces(
+    work: NamedDependency[RequestContext],
+    page: NamedDependency[PageRequest],
+    name: NameFilter = None,
+    exact_name: ExactNameFilter = None,
+    status: StatusFilter = None,
+) -> ListResponse[WorkspaceDetails]:
     """List the workspaces that are open to the key; archived ones only for admins, and only when asked for."""
     wanted = [part.strip() for part in (status or "active").split(",")]
-    if unknown := [word for word in wanted if word not in STATUSES]:
-        raise refuse("status", f"{unknown[0]!r} is not allowed: use active, archived or both")
-    if "archived" in wanted and not work.caller.leads:
+    if unknown := [word for word in wanted if word not in WORKSPACE_STATUSES]:
+        raise field_error("status", f"{unknown[0]!r} is not allowed: use active, archived or both")
+    if "archived" in wanted and not work.caller.is_organisation_admin:
         raise ForbiddenError("archived workspaces are listed for admins of the organisation")
     conditions: list[ColumnElement[bool]] = [workspaces.c.status.in_(wanted)]
     if name:
         conditions.append(workspaces.c.name.icontains(name, autoescape=True))
     if exact_name:
         conditions.append(workspaces.c.name == exact_name)
-    if work.caller.user_id and not work.caller.leads:
+    if work.caller.user_id and not work.caller.is_organisation_admin:
         conditions.append(workspaces.c.id.in_(list(work.caller.roles)))
-    async with work.anywhere() as desk:
-        total, rows = await WORKSPACES.page(desk, page, conditions)
-        above = await of_organisation(desk)
-        return Listed(total, [await _shown(desk, row, "display", above) for row in rows])
+    async with work.unchecked_read_session() as desk:
+        total, rows = await WORKSPACES.list_page(desk, page, conditions)
+        above = await organisation_rules(desk)
+        return ListResponse(total, [await _to_workspace_details(desk, row, "display", above) for row in rows])
 
 
-@get("/{workspace:str}", guards=[needs("workspaces.read")], summary="Get workspace", tags=["Workspaces"])
-async def show(
-    workspace: IdOrSlug, work: NamedDependency[Work], name_format: NameFormat = "display"
+@get("/{workspace:str}", guards=[require_scopes("workspaces.read")], summary="Get workspace", tags=["Workspaces"])
+async def get_workspace(
+    workspace: IdOrSlug, work: NamedDependency[RequestContext], name_format: NameFormat = "display"
 ) -> WorkspaceWithUsers:
     """Give a workspace with its members."""
-    async with work.reading(workspace) as desk:
-        return await _with_users(desk, await WORKSPACES.get(desk, workspace), name_format)
+    async with work.read_session(workspace) as desk:
+        return await _to_workspace_with_users(desk, await WORKSPACES.get(desk, workspace), name_format)
 
 
-@put("/{workspace:str}", guards=[needs("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
-async def update(workspace: IdOrSlug, data: JSONBody[WorkspaceChange], work: NamedDependency[Work]) -> WorkspaceShown:
+@put("/{workspace:str}", guards=[require_scopes("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
+async def update_workspace(
+    workspace: IdOrSlug, data: JSONBody[WorkspaceUpdate], work: NamedDependency[RequestContext]
+) -> WorkspaceDetails:
     """Change a workspace; what is left out stays, of its rules too, defaults are replaced. Only the organisation loosens anything.
 
     What members and managers may is for admins of the workspace and the organisation to choose.
     """
-    async with work.writing(workspace) as desk:
+    async with work.write_session(workspace) as desk:
         row = await WORKSPACES.get(desk, workspace)
-        values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
-        values |= await _values(desk, data, row)
-        if not _leads(work.caller):
-            await _refuse_lifted(desk, row, values)
-        row = await WORKSPACES.change(desk, row, values)
-        return await _shown(desk, row, "display", await of_organisation(desk))
+        values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description"}}
+        values |= await _column_values(desk, data, row)
+        if not _is_organisation_admin(work.caller):
+            await _reject_loosened_rules(desk, row, values)
+        row = await WORKSPACES.update(desk, row, values)
+        return await _to_workspace_details(desk, row, "display", await organisation_rules(desk))
 
 
 @delete(
     "/{workspace:str}",
     status_code=200,
-    guards=[needs("workspaces.delete")],
+    guards=[require_scopes("workspaces.delete")],
     summary="Delete workspace",
     tags=["Workspaces"],
 )
-async def remove(workspace: IdOrSlug, data: JSONBody[Farewell], work: NamedDependency[Work]) -> Done:
+async def archive_workspace(
+    workspace: IdOrSlug, data: JSONBody[ArchiveWorkspace], work: NamedDependency[RequestContext]
+) -> EmptyResponse:
     """Archive a workspace; with `force_delete` what is in it goes, without it there must be nothing left."""
-    async with work.writing(workspace) as desk:
+    async with work.write_session(workspace) as desk:
         row = await WORKSPACES.get(desk, workspace)
         if data.name != row["name"]:
-            raise refuse("name", f"{data.name!r} is not the name of this workspace")
+            raise field_error("name", f"{data.name!r} is not the name of this workspace")
         if row["is_default"]:
             raise ConflictError("the default workspace of the organisation stays")
         if not data.force_delete:
-            await _refuse_full(desk)
-        await _empty(desk)
-        await WORKSPACES.change(desk, row, {"status": "archived"}, "delete")
-        return Done()
+            await _reject_if_not_empty(desk)
+        await _delete_contents(desk)
+        await WORKSPACES.update(desk, row, {"status": "archived"}, "delete")
+        return EmptyResponse()
 
 
-async def _refuse_full(desk: Desk) -> None:
+async def _reject_if_not_empty(desk: TenantSession) -> None:
     left_out: dict[Table, list[ColumnElement[bool]]] = {
         integration_rows: [~integration_rows.c.brought_along],
         files: [files.c.expires_at > now()],
-        batches: [batches.c.status.in_(ACTIVE)],
+        batches: [batches.c.status.in_(ACTIVE_STATUSES)],
     }
     tables = (api_keys, providers, configs, integration_rows, files, batches)
     inside = {table.name: await desk.count(table, left_out.get(table, ())) for table in tables}
@@ -262,34 +282,34 @@ async def _refuse_full(desk: Desk) -> None:
         raise ConflictError(f"there is something left in it: {left}; hint: force_delete")
 
 
-async def _empty(desk: Desk) -> None:
+async def _delete_contents(desk: TenantSession) -> None:
     """Remove what is in a workspace, credentials and old versions too."""
-    here = desk.workspace
-    await keys.remove_all(desk)
-    await integrations.PROVIDERS.remove_all(desk)
-    await integrations.remove_own(desk)
-    for resource in (CONFIGS, members.MEMBERS):
-        await resource.remove_all(desk)
+    here = desk.required_workspace_id
+    await keys.remove_matching(desk)
+    await integrations.PROVIDERS.delete_all(desk)
+    await integrations.remove_owned(desk)
+    for resource in (CONFIGS, members.MEMBER_RESOURCE):
+        await resource.delete_all(desk)
     await desk.delete(versions, versions.c.workspace_id == here)
-    kept = await desk.rows(select(files).where(files.c.expires_at > now()), files)
-    await desk.note_gone("files.delete", kept)
+    kept = await desk.fetch_rows(select(files).where(files.c.expires_at > now()), files)
+    await desk.record_deletions("files.delete", kept)
     # Whoever looks after old files takes their contents away.
-    await desk.change_all(files, {"expires_at": now()})
+    await desk.update_all(files, {"expires_at": now()})
 
 
-def _leads(caller: Caller) -> bool:
+def _is_organisation_admin(caller: Caller) -> bool:
     """Whether somebody acts for the organisation: as its key, or as its admin, but not by a key of the workspace."""
     is_workspaces = caller.by == "key" and caller.workspace_id is not None
-    return caller.leads and not is_workspaces
+    return caller.is_organisation_admin and not is_workspaces
 
 
-async def _refuse_lifted(desk: Desk, row: Row, values: Mapping[str, Any]) -> None:
+async def _reject_loosened_rules(desk: TenantSession, row: Row, values: Mapping[str, Any]) -> None:
     """Refuse to have those who are inside a workspace lift what the organisation holds the workspace to."""
     name = "user_api_key_rotation_period"
     why = "would loosen what this workspace is held to: that is for the organisation's keys and admins"
-    refuse_beyond(row, values, why)
+    reject_exceeding_limits(row, values, why)
     before, after = row["settings"], values.get("settings", row["settings"])
-    above = await of_organisation(desk)
+    above = await organisation_rules(desk)
     of_all = above.get(name)
     both = (before, after)
     bounds = [
@@ -306,66 +326,70 @@ async def _refuse_lifted(desk: Desk, row: Row, values: Mapping[str, Any]) -> Non
         raise ForbiddenError(f"settings {why}", [Problem("settings", why)])
 
 
-async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | None) -> dict[str, Any]:
+async def _column_values(desk: TenantSession, data: NewWorkspace | WorkspaceUpdate, row: Row | None) -> dict[str, Any]:
     """Check what was sent of defaults, rules and limits, and write it down."""
-    values = sent_of(data, rates_at_most=1, before=row)
+    values = check_workspace_limits(data, rates_at_most=1, before=row)
     if data.defaults is not UNSET:
-        kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
+        kept = {
+            name: value for name, value in msgspec.to_builtins(data.defaults or WorkspaceDefaults()).items() if value
+        }
         if config := kept.get("user_api_key_config"):
             kept_before = row["defaults"].get("user_api_key_config") if row else None
-            named = await desk.refer_to_config("defaults.user_api_key_config", config, kept_before)
+            named = await desk.resolve_config("defaults.user_api_key_config", config, kept_before)
             kept["user_api_key_config"] = named["id"]
         values["defaults"] = kept
     before: dict[str, Any] = row["settings"] if row else {}
-    above = await of_organisation(desk)
+    above = await organisation_rules(desk)
     if data.settings is not UNSET:
-        values["settings"] = written(data.settings, before)
-        _refuse_kept(values["settings"], before, above)
+        values["settings"] = merge_rules(data.settings, before)
+        _reject_reserved_rules(values["settings"], before, above)
     if data.security_settings is not UNSET:
-        roles.refuse_choosing(desk.caller, row["id"] if row else None)
-        flags = roles.chosen(data.security_settings, before, above)
-        values["settings"] = {**values.get("settings", before), roles.FIELD: flags}
+        roles.check_can_set_flags(desk.caller, row["id"] if row else None)
+        flags = roles.merge_flags(data.security_settings, before, above)
+        values["settings"] = {**values.get("settings", before), roles.SETTINGS_FIELD: flags}
         # Nobody gives what is more than their own.
-        both = (roles.in_force(rules, above) for rules in (before, values["settings"]))
-        desk.may_give(roles.gained(*both), row["id"] if row else None)
+        both = (roles.non_default_flags(rules, above) for rules in (before, values["settings"]))
+        desk.check_grantable_scopes(roles.gained_scopes(*both), row["id"] if row else None)
     return values
 
 
-def _refuse_kept(after: Mapping[str, Any], before: Mapping[str, Any], above: Mapping[str, Any]) -> None:
+def _reject_reserved_rules(after: Mapping[str, Any], before: Mapping[str, Any], above: Mapping[str, Any]) -> None:
     """Refuse to have a workspace choose what its organisation keeps for itself."""
     name = "block_inline_config"
     is_kept = above.get(OVERRIDES, {}).get(DATA_PLANE) is False
     if is_kept and after.get(name) not in {None, before.get(name), above.get(name, False)}:
-        raise roles.forbidden(f"settings.{name}", DATA_PLANE)
+        raise roles.organisation_controlled_error(f"settings.{name}", DATA_PLANE)
 
 
-def _member(given: NewMember | str) -> NewMember:
+def _to_new_member(given: NewMember | str) -> NewMember:
     return NewMember(given, "member") if isinstance(given, str) else given
 
 
-async def _with_users(desk: Desk, row: Row, name_format: str) -> WorkspaceWithUsers:
-    shown = await _shown(desk, row, name_format, await of_organisation(desk))
+async def _to_workspace_with_users(desk: TenantSession, row: Row, name_format: str) -> WorkspaceWithUsers:
+    shown = await _to_workspace_details(desk, row, name_format, await organisation_rules(desk))
     same = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    return WorkspaceWithUsers(**same, users=await members.of(desk, row["id"]))
+    return WorkspaceWithUsers(**same, users=await members.list_members(desk, row["id"]))
 
 
-async def _shown(desk: Desk, row: Row, name_format: str, above: Mapping[str, Any]) -> WorkspaceShown:
+async def _to_workspace_details(
+    desk: TenantSession, row: Row, name_format: str, above: Mapping[str, Any]
+) -> WorkspaceDetails:
     defaults = dict(row["defaults"])
     if config := defaults.get("user_api_key_config"):
         query = select(configs.c.slug).where(or_(configs.c.id == config, configs.c.slug == config))
-        found = await desk.first(query, configs)
+        found = await desk.fetch_first(query, configs)
         defaults["user_api_key_config"] = found["slug"] if found else None
-    emoji = EMOJI.match(row["name"])
-    return write_out(
-        WorkspaceShown,
+    emoji = LEADING_EMOJI_PATTERN.match(row["name"])
+    return row_to_struct(
+        WorkspaceDetails,
         row,
-        name=EMOJI.sub("", row["name"]) or row["name"] if name_format == "plain" else row["name"],
+        name=LEADING_EMOJI_PATTERN.sub("", row["name"]) or row["name"] if name_format == "plain" else row["name"],
         icon=emoji[0].strip() if emoji else None,
         is_default=int(row["is_default"]),
-        settings={name: value for name, value in row["settings"].items() if name != roles.FIELD},
-        security_settings=roles.shown(row["settings"], above),
-        defaults=DefaultsShown(**defaults, is_default=int(row["is_default"])),
+        settings={name: value for name, value in row["settings"].items() if name != roles.SETTINGS_FIELD},
+        security_settings=roles.effective_flags(row["settings"], above),
+        defaults=WorkspaceDefaultsResponse(**defaults, is_default=int(row["is_default"])),
     )
 
 
-routes = [create, index, show, update, remove, *_members.routes]
+routes = [create_workspace, list_workspaces, get_workspace, update_workspace, archive_workspace, *_members.routes]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.secrets.config_credentials import is_named_secret
+from penstock.secrets.config_credentials import is_secret_field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # What chooses among the places of the provider itself: regions, tenants, accounts. The others may be anybody's.
-OF_THE_PROVIDER = frozenset(
+PROVIDER_HOST_FIELDS = frozenset(
     {
         "aws_region",
         "azure_deployment_type",
@@ -28,7 +28,7 @@ OF_THE_PROVIDER = frozenset(
     }
 )
 # What decides something else: what is asked of whoever is there, in whose name, and how.
-BESIDE = frozenset(
+NON_ADDRESS_FIELDS = frozenset(
     {
         "amz_server_side_encryption",
         "amz_server_side_encryption_aws_kms_key_id",
@@ -124,15 +124,15 @@ BESIDE = frozenset(
 )
 
 
-def whom(table: Mapping[str, Any]) -> dict[str, Any]:
+def address_fields(table: Mapping[str, Any]) -> dict[str, Any]:
     """Give what of a table decides where its credentials go; what nobody thought of does."""
     return {
         name: item
         for name, item in table.items()
-        if item is not None and name not in BESIDE and not is_named_secret(name)
+        if item is not None and name not in NON_ADDRESS_FIELDS and not is_secret_field(name)
     }
 
 
-def anybodys(table: Mapping[str, Any]) -> list[str]:
+def arbitrary_host_fields(table: Mapping[str, Any]) -> list[str]:
     """Name what of a table sends its credentials to a host that may be anybody's."""
-    return sorted(set(whom(table)) - OF_THE_PROVIDER)
+    return sorted(set(address_fields(table)) - PROVIDER_HOST_FIELDS)

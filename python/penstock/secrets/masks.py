@@ -9,156 +9,170 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from penstock.errors import InvalidError, Problem
-from penstock.ids import DOTS
-from penstock.secrets.config_credentials import DEEPEST, Divided, depth_of, mask_of, replaced, texts_of
-from penstock.secrets.credential_binding import whom
+from penstock.ids import MASK_TEXT
+from penstock.secrets.config_credentials import (
+    MAX_DEPTH,
+    SplitDocument,
+    iter_strings,
+    mask_if_secret,
+    replace_strings,
+    target_depth,
+)
+from penstock.secrets.credential_binding import address_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock.secrets.config_credentials import Path
+    from penstock.secrets.config_credentials import JsonPath
 
     # Tells targets apart.
-    Telling = Callable[[Path], bytes | None]
+    TargetDigest = Callable[[JsonPath], bytes | None]
 
-MOVED = (
+MOVED_MESSAGE = (
     "must be sent anew: another place is named for it to go to, and nobody's credential is sent where its owner did not"
 )
-UNKNOWN = (
+UNKNOWN_MASK_MESSAGE = (
     "is masked, and stands for no credential that this config had here for this provider; hint: send the credential"
 )
-SEVERAL = "is masked, and several credentials of this config look like that; hint: send the credential"
+AMBIGUOUS_MASK_MESSAGE = "is masked, and several credentials of this config look like that; hint: send the credential"
 
 
-class Likeness(NamedTuple):
+class MatchKey(NamedTuple):
     """What tells credentials apart that nobody knows: those that differ in it never stand for each other."""
 
-    names: Path
+    field_path: JsonPath
     mask: str
     # What is said of the targets that it is for.
-    whom: bytes
+    destination_digest: bytes
     # What stands around it in parameters, where any text may be an address.
-    row: bytes
+    context_digest: bytes
 
 
-def has_strangers(sent: Any, before: Divided) -> bool:  # noqa: ANN401 - JSON
+def has_unknown_masks(sent: Any, before: SplitDocument) -> bool:  # noqa: ANN401 - JSON
     """Whether there are masks that nothing looks like: they may be those of an older version."""
-    known = _Known(before).places
-    return any(likeness not in known for likeness in _asked(sent, _View(sent)))
+    known = _StoredCredentials(before).places
+    return any(likeness not in known for likeness in _group_masks(sent, _DocumentView(sent)))
 
 
-def restored(path: str, sent: Any, before: Divided, older: Iterable[Divided] = ()) -> Any:  # noqa: ANN401 - JSON
+def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[SplitDocument] = ()) -> Any:  # noqa: ANN401 - JSON
     """Put credentials in the place of their masks; targets may have changed places, and what cannot be told is refused."""
-    view, current, earlier = _View(sent), _Known(before), [_Known(one) for one in older]
+    view, current, earlier = _DocumentView(sent), _StoredCredentials(before), [_StoredCredentials(one) for one in older]
     masks = {likeness[:2] for known in (current, *earlier) for likeness in known.places}
-    texts: dict[Path, str] = {}
+    texts: dict[JsonPath, str] = {}
     problems: list[Problem] = []
-    for likeness, places in _asked(sent, view).items():
+    for likeness, places in _group_masks(sent, view).items():
         # Older ones are asked for what the last one knows nothing of: it would have told, had it only one.
         knowing = [
             known for known in ([current] if likeness in current.places else earlier) if likeness in known.places
         ]
-        found = _agreed([known.matched(view, places, likeness) for known in knowing])
+        found = _agreed_texts([known.match_masks(view, places, likeness) for known in knowing])
         texts |= found
         # A text under any other name may have dots of its own.
         is_mask = likeness[:2] in masks
         missing = [
-            one for one in places if one not in found and (is_mask or mask_of(sent, one, likeness.mask) is not None)
+            one
+            for one in places
+            if one not in found and (is_mask or mask_if_secret(sent, one, likeness.mask) is not None)
         ]
-        problems += [Problem(path + _spelled(one), SEVERAL if knowing else UNKNOWN) for one in missing]
+        problems += [
+            Problem(path + _format_path(one), AMBIGUOUS_MASK_MESSAGE if knowing else UNKNOWN_MASK_MESSAGE)
+            for one in missing
+        ]
     if problems:
         summary = f"{problems[0].path} {problems[0].message}"
         raise InvalidError(summary, problems)
-    return replaced(sent, texts)
+    return replace_strings(sent, texts)
 
 
-class _View:
+class _DocumentView:
     """A document whose targets are written down once each."""
 
     def __init__(self, document: Any) -> None:  # noqa: ANN401 - JSON
         self._document = document
-        self.written = cache(self._write)
-        self._whom = cache(self._find_whom)
-        self._everybody = cache(self._find_everybody)
+        self.written = cache(self._compute_digest)
+        self._whom = cache(self._compute_destination)
+        self._everybody = cache(self._compute_all_destinations)
 
-    def at(self, path: Path) -> Any:  # noqa: ANN401 - JSON
+    def value_at(self, path: JsonPath) -> Any:  # noqa: ANN401 - JSON
         here = self._document
         for part in path:
             here = here[part]
         return here
 
-    def likeness(self, place: Path) -> Likeness:
-        target = place[: depth_of(place)]
-        inner, text = place[len(target) :], self.at(place)
+    def match_key(self, place: JsonPath) -> MatchKey:
+        target = place[: target_depth(place)]
+        inner, text = place[len(target) :], self.value_at(place)
         if len(inner) == 1:
-            return Likeness(inner, text, self._whom(target), b"")
-        depth = self._row_depth(target, inner)
+            return MatchKey(inner, text, self._whom(target), b"")
+        depth = self._parameter_depth(target, inner)
         names = tuple(part for part in inner[:depth] if isinstance(part, str)) + inner[depth:]
-        return Likeness(names, text, self._everybody(target), self.written(target + inner[:depth]))
+        return MatchKey(names, text, self._everybody(target), self.written(target + inner[:depth]))
 
-    def name(self, target: Path) -> bytes | None:
-        name = self.at(target).get("name")
-        return None if name is None else _digest(name)
+    def target_name_digest(self, target: JsonPath) -> bytes | None:
+        name = self.value_at(target).get("name")
+        return None if name is None else _json_digest(name)
 
-    def _write(self, path: Path) -> bytes:
-        return _digest(self.at(path))
+    def _compute_digest(self, path: JsonPath) -> bytes:
+        return _json_digest(self.value_at(path))
 
-    def _row_depth(self, target: Path, inner: Path) -> int:
+    def _parameter_depth(self, target: JsonPath, inner: JsonPath) -> int:
         """Find the widest part of some parameters that a place is in: a member, or one of a list of them."""
         for depth in (2, 3):
-            here = self.at(target + inner[:depth])
+            here = self.value_at(target + inner[:depth])
             if isinstance(here, str):
                 return depth - 1
             if isinstance(here, dict):
                 return depth
         return 3
 
-    def _find_whom(self, target: Path) -> bytes:
+    def _compute_destination(self, target: JsonPath) -> bytes:
         above = self._whom(target[:-2]) if target else b""
-        said = whom(self.at(target))
-        return hashlib.sha256(above + _digest(said)).digest() if said else above
+        said = address_fields(self.value_at(target))
+        return hashlib.sha256(above + _json_digest(said)).digest() if said else above
 
-    def _find_everybody(self, target: Path) -> bytes:
+    def _compute_all_destinations(self, target: JsonPath) -> bytes:
         """Tell apart whom parameters reach: all targets below inherit them."""
-        return hashlib.sha256(b"".join(sorted({self._whom(end) for end in self._ends(target)}))).digest()
+        return hashlib.sha256(b"".join(sorted({self._whom(end) for end in self._leaf_targets(target)}))).digest()
 
-    def _ends(self, target: Path) -> Iterator[Path]:
-        below: object = self.at(target).get("targets")
-        rows = cast("list[object]", below) if isinstance(below, list) and len(target) < DEEPEST else []
+    def _leaf_targets(self, target: JsonPath) -> Iterator[JsonPath]:
+        below: object = self.value_at(target).get("targets")
+        rows = cast("list[object]", below) if isinstance(below, list) and len(target) < MAX_DEPTH else []
         tables = [index for index, row in enumerate(rows) if isinstance(row, dict)]
         for index in tables:
-            yield from self._ends((*target, "targets", index))
+            yield from self._leaf_targets((*target, "targets", index))
         if not tables:
             yield target
 
 
-class _Known:
+class _StoredCredentials:
     """The credentials of a document by what they look like."""
 
-    def __init__(self, divided: Divided) -> None:
-        self._hidden = divided.hidden
-        self._view = _View(divided.shown)
-        self.places = _grouped(self._view, divided.hidden)
+    def __init__(self, divided: SplitDocument) -> None:
+        self._hidden = divided.secrets
+        self._view = _DocumentView(divided.masked)
+        self.places = _group_by_key(self._view, divided.secrets)
 
-    def matched(self, sent: _View, asked: list[Path], likeness: Likeness) -> dict[Path, str]:
+    def match_masks(self, sent: _DocumentView, asked: list[JsonPath], likeness: MatchKey) -> dict[JsonPath, str]:
         """Find out which credential each of some masks stands for that look the same, of those that look like them."""
         known = self.places[likeness]
-        if text := self._only(known):
+        if text := self._single_credential(known):
             return dict.fromkeys(asked, text)
         # First those whose surroundings are as they were, then those that have a name, then what is left over.
-        found = self._alike(known, asked, self._view.written, sent.written)
+        found = self._match_by_digest(known, asked, self._view.written, sent.written)
         left = [place for place in asked if place not in found]
-        found |= self._alike(known, left, self._view.name, sent.name)
+        found |= self._match_by_digest(known, left, self._view.target_name_digest, sent.target_name_digest)
         used = set(found.values())
-        text = self._only([place for place in known if self._hidden[place] not in used])
+        text = self._single_credential([place for place in known if self._hidden[place] not in used])
         return {**dict.fromkeys(asked, text), **found} if text else found
 
-    def _alike(self, known: list[Path], asked: list[Path], before: Telling, now: Telling) -> dict[Path, str]:
-        rows: dict[bytes | None, set[Path]] = {}
+    def _match_by_digest(
+        self, known: list[JsonPath], asked: list[JsonPath], before: TargetDigest, now: TargetDigest
+    ) -> dict[JsonPath, str]:
+        rows: dict[bytes | None, set[JsonPath]] = {}
         for place in known:
-            rows.setdefault(before(_target(place)), set()).add(place)
-        texts = {said: self._only(places) for said, places in rows.items() if said is not None}
-        told = ((place, now(_target(place))) for place in asked)
+            rows.setdefault(before(_target_path(place)), set()).add(place)
+        texts = {said: self._single_credential(places) for said, places in rows.items() if said is not None}
+        told = ((place, now(_target_path(place))) for place in asked)
         is_exact = before == self._view.written
         found = {
             place: self._hidden[place] if is_exact and place in rows[said] else texts[said]
@@ -167,35 +181,35 @@ class _Known:
         }
         return {place: text for place, text in found.items() if text is not None}
 
-    def _only(self, places: Iterable[Path]) -> str | None:
+    def _single_credential(self, places: Iterable[JsonPath]) -> str | None:
         texts = {self._hidden[place] for place in places}
         return texts.pop() if len(texts) == 1 else None
 
 
-def _asked(sent: Any, view: _View) -> dict[Likeness, list[Path]]:  # noqa: ANN401 - JSON
-    return _grouped(view, (place for place, text in texts_of(sent) if DOTS in text))
+def _group_masks(sent: Any, view: _DocumentView) -> dict[MatchKey, list[JsonPath]]:  # noqa: ANN401 - JSON
+    return _group_by_key(view, (place for place, text in iter_strings(sent) if MASK_TEXT in text))
 
 
-def _grouped(view: _View, places: Iterable[Path]) -> dict[Likeness, list[Path]]:
-    found: dict[Likeness, list[Path]] = {}
+def _group_by_key(view: _DocumentView, places: Iterable[JsonPath]) -> dict[MatchKey, list[JsonPath]]:
+    found: dict[MatchKey, list[JsonPath]] = {}
     for place in places:
-        found.setdefault(view.likeness(place), []).append(place)
+        found.setdefault(view.match_key(place), []).append(place)
     return found
 
 
-def _agreed(answers: Sequence[dict[Path, str]]) -> dict[Path, str]:
+def _agreed_texts(answers: Sequence[dict[JsonPath, str]]) -> dict[JsonPath, str]:
     """Leave out what is not told, or told otherwise, by one of them."""
     first, *others = answers or [{}]
     return {place: text for place, text in first.items() if all(other.get(place) == text for other in others)}
 
 
-def _target(place: Path) -> Path:
-    return place[: depth_of(place)]
+def _target_path(place: JsonPath) -> JsonPath:
+    return place[: target_depth(place)]
 
 
-def _digest(value: object) -> bytes:
+def _json_digest(value: object) -> bytes:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).digest()
 
 
-def _spelled(path: Iterable[str | int]) -> str:
+def _format_path(path: Iterable[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

@@ -14,11 +14,11 @@ from msgspec import Meta
 from msgspec.structs import fields
 from sqlalchemy import select
 
-from penstock.errors import PenstockError, SettingsError, UnavailableError, UnopenedError
-from penstock.ids import URL
-from penstock.schemas import misfit, refuse
+from penstock.errors import DecryptionError, PenstockError, SettingsError, UnavailableError
+from penstock.ids import URL_PATTERN
+from penstock.schemas import field_error, schema_error
 from penstock.secrets import backends
-from penstock.secrets.mappings import BELOW
+from penstock.secrets.mappings import OPTION_PREFIX
 from penstock.store.tables import integrations, secret_references
 
 if TYPE_CHECKING:
@@ -32,103 +32,106 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-AT_ONCE = 5
+MAX_CONCURRENT_FETCHES = 5
 # When to ask again where there was no answer.
-AGAIN_SECONDS = 5
+RETRY_SECONDS = 5
 
-Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-Url = Annotated[str, Meta(pattern=URL, max_length=2048)]
+NonEmptyText = Annotated[str, Meta(min_length=1, max_length=4096)]
+Url = Annotated[str, Meta(pattern=URL_PATTERN, max_length=2048)]
 
 
-class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AuthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one way of signing in needs."""
 
 
-class AwsAccessKey(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AwsAccessKey(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A key of AWS."""
 
     aws_auth_type: Literal["accessKey"]
-    aws_access_key_id: Text
-    aws_secret_access_key: Text
-    aws_region: Text
+    aws_access_key_id: NonEmptyText
+    aws_secret_access_key: NonEmptyText
+    aws_region: NonEmptyText
 
 
-class AwsAssumedRole(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AwsAssumedRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A role that the machine's own may take."""
 
     aws_auth_type: Literal["assumedRole"]
-    aws_role_arn: Text
-    aws_external_id: Text | None = None
-    aws_region: Text
+    aws_role_arn: NonEmptyText
+    aws_external_id: NonEmptyText | None = None
+    aws_region: NonEmptyText
 
 
-class AwsServiceRole(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AwsServiceRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The machine's own role."""
 
     aws_auth_type: Literal["serviceRole"]
-    aws_region: Text | None = None
+    aws_region: NonEmptyText | None = None
 
 
-class AzureEntra(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AzureEntraApplication(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An application of Entra."""
 
     azure_auth_mode: Literal["entra"]
-    azure_entra_tenant_id: Text
-    azure_entra_client_id: Text
-    azure_entra_client_secret: Text
+    azure_entra_tenant_id: NonEmptyText
+    azure_entra_client_id: NonEmptyText
+    azure_entra_client_secret: NonEmptyText
     azure_vault_url: Url
 
 
-class AzureManaged(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AzureManagedIdentity(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A managed identity of the machine."""
 
     azure_auth_mode: Literal["managed"]
-    azure_managed_client_id: Text | None = None
+    azure_managed_client_id: NonEmptyText | None = None
     azure_vault_url: Url
 
 
-class AzureDefault(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AzureDefaultIdentity(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Whatever identity the machine has."""
 
     azure_auth_mode: Literal["default"]
     azure_vault_url: Url
 
 
-class VaultToken(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VaultToken(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A token."""
 
     vault_auth_type: Literal["token"]
     vault_addr: Url
-    vault_token: Text
-    vault_namespace: Text | None = None
+    vault_token: NonEmptyText
+    vault_namespace: NonEmptyText | None = None
 
 
-class VaultAppRole(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VaultAppRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A role of an application."""
 
     vault_auth_type: Literal["approle"]
     vault_addr: Url
-    vault_role_id: Text
-    vault_secret_id: Text
-    vault_namespace: Text | None = None
+    vault_role_id: NonEmptyText
+    vault_secret_id: NonEmptyText
+    vault_namespace: NonEmptyText | None = None
 
 
-class VaultKubernetes(Form, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VaultKubernetes(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The service account of a pod."""
 
     vault_auth_type: Literal["kubernetes"]
     vault_addr: Url
-    vault_role: Text
-    vault_namespace: Text | None = None
+    vault_role: NonEmptyText
+    vault_namespace: NonEmptyText | None = None
 
 
 # For each kind of place: the field that says how to sign in, and what each way needs.
-FORMS: dict[str, tuple[str, dict[str, type[Form]]]] = {
+AUTH_CONFIGS: dict[str, tuple[str, dict[str, type[AuthConfig]]]] = {
     "aws_sm": (
         "aws_auth_type",
         {"accessKey": AwsAccessKey, "assumedRole": AwsAssumedRole, "serviceRole": AwsServiceRole},
     ),
-    "azure_kv": ("azure_auth_mode", {"entra": AzureEntra, "managed": AzureManaged, "default": AzureDefault}),
+    "azure_kv": (
+        "azure_auth_mode",
+        {"entra": AzureEntraApplication, "managed": AzureManagedIdentity, "default": AzureDefaultIdentity},
+    ),
     "hashicorp_vault": (
         "vault_auth_type",
         {"token": VaultToken, "approle": VaultAppRole, "kubernetes": VaultKubernetes},
@@ -136,10 +139,10 @@ FORMS: dict[str, tuple[str, dict[str, type[Form]]]] = {
 }
 
 
-def described() -> str:
+def describe_auth_configs() -> str:
     """Say which fields each way of signing in has; those with a question mark may be left out."""
     places: list[str] = []
-    for kind, (field, ways) in FORMS.items():
+    for kind, (field, ways) in AUTH_CONFIGS.items():
         each: list[str] = []
         for way, wanted in ways.items():
             own = [one for one in fields(wanted) if one.name != field]
@@ -148,32 +151,32 @@ def described() -> str:
     return "; ".join(places)
 
 
-def form(kind: str, given: Mapping[str, Any]) -> type[Form]:
+def auth_config_type(kind: str, given: Mapping[str, Any]) -> type[AuthConfig]:
     """Find what a way of signing in needs."""
-    field, ways = FORMS[kind]
+    field, ways = AUTH_CONFIGS[kind]
     way = given.get(field)
     if way not in ways:
-        raise refuse(f"auth_config.{field}", f"{way!r} is not allowed: use one of {', '.join(ways)}")
+        raise field_error(f"auth_config.{field}", f"{way!r} is not allowed: use one of {', '.join(ways)}")
     return ways[way]
 
 
-def check(kind: str, given: Mapping[str, Any], *, lends: bool) -> None:
+def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool) -> None:
     """Refuse what a way of signing in does not have, what it cannot do without, and this machine's identity unless it is lent."""
-    wanted = form(kind, given)
+    wanted = auth_config_type(kind, given)
     if unknown := sorted(set(given) - set(wanted.__struct_fields__)):
         allowed = ", ".join(wanted.__struct_fields__)
-        raise refuse(f"auth_config.{unknown[0]}", f"is not known here; allowed: {allowed}")
+        raise field_error(f"auth_config.{unknown[0]}", f"is not known here; allowed: {allowed}")
     try:
         msgspec.convert(given, wanted)
     except msgspec.ValidationError as error:
-        raise misfit("auth_config", error) from None
-    field = backends.as_machine(given)
+        raise schema_error("auth_config", error) from None
+    field = backends.machine_identity_field(given)
     if field and not lends:
         why = f"{given[field]!r} would ask as this machine, whose operator does not lend that"
-        raise refuse(f"auth_config.{field}", f"{why}; hint: the setting identity.lend, or another way to sign in")
+        raise field_error(f"auth_config.{field}", f"{why}; hint: the setting identity.lend, or another way to sign in")
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MasterKeyReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the master key is kept, in the words of a secret reference."""
 
     manager_type: Literal["aws_sm", "azure_kv", "hashicorp_vault"]
@@ -182,32 +185,36 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     secret_key: str | None = None
 
 
-async def with_master_key(settings: Settings) -> Settings:
+async def resolve_master_key(settings: Settings) -> Settings:
     """Fetch the master key, where it is kept by others."""
     reference = settings.store.master_key_reference
     if reference is None or settings.store.master_key:
         return settings
     name = "store.master_key_reference"
     try:
-        kept = msgspec.json.decode(reference.reveal(), type=Kept)
+        kept = msgspec.json.decode(reference.reveal(), type=MasterKeyReference)
         # Here it is the operator who says so.
-        check(kept.manager_type, kept.auth_config, lends=True)
+        check_auth_config(kept.manager_type, kept.auth_config, lends=True)
         text = await backends.fetch(settings, kept.manager_type, kept.auth_config, kept.secret_path)
     except msgspec.MsgspecError as error:
         raise SettingsError(f"{name} is not allowed: {error}") from None
     except PenstockError as error:
         raise SettingsError(f"{name}: {error.message}") from None
-    found = _part(text if kept.secret_key or kept.manager_type not in OF_FIELDS else _sole(text), kept.secret_key, None)
+    found = _select_field(
+        text if kept.secret_key or kept.manager_type not in JSON_OBJECT_MANAGERS else _single_field_value(text),
+        kept.secret_key,
+        None,
+    )
     if not isinstance(found, str):
         raise SettingsError(f"{name}: the secret has no field {kept.secret_key!r}")
     return settings.with_master_key(found.strip())
 
 
 # Where a secret is always a table of fields.
-OF_FIELDS = frozenset({"hashicorp_vault"})
+JSON_OBJECT_MANAGERS = frozenset({"hashicorp_vault"})
 
 
-class Value(msgspec.Struct, frozen=True):
+class FetchedSecret(msgspec.Struct, frozen=True):
     """What was found, by which question, and when."""
 
     question: bytes
@@ -215,7 +222,7 @@ class Value(msgspec.Struct, frozen=True):
     at: float
 
 
-class Question(msgspec.Struct, frozen=True):
+class SecretLookup(msgspec.Struct, frozen=True):
     """A reference as its place is asked."""
 
     id: str
@@ -231,15 +238,15 @@ class Question(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode([self.place, self.auth, self.path])).digest()
 
 
-class Secrets:
+class SecretCache:
     """Values that others keep: fetched when they are first needed and then anew, and kept on while their place is away."""
 
     def __init__(self, settings: Settings) -> None:
         """Know nothing yet."""
         self._settings = settings
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, FetchedSecret] = {}
 
-    def filled(
+    def fill_mapped_fields(
         self,
         mappings: Iterable[Mapping[str, Any]],
         key: str | None,
@@ -254,59 +261,59 @@ class Secrets:
             if found is None or found.text is None or reference not in references:
                 return None
             text, part = found.text, mapping["secret_key"] or references[reference]["secret_key"]
-            if not part and references[reference]["manager_type"] in OF_FIELDS:
-                text = _sole(text)
-            value = _part(text, part, mapping["value_format"])
+            if not part and references[reference]["manager_type"] in JSON_OBJECT_MANAGERS:
+                text = _single_field_value(text)
+            value = _select_field(text, part, mapping["value_format"])
             if value is None:
                 return None
             if mapping["target_field"] == "key":
                 # Whoever wrote it down may have ended the line.
                 key = value.strip() if isinstance(value, str) else msgspec.json.encode(value).decode()
             else:
-                filled[mapping["target_field"].removeprefix(BELOW)] = value
+                filled[mapping["target_field"].removeprefix(OPTION_PREFIX)] = value
         return key, filled
 
-    def seed(self, known: Mapping[str, tuple[bytes, str]]) -> None:
+    def restore_values(self, known: Mapping[str, tuple[bytes, str]]) -> None:
         """Begin with what was known before; it is asked for anew at the first opportunity."""
-        self._values = {name: Value(question, text, -1e9) for name, (question, text) in known.items()}
+        self._values = {name: FetchedSecret(question, text, -1e9) for name, (question, text) in known.items()}
 
-    def known(self) -> dict[str, tuple[bytes, str]]:
+    def export_values(self) -> dict[str, tuple[bytes, str]]:
         """Give what is known, to begin with another time."""
         return {name: (value.question, value.text) for name, value in self._values.items() if value.text is not None}
 
-    async def meet(self, questions: Iterable[Question], seconds: float) -> None:
+    async def fetch_new(self, questions: Iterable[SecretLookup], seconds: float) -> None:
         """Fetch what nobody asked for yet, for as long as somebody may wait for it; what comes later is fetched by `refresh`."""
-        new = [one for one in questions if not self._was_asked(one)]
-        turn = asyncio.Semaphore(AT_ONCE)
+        new = [one for one in questions if not self._was_fetched(one)]
+        turn = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
         # What is loaded once is no part of how long a place may take.
         for place in {one.place for one in new}:
-            await backends.load(place)
+            await backends.load_backend(place)
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(self._fetch(one, turn) for one in new)), seconds)
+            await asyncio.wait_for(asyncio.gather(*(self._fetch_secret(one, turn) for one in new)), seconds)
 
-    async def refresh(self, questions: Iterable[Question]) -> bool:
+    async def refresh(self, questions: Iterable[SecretLookup]) -> bool:
         """Fetch what is new, was asked for otherwise, or is old; say whether a value changed."""
         wanted = list(questions)
         self._values = {one.id: value for one in wanted if (value := self._values.get(one.id))}
         oldest = time.monotonic() - self._settings.secrets.refresh_seconds
         due = [one for one in wanted if not self._is_fresh(one, oldest)]
-        turn = asyncio.Semaphore(AT_ONCE)
-        return any(await asyncio.gather(*(self._fetch(one, turn) for one in due)))
+        turn = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
+        return any(await asyncio.gather(*(self._fetch_secret(one, turn) for one in due)))
 
-    def _is_fresh(self, question: Question, oldest: float) -> bool:
-        return self._was_asked(question) and self._values[question.id].at > oldest
+    def _is_fresh(self, question: SecretLookup, oldest: float) -> bool:
+        return self._was_fetched(question) and self._values[question.id].at > oldest
 
-    def _was_asked(self, question: Question) -> bool:
+    def _was_fetched(self, question: SecretLookup) -> bool:
         value = self._values.get(question.id)
         return value is not None and value.question == question.digest
 
-    async def _fetch(self, question: Question, turn: asyncio.Semaphore) -> bool:
+    async def _fetch_secret(self, question: SecretLookup, turn: asyncio.Semaphore) -> bool:
         before, at = self._values.get(question.id), time.monotonic()
         async with turn:
             try:
                 if question.auth is None:
-                    raise UnopenedError("what it is asked with cannot be opened")
-                if backends.as_machine(question.auth) and not self._settings.identity.lend:
+                    raise DecryptionError("what it is asked with cannot be opened")
+                if backends.machine_identity_field(question.auth) and not self._settings.identity.lend:
                     raise UnavailableError(
                         "it would be asked for as this machine, whose operator does not lend that: `identity.lend`"
                     )
@@ -315,32 +322,34 @@ class Secrets:
                 log.error("the secret %r of %s: %s", question.slug, question.place, error)  # noqa: TRY400 - a trace may show the secret
                 # The old value is good until there is another, unless it belongs to another question.
                 text = before.text if before and before.question == question.digest else None
-                at += AGAIN_SECONDS - self._settings.secrets.refresh_seconds
-        self._values[question.id] = Value(question.digest, text, at)
+                at += RETRY_SECONDS - self._settings.secrets.refresh_seconds
+        self._values[question.id] = FetchedSecret(question.digest, text, at)
         return before is None or before.text != text
 
 
-async def questions(connection: AsyncConnection, vault: Vault) -> list[Question]:
+async def load_secret_lookups(connection: AsyncConnection, vault: Vault) -> list[SecretLookup]:
     """Read the references that integrations need."""
     mapped = (await connection.execute(select(integrations.c.secret_mappings))).scalars()
     needed = {mapping["secret_reference_id"] for listed in mapped for mapping in listed}
     if not needed:
         return []
     rows = await connection.execute(select(secret_references).where(secret_references.c.id.in_(needed)))
-    return [await _question(connection, vault, row) for row in rows.mappings()]
+    return [await _build_lookup(connection, vault, row) for row in rows.mappings()]
 
 
-async def _question(connection: AsyncConnection, vault: Vault, row: RowMapping) -> Question:
+async def _build_lookup(connection: AsyncConnection, vault: Vault, row: RowMapping) -> SecretLookup:
     sealed = row["sealed_auth_config"]
     try:
         hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
-    except UnopenedError:
+    except DecryptionError:
         # It is told where its place is asked: one of them must not keep the others from being fetched.
-        return Question(row["id"], row["slug"], row["manager_type"], None, row["secret_path"])
-    return Question(row["id"], row["slug"], row["manager_type"], {**row["auth_config"], **hidden}, row["secret_path"])
+        return SecretLookup(row["id"], row["slug"], row["manager_type"], None, row["secret_path"])
+    return SecretLookup(
+        row["id"], row["slug"], row["manager_type"], {**row["auth_config"], **hidden}, row["secret_path"]
+    )
 
 
-def _sole(text: str) -> str:
+def _single_field_value(text: str) -> str:
     """Take the value of a secret that has one field: nothing else can be meant."""
     try:
         values = list(msgspec.json.decode(text, type=dict[str, Any]).values())
@@ -350,7 +359,7 @@ def _sole(text: str) -> str:
     return values[0] if len(values) == 1 and isinstance(values[0], str) else text
 
 
-def _part(text: str, key: str | None, form: str | None) -> Any:  # noqa: ANN401 - JSON
+def _select_field(text: str, key: str | None, form: str | None) -> Any:  # noqa: ANN401 - JSON
     """Take a part of a secret that is a JSON object, or the whole of it."""
     try:
         if key:

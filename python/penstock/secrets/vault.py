@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import insert, select, update
 
-from penstock.errors import SettingsError, UnavailableError, UnopenedError
+from penstock.errors import DecryptionError, SettingsError, UnavailableError
 from penstock.ids import new_id
 from penstock.schemas import now
 from penstock.settings import MASTER_KEY_FILE
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 LENGTH, NONCE = 32, 12
 # A data key seals for this long; afterwards it only opens.
-YOUNG_MS = 90 * 24 * 3600 * 1000
+DATA_KEY_ROTATION_MS = 90 * 24 * 3600 * 1000
 
 
-class Master:
+class MasterKeys:
     """The master keys: the first seals, all open."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -62,7 +62,7 @@ class Master:
 class Vault:
     """Seals and opens the credentials of rows."""
 
-    def __init__(self, master: Master) -> None:
+    def __init__(self, master: MasterKeys) -> None:
         """Know no data key yet."""
         self._master = master
         self._keys: dict[str, AESGCM] = {}
@@ -74,44 +74,44 @@ class Vault:
 
     async def load(self, connection: AsyncConnection) -> None:
         """Read the data keys."""
-        for row in await _rows(connection):
-            self._take(row, self._opened(row))
+        for row in await _fetch_data_keys(connection):
+            self._add_data_key(row, self._open_data_key(row))
 
-    async def renew(self, database: Database) -> None:
+    async def renew_data_keys(self, database: Database) -> None:
         """Have a young data key, and all of them sealed with the first master key.
 
         It has a transaction of its own: one that is taken back must not leave a key in memory that is nowhere else.
         """
-        if self._is_settled():
+        if self._is_up_to_date():
             return
         async with self._turn:
-            if self._is_settled():
+            if self._is_up_to_date():
                 return
             made = Vault(self._master)
-            async with database.writing() as connection:
-                await made.settle(connection)
+            async with database.write_transaction() as connection:
+                await made.renew_data_keys_in(connection)
             # From here on it is kept.
             self._keys |= made._keys
             self._newest, self._is_current = made._newest, made._is_current
 
-    async def settle(self, connection: AsyncConnection) -> None:
+    async def renew_data_keys_in(self, connection: AsyncConnection) -> None:
         """Do the same in a transaction of the caller's; the vault must not outlive one that is taken back."""
-        if self._is_settled():
+        if self._is_up_to_date():
             return
-        for row in await _rows(connection):
-            key = self._opened(row)
-            self._take(row, key)
+        for row in await _fetch_data_keys(connection):
+            key = self._open_data_key(row)
+            self._add_data_key(row, key)
             if row["master"] != self._master.first:
-                change = {"master": self._master.first, "sealed": self._sealed(row["id"], key)}
+                change = {"master": self._master.first, "sealed": self._seal_data_key(row["id"], key)}
                 await connection.execute(update(data_keys).where(data_keys.c.id == row["id"]).values(change))
         self._is_current = True
-        if self._is_settled():
+        if self._is_up_to_date():
             return
         key_id, key = new_id(), os.urandom(LENGTH)
         made: dict[str, Any] = {"id": key_id, "master": self._master.first, "created_at": now()}
-        made["sealed"] = self._sealed(key_id, key)
+        made["sealed"] = self._seal_data_key(key_id, key)
         await connection.execute(insert(data_keys).values(made))
-        self._take(made, key)
+        self._add_data_key(made, key)
 
     async def seal(self, connection: AsyncConnection, text: str, owner: str) -> str:
         """Seal a credential of a row, with the newest data key that is kept; in another row it does not open."""
@@ -135,42 +135,42 @@ class Vault:
             return self._keys[key_id].decrypt(content[:NONCE], content[NONCE:], owner.encode()).decode()
         except (KeyError, ValueError, InvalidTag):
             message = "a stored credential cannot be opened"
-            raise UnopenedError(message) from None
+            raise DecryptionError(message) from None
 
-    def _is_settled(self) -> bool:
-        return self._is_current and self._newest is not None and self._newest[1] > now() - YOUNG_MS
+    def _is_up_to_date(self) -> bool:
+        return self._is_current and self._newest is not None and self._newest[1] > now() - DATA_KEY_ROTATION_MS
 
-    def _opened(self, row: RowMapping | dict[str, Any]) -> bytes:
+    def _open_data_key(self, row: RowMapping | dict[str, Any]) -> bytes:
         return self._master.open(base64.b64decode(row["sealed"]), row["id"])
 
-    def _take(self, row: RowMapping | dict[str, Any], key: bytes) -> None:
+    def _add_data_key(self, row: RowMapping | dict[str, Any], key: bytes) -> None:
         self._keys[row["id"]] = AESGCM(key)
         self._newest = max(self._newest or ("", 0), (row["id"], row["created_at"]))
 
-    def _sealed(self, key_id: str, key: bytes) -> str:
+    def _seal_data_key(self, key_id: str, key: bytes) -> str:
         return base64.b64encode(self._master.seal(key, key_id)).decode()
 
 
-async def _rows(connection: AsyncConnection) -> Sequence[RowMapping]:
+async def _fetch_data_keys(connection: AsyncConnection) -> Sequence[RowMapping]:
     return (await connection.execute(select(data_keys).order_by(data_keys.c.id))).mappings().all()
 
 
-def master(settings: Settings, *, make: bool = False) -> Master:
+def load_master_keys(settings: Settings, *, make: bool = False) -> MasterKeys:
     """Find the master key, or make one beside an embedded store."""
     if settings.store.master_key:
-        return _read(settings.store.master_key.reveal(), "store.master_key")
-    path = settings.store.master_key_file or settings.beside(MASTER_KEY_FILE)
+        return _parse_master_keys(settings.store.master_key.reveal(), "store.master_key")
+    path = settings.store.master_key_file or settings.sibling_path(MASTER_KEY_FILE)
     if make and not os.path.exists(path):  # noqa: PTH110 - every start comes here
-        _make(path)
+        _create_key_file(path)
     try:
         with open(path, encoding="ascii") as file:  # noqa: PTH123 - likewise
-            return _read(file.read(), path)
+            return _parse_master_keys(file.read(), path)
     except OSError as error:
         message = f"no master key: {path!r}: {error.strerror}; hint: penstock init, or PENSTOCK_STORE_MASTER_KEY"
         raise SettingsError(message) from None
 
 
-def _make(path: str) -> None:
+def _create_key_file(path: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as opened:
         opened.write(base64.b64encode(os.urandom(LENGTH)) + b"\n")
@@ -178,7 +178,7 @@ def _make(path: str) -> None:
         os.fsync(opened.fileno())
 
 
-def _read(text: str, where: str) -> Master:
+def _parse_master_keys(text: str, where: str) -> MasterKeys:
     try:
         keys = [base64.b64decode(part.strip(), validate=True) for part in text.split(",") if part.strip()]
     except (binascii.Error, ValueError):
@@ -186,4 +186,4 @@ def _read(text: str, where: str) -> Master:
     if not keys or any(len(key) != LENGTH for key in keys):
         message = f"{where} is not allowed: expected {LENGTH} bytes as base64; hint: openssl rand -base64 {LENGTH}"
         raise SettingsError(message)
-    return Master(keys)
+    return MasterKeys(keys)

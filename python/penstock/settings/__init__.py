@@ -19,7 +19,7 @@ from penstock.settings.redis import Redis
 from penstock.settings.routing import Routing
 from penstock.settings.secret import Secret
 from penstock.settings.upstream import Upstream
-from penstock.settings.validation import contradictions
+from penstock.settings.validation import validate_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,15 +27,24 @@ if TYPE_CHECKING:
 # Tables of the same file that are no settings: they belong to the snapshot and may change at any time.
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
 # Another such table: what models cost.
-PRICES = "prices"
-ISSUERS = "issuers"
-DEFAULT_FILE = "penstock.toml"
+PRICES_TABLE = "prices"
+ISSUERS_TABLE = "issuers"
+DEFAULT_SETTINGS_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE, FILES_FOLDER = "penstock.db", "penstock.key", "files"
 MEBIBYTE = 1024 * 1024
-WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
+BOOLEAN_WORDS = {
+    "on": True,
+    "yes": True,
+    "true": True,
+    "1": True,
+    "off": False,
+    "no": False,
+    "false": False,
+    "0": False,
+}
 
 
-def _workers() -> int:
+def _default_worker_count() -> int:
     # One event loop carries about four cores' worth of the engine's own threads.
     return max(1, (os.cpu_count() or 1) // 4)
 
@@ -46,7 +55,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="IP address to listen on, or `localhost`")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free one")] = 8787
     workers: Annotated[int, Meta(ge=1, le=256, description="edge processes; default: one per four cores")] = (
-        msgspec.field(default_factory=_workers)
+        msgspec.field(default_factory=_default_worker_count)
     )
     backlog: Annotated[int, Meta(ge=128, le=65535, description="connections waiting to be accepted, per worker")] = 2048
     connections: Annotated[int, Meta(ge=1, description="connections open at once, per worker, idle ones too")] = 65536
@@ -274,19 +283,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, store=store)
 
     @property
-    def trusted(self) -> tuple[Issuer, ...]:
+    def trusted_issuers(self) -> tuple[Issuer, ...]:
         """Whose tokens are taken."""
-        return jwt.trusted(self.jwt, self.issuers)
+        return jwt.trusted_issuers(self.jwt, self.issuers)
 
     @property
-    def address(self) -> str:
+    def bind_address(self) -> str:
         """The IP address to bind."""
         return "127.0.0.1" if self.server.host == "localhost" else self.server.host
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         """Whether only this machine can reach the gateway."""
-        return ipaddress.ip_address(self.address).is_loopback
+        return ipaddress.ip_address(self.bind_address).is_loopback
 
     @property
     def control_socket(self) -> str:
@@ -303,15 +312,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The database, where there is one."""
         if self.store.url:
             return self.store.url
-        made = self.beside(STORE_FILE)
+        made = self.sibling_path(STORE_FILE)
         return Secret(f"sqlite:///{made}") if os.path.exists(made) else None
 
     @property
     def files_folder(self) -> str:
         """The folder of the files that are uploaded to the gateway itself."""
-        return self.files.folder or self.beside(FILES_FOLDER)
+        return self.files.folder or self.sibling_path(FILES_FOLDER)
 
-    def beside(self, name: str) -> str:
+    def sibling_path(self, name: str) -> str:
         """Give the path of a file in the folder of the settings file, or of the working directory without one."""
         folder = os.path.dirname(self.file) if self.file else os.getcwd()
         return os.path.join(folder, name)
@@ -319,22 +328,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def notice_seconds(self) -> float:
         """The time between `/ready` saying no and the port closing."""
-        return 0.0 if self.loopback else min(self.server.notice_seconds, self.server.drain_seconds)
+        return 0.0 if self.is_loopback else min(self.server.notice_seconds, self.server.drain_seconds)
 
     @property
     def require_key(self) -> bool:
         """Whether a key is asked for even while none is configured."""
         asked = self.security.require_key
         # With a store keys come and go: the last one that goes must not open the gateway.
-        return not self.loopback or self.store_url is not None if asked is None else asked
+        return not self.is_loopback or self.store_url is not None if asked is None else asked
 
     @property
-    def container_url(self) -> str | None:
+    def container_credentials_url(self) -> str | None:
         """Where a container is given keys: on ECS a path is named."""
         path = self.identity.aws_container_path
         return f"http://169.254.170.2{path}" if path else self.identity.aws_container_url or None
 
-    def engine_json(self, worker: int) -> bytes:
+    def engine_settings_json(self, worker: int) -> bytes:
         """Say what the engine of one edge worker must know."""
         return msgspec.json.encode(
             {
@@ -361,7 +370,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "body_grace_ms": self.limits.body_grace_ms,
                 "max_in_flight": self.limits.in_flight,
                 **msgspec.structs.asdict(self.routing),
-                "redis_url": _revealed(self.redis.url),
+                "redis_url": _reveal_optional(self.redis.url),
                 "redis_prefix": self.redis.prefix,
                 "redis_wait_ms": self.redis.wait_ms,
                 "redis_answer_bytes": self.redis.answer_bytes,
@@ -375,8 +384,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "headers_to_metadata": self.records.headers_to_metadata,
                 "mock_host": self.mock.host or None,
                 "http2": self.upstream.http2,
-                "https_proxy": _revealed(self.upstream.https_proxy),
-                "http_proxy": _revealed(self.upstream.http_proxy),
+                "https_proxy": _reveal_optional(self.upstream.https_proxy),
+                "http_proxy": _reveal_optional(self.upstream.http_proxy),
                 "no_proxy": self.upstream.no_proxy,
                 "tls_ca": self.upstream.tls_ca or None,
                 "identity": {
@@ -384,12 +393,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     "aws_role_arn": self.identity.aws_role_arn or None,
                     "aws_sts_endpoint": self.identity.aws_sts_endpoint or None,
                     "aws_web_identity_token_file": self.identity.aws_web_identity_token_file or None,
-                    "aws_container_url": self.container_url,
-                    "aws_container_token": _revealed(self.identity.aws_container_token),
+                    "aws_container_url": self.container_credentials_url,
+                    "aws_container_token": _reveal_optional(self.identity.aws_container_token),
                     "aws_container_token_file": self.identity.aws_container_token_file or None,
                     "aws_metadata_url": self.identity.aws_metadata_url,
                     "azure_identity_url": self.identity.azure_identity_url or None,
-                    "azure_identity_header": _revealed(self.identity.azure_identity_header),
+                    "azure_identity_header": _reveal_optional(self.identity.azure_identity_header),
                     "azure_metadata_url": self.identity.azure_metadata_url,
                     "azure_federated_token_file": self.identity.azure_federated_token_file or None,
                     "azure_tenant_id": self.identity.azure_tenant_id or None,
@@ -403,7 +412,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SettingSpec(msgspec.Struct, frozen=True):
     """One setting as the reader and the reference see it."""
 
     section: str
@@ -419,25 +428,29 @@ class Entry(msgspec.Struct, frozen=True):
         return f"{self.section}.{self.key}"
 
 
-def entries() -> Iterator[Entry]:
+def iter_setting_specs() -> Iterator[SettingSpec]:
     """List every setting there is."""
     for section in msgspec.structs.fields(Settings):
-        if section.name in {"file", ISSUERS}:
+        if section.name in {"file", ISSUERS_TABLE}:
             continue
         for field in msgspec.structs.fields(section.type):
             meta: Meta = get_args(field.type)[1]
             env = (meta.extra or {}).get("env") or f"PENSTOCK_{section.name}_{field.name}".upper()
             default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-            yield Entry(section.name, field.name, env, field.type, default, meta.description or "")
+            yield SettingSpec(section.name, field.name, env, field.type, default, meta.description or "")
 
 
-def find_file(asked: str | None, environ: Mapping[str, str]) -> str | None:
+def find_settings_file(asked: str | None, environ: Mapping[str, str]) -> str | None:
     """Choose the file: the one that was asked for, else the one in the working directory if it is there."""
-    path = asked or environ.get("PENSTOCK_CONFIG") or (DEFAULT_FILE if os.path.exists(DEFAULT_FILE) else None)
+    path = (
+        asked
+        or environ.get("PENSTOCK_CONFIG")
+        or (DEFAULT_SETTINGS_FILE if os.path.exists(DEFAULT_SETTINGS_FILE) else None)
+    )
     return os.path.abspath(path) if path else None
 
 
-def read_file(path: str) -> dict[str, Any]:
+def read_toml_file(path: str) -> dict[str, Any]:
     """Parse a `penstock.toml`."""
     try:
         with open(path, "rb") as file:
@@ -450,46 +463,50 @@ def read_file(path: str) -> dict[str, Any]:
         raise SettingsError(message) from None
 
 
-def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, object] | None = None) -> Settings:
+def load_settings(
+    file: str | None, environ: Mapping[str, str], options: Mapping[str, object] | None = None
+) -> Settings:
     """Read the settings: an option wins over the environment, that over the file, that over the default."""
-    document = read_file(file) if file else {}
-    problems = [*_unknown_keys(document), *_unknown_names(environ)]
+    document = read_toml_file(file) if file else {}
+    problems = [*_find_unknown_keys(document), *_find_unknown_variables(environ)]
     values: dict[str, dict[str, object]] = {}
-    for entry in entries():
-        for where, given in _given(entry, document, environ, options or {}):
+    for entry in iter_setting_specs():
+        for where, given in _candidate_values(entry, document, environ, options or {}):
             try:
-                values.setdefault(entry.section, {})[entry.key] = _convert(entry, given)
+                values.setdefault(entry.section, {})[entry.key] = _convert_value(entry, given)
             except msgspec.ValidationError as error:
-                shown = "the value" if is_secret(entry.type) else repr(given)
-                problems.append(Problem(where, f"{shown} is not allowed: {_lower(str(error))}"))
+                shown = "the value" if is_secret_type(entry.type) else repr(given)
+                problems.append(Problem(where, f"{shown} is not allowed: {_lowercase_first(str(error))}"))
             break
-    sections = {name: _section(name)(**keys) for name, keys in values.items()}
-    settings = Settings(file=file, issuers=jwt.read(document.get(ISSUERS, []), problems), **sections)
-    problems += contradictions(settings)
+    sections = {name: _section_type(name)(**keys) for name, keys in values.items()}
+    settings = Settings(file=file, issuers=jwt.parse_issuers(document.get(ISSUERS_TABLE, []), problems), **sections)
+    problems += validate_settings(settings)
     if problems:
         message = "the settings cannot be used:"
         raise SettingsError(message, problems)
     return settings
 
 
-def _section(name: str) -> Any:  # noqa: ANN401 - a struct that msgspec makes
+def _section_type(name: str) -> Any:  # noqa: ANN401 - a struct that msgspec makes
     return next(field.type for field in msgspec.structs.fields(Settings) if field.name == name)
 
 
-def _sections() -> dict[str, list[str]]:
+def _keys_by_section() -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
-    for entry in entries():
+    for entry in iter_setting_specs():
         known.setdefault(entry.section, []).append(entry.key)
     return known
 
 
-def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
-    known = _sections()
+def _find_unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
+    known = _keys_by_section()
     for table, content in document.items():
-        if table in {*SNAPSHOT_TABLES, PRICES, ISSUERS}:
+        if table in {*SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE}:
             continue
         if table not in known:
-            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES, ISSUERS])}")
+            yield Problem(
+                table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE])}"
+            )
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:
@@ -498,19 +515,19 @@ def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
             yield from (Problem(f"{table}.{key}", allowed) for key in keys if key not in known[table])
 
 
-def _unknown_names(environ: Mapping[str, str]) -> Iterator[Problem]:
+def _find_unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
     # Only names that start like a section of ours: PENSTOCK_ANYTHING may be what somebody's ${...} refers to.
-    prefixes = {f"PENSTOCK_{section}_".upper(): section for section in _sections()}
-    known = {entry.env for entry in entries()}
+    prefixes = {f"PENSTOCK_{section}_".upper(): section for section in _keys_by_section()}
+    known = {entry.env for entry in iter_setting_specs()}
     for name in environ:
         section = next((section for prefix, section in prefixes.items() if name.startswith(prefix)), None)
         if section and name not in known:
-            allowed = ", ".join(entry.env for entry in entries() if entry.section == section)
+            allowed = ", ".join(entry.env for entry in iter_setting_specs() if entry.section == section)
             yield Problem(name, f"is not known; allowed: {allowed}")
 
 
-def _given(
-    entry: Entry, document: dict[str, Any], environ: Mapping[str, str], options: Mapping[str, object]
+def _candidate_values(
+    entry: SettingSpec, document: dict[str, Any], environ: Mapping[str, str], options: Mapping[str, object]
 ) -> Iterator[tuple[str, object]]:
     if options.get(entry.path) is not None:
         yield f"--{entry.key.replace('_', '-')}", options[entry.path]
@@ -523,7 +540,7 @@ def _given(
         yield entry.path, table[entry.key]
 
 
-def hide(_secret: type, value: object) -> Secret:
+def decode_secret(_secret: type, value: object) -> Secret:
     """Read a secret where a struct asks for one."""
     if not isinstance(value, str):
         message = f"expected `str`, got `{type(value).__name__}`"
@@ -531,27 +548,27 @@ def hide(_secret: type, value: object) -> Secret:
     return Secret(value)
 
 
-def is_secret(annotated: Any) -> bool:  # noqa: ANN401 - a type
+def is_secret_type(annotated: Any) -> bool:  # noqa: ANN401 - a type
     return Secret in get_args(get_args(annotated)[0])
 
 
-def _convert(entry: Entry, given: object) -> object:
-    if is_secret(entry.type):
+def _convert_value(entry: SettingSpec, given: object) -> object:
+    if is_secret_type(entry.type):
         text = given.strip() if isinstance(given, str) else given
-        return msgspec.convert(text or None, entry.type, dec_hook=hide)
+        return msgspec.convert(text or None, entry.type, dec_hook=decode_secret)
     if not isinstance(given, str):
         return msgspec.convert(given, entry.type)
     plain: Any = get_args(entry.type)[0]
     if get_origin(plain) is tuple:
         return msgspec.convert([part.strip() for part in given.split(",") if part.strip()], entry.type)
     if plain in {bool, bool | None}:
-        return msgspec.convert(WORDS.get(given.strip().lower(), given), entry.type)
+        return msgspec.convert(BOOLEAN_WORDS.get(given.strip().lower(), given), entry.type)
     return msgspec.convert(given.strip(), entry.type, strict=False)
 
 
-def _revealed(secret: Secret | None) -> str | None:
+def _reveal_optional(secret: Secret | None) -> str | None:
     return secret.reveal() if secret else None
 
 
-def _lower(text: str) -> str:
+def _lowercase_first(text: str) -> str:
     return text[:1].lower() + text[1:]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 MEBIBYTE = 1024 * 1024
-DAY = 24 * 3600
+DAY_SECONDS = 24 * 3600
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
     )
     keep_seconds: Annotated[
         int, Meta(ge=1, description="age at which files, and batches that are over, are deleted")
-    ] = 30 * DAY
+    ] = 30 * DAY_SECONDS
 
 
 class Batches(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,5 +46,5 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=10, description="time between two questions how far a batch is that a provider runs")
     ] = 30_000
     window_seconds: Annotated[int, Meta(ge=1, description="time for all lines of a batch; what is left is expired")] = (
-        DAY
+        DAY_SECONDS
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # A token whose key nobody knows has all of them asked.
-MOST = 32
+MAX_ISSUERS = 32
 
 
 class Jwt(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     organisations: tuple[str, ...] = ()
 
 
-def read(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]:
+def parse_issuers(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]:
     """Read the tables, and note what is wrong with them."""
     found: list[Issuer] = []
     for index, table in enumerate(cast("list[object]", tables) if isinstance(tables, list) else [tables]):
@@ -69,33 +69,33 @@ def read(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]:
     return tuple(found)
 
 
-def trusted(jwt: Jwt, others: Sequence[Issuer]) -> tuple[Issuer, ...]:
+def trusted_issuers(jwt: Jwt, others: Sequence[Issuer]) -> tuple[Issuer, ...]:
     """Say whose tokens are taken: of the identity provider of `[jwt]`, and of the others."""
     own = Issuer(jwks_url=jwt.jwks_url, jwks=jwt.jwks)
     return (own, *others) if own.jwks_url or own.jwks else tuple(others)
 
 
-def problems(jwt: Jwt, others: Sequence[Issuer]) -> Iterator[Problem]:
+def validate_jwt(jwt: Jwt, others: Sequence[Issuer]) -> Iterator[Problem]:
     """Tell what cannot be, or not together."""
-    all_of_them = trusted(jwt, others)
+    all_of_them = trusted_issuers(jwt, others)
     if jwt.enabled and not all_of_them:
         yield Problem("jwt", "needs jwks_url or jwks, or [[issuers]]")
     if others and not jwt.enabled:
         yield Problem("issuers", "are for tokens, and none are taken; hint: jwt.enabled")
-    if len(all_of_them) > MOST:
-        yield Problem("issuers", f"are {len(all_of_them)}: at most {MOST} are allowed")
+    if len(all_of_them) > MAX_ISSUERS:
+        yield Problem("issuers", f"are {len(all_of_them)}: at most {MAX_ISSUERS} are allowed")
     if jwt.enabled and not jwt.algorithms:
         yield Problem("jwt.algorithms", "must not be empty")
     if jwt.jwks_url or jwt.jwks:
-        yield from _of_one("jwt", jwt)
+        yield from _validate_key_source("jwt", jwt)
     for index, issuer in enumerate(others):
-        yield from _of_one(f"issuers[{index}]", issuer)
+        yield from _validate_key_source(f"issuers[{index}]", issuer)
     urls = [issuer.jwks_url for issuer in all_of_them if issuer.jwks_url]
     for url in sorted({url for url in urls if urls.count(url) > 1}):
         yield Problem("issuers", f"{url!r} is there twice")
 
 
-def _of_one(path: str, source: Jwt | Issuer) -> Iterator[Problem]:
+def _validate_key_source(path: str, source: Jwt | Issuer) -> Iterator[Problem]:
     if bool(source.jwks_url) == bool(source.jwks):
         yield Problem(path, "needs either jwks_url or jwks")
     if source.jwks_url and not source.jwks_url.startswith(("http://", "https://")):

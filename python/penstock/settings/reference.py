@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
-from penstock.settings import entries, is_secret
+from penstock.settings import is_secret_type, iter_setting_specs
 from penstock.settings.secret import Secret
 
 if TYPE_CHECKING:
-    from penstock.settings import Entry
+    from penstock.settings import SettingSpec
 
 
-def markdown() -> str:
+def render_markdown() -> str:
     """Render the reference of all settings."""
     rows = [
         "| key in `penstock.toml` | environment | type | default | what it does |",
         "|---|---|---|---|---|",
         *(
             f"| `{entry.path}` | `{entry.env}` | {_type_name(entry.type)} | {_default_name(entry)} | {entry.description} |"
-            for entry in entries()
+            for entry in iter_setting_specs()
         ),
     ]
     return "\n".join(rows)
@@ -28,14 +28,14 @@ def _type_name(annotated: Any) -> str:  # noqa: ANN401 - a type
     plain: Any = get_args(annotated)[0]
     if get_origin(plain) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(plain))
-    if is_secret(annotated):
+    if is_secret_type(annotated):
         return "secret"
     names: dict[Any, str] = {bool: "yes or no", bool | None: "yes or no", int: "integer", float: "number", str: "text"}
     names[Secret | None] = "text"
     return names.get(plain, "list of texts")
 
 
-def _default_name(entry: Entry) -> str:
+def _default_name(entry: SettingSpec) -> str:
     if entry.key == "workers" or entry.default in (None, "", ()):
         return "none" if entry.default == () else ""
     if isinstance(entry.default, bool):

@@ -19,38 +19,38 @@ if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
-ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
+HEADER_PREFIX_PATTERN = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 
 
-def contradictions(settings: Settings) -> Iterator[Problem]:
+def validate_settings(settings: Settings) -> Iterator[Problem]:
     """Tell every one."""
     try:
-        ipaddress.ip_address(settings.address)
+        ipaddress.ip_address(settings.bind_address)
     except ValueError:
         yield Problem("server.host", f"{settings.server.host!r} is not allowed: expected an IP address or `localhost`")
     if settings.mock.host and not settings.mock.host.startswith(("http://", "https://")):
         yield Problem("mock.host", f"{settings.mock.host!r} is not allowed: expected a URL with http:// or https://")
     for prefix in settings.security.header_aliases:
-        if not ALIAS.fullmatch(prefix):
+        if not HEADER_PREFIX_PATTERN.fullmatch(prefix):
             yield Problem(
                 "security.header_aliases", f"{prefix!r} is not allowed: expected a prefix such as `x-portkey-`"
             )
     for network in settings.security.trusted_proxies:
-        if not _is_network(network):
+        if not _is_ip_network(network):
             message = f"{network!r} is not allowed: expected an address or a network such as `10.0.0.0/8`"
             yield Problem("security.trusted_proxies", message)
     for name, proxy in (("https_proxy", settings.upstream.https_proxy), ("http_proxy", settings.upstream.http_proxy)):
-        if proxy and not _is_proxy(proxy):
+        if proxy and not _is_proxy_url(proxy):
             # Not repeated: it may hold a password.
             yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
-    yield from _store_problems(settings.store)
-    yield from _redis_problems(settings.redis)
-    yield from jwt.problems(settings.jwt, settings.issuers)
+    yield from _validate_store(settings.store)
+    yield from _validate_redis(settings.redis)
+    yield from jwt.validate_jwt(settings.jwt, settings.issuers)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
 
 
-def _is_network(text: str) -> bool:
+def _is_ip_network(text: str) -> bool:
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
@@ -58,19 +58,19 @@ def _is_network(text: str) -> bool:
     return True
 
 
-def _store_problems(store: Store) -> Iterator[Problem]:
+def _validate_store(store: Store) -> Iterator[Problem]:
     if store.master_key_reference and (store.master_key or store.master_key_file):
         why = "is not allowed beside store.master_key and store.master_key_file: there is one place for it"
         yield Problem("store.master_key_reference", why)
 
 
-def _redis_problems(redis: Redis) -> Iterator[Problem]:
+def _validate_redis(redis: Redis) -> Iterator[Problem]:
     if redis.url and not redis.url.reveal().startswith(REDIS_SCHEMES):
         # Not repeated: it may hold a password.
         yield Problem("redis.url", "is not allowed: expected an address such as `redis://redis.example:6379`")
 
 
-def _is_proxy(proxy: Secret) -> bool:
+def _is_proxy_url(proxy: Secret) -> bool:
     text = proxy.reveal()
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")

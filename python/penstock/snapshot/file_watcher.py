@@ -8,32 +8,32 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.job_loop import rung
-from penstock.snapshot.build import gather_good
+from penstock.job_loop import wait_for_event
+from penstock.snapshot.build import build_valid_snapshot
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
-    from penstock.snapshot.build import Published
+    from penstock.snapshot.build import SnapshotChannel
 
 log = logging.getLogger("penstock")
 
-INTERVAL = 0.1
+POLL_INTERVAL_SECONDS = 0.1
 
-Mark = tuple[int, int, int] | None
+FileStamp = tuple[int, int, int] | None
 
 
-class Watcher:
+class ConfigFileWatcher:
     """Looks at the file a few times a second; a bad file changes nothing."""
 
-    def __init__(self, settings: Settings, published: Published) -> None:
+    def __init__(self, settings: Settings, published: SnapshotChannel) -> None:
         """Know nothing yet: the snapshot of the moment may be older than the file."""
         self._settings = settings
         self._published = published
         self._asked = asyncio.Event()
-        self._taken: Mark = None
-        self._seen: Mark = None
+        self._taken: FileStamp = None
+        self._seen: FileStamp = None
 
-    def ask(self) -> None:
+    def request_reload(self) -> None:
         """Look now and read in any case."""
         self._taken = None
         self._asked.set()
@@ -41,34 +41,34 @@ class Watcher:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await self.look()
-            await rung(self._asked, INTERVAL)
+            await self.check_file()
+            await wait_for_event(self._asked, POLL_INTERVAL_SECONDS)
             self._asked.clear()
 
-    async def look(self) -> None:
+    async def check_file(self) -> None:
         """Read the file if it changed and then stayed the same from one look to the next."""
-        before, self._seen = self._seen, self._mark()
+        before, self._seen = self._seen, self._file_stamp()
         # An editor that writes in place empties the file first: half a file must not revoke keys.
         if self._seen is None or self._seen == self._taken or self._seen != before:
             return
         self._taken = self._seen
         async with self._published.turn:
-            await self._take()
+            await self._load_and_publish()
 
-    async def _take(self) -> None:
+    async def _load_and_publish(self) -> None:
         try:
             known = self._published.current
-            snapshot = await asyncio.to_thread(gather_good, self._settings, self._published.stored, known)
+            snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, self._published.stored, known)
         except PenstockError as error:
             log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
             return
-        if self._mark() != self._taken:
+        if self._file_stamp() != self._taken:
             self._taken = None
         elif snapshot.epoch != self._published.current.epoch:
             self._published.publish(snapshot)
             log.info("published snapshot %.12s from %s", snapshot.epoch, self._settings.file)
 
-    def _mark(self) -> Mark:
+    def _file_stamp(self) -> FileStamp:
         try:
             found = os.stat(self._settings.file or "")
         except OSError:

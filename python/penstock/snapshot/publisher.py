@@ -12,58 +12,58 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.errors import PenstockError
-from penstock.job_loop import rung
+from penstock.job_loop import wait_for_event
 from penstock.schemas import now
-from penstock.secrets.references import questions
-from penstock.snapshot.append_log import Journal
-from penstock.snapshot.build import Stored, gather_good
-from penstock.snapshot.query import Gatherer
+from penstock.secrets.references import load_secret_lookups
+from penstock.snapshot.append_log import AppendLog
+from penstock.snapshot.build import StoreData, build_valid_snapshot
+from penstock.snapshot.query import SnapshotReader
 from penstock.store.snapshot_sections import EVERYTHING, REST
-from penstock.store.tables import changed, changes
+from penstock.store.tables import change_counter, change_log
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.kit.tokens import Tokens
-    from penstock.secrets.references import Secrets
-    from penstock.secrets.vault import Master, Vault
+    from penstock.kit.tokens import TokenVerifier
+    from penstock.secrets.references import SecretCache
+    from penstock.secrets.vault import MasterKeys, Vault
     from penstock.settings import Settings
-    from penstock.snapshot.build import Published
+    from penstock.snapshot.build import SnapshotChannel
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
 
 # How soon a change that another node made is noticed.
-INTERVAL = 1.0
-UNKEPT = "the snapshot is not kept for the next start: %s"
+POLL_INTERVAL_SECONDS = 1.0
+SNAPSHOT_NOT_SAVED = "the snapshot is not kept for the next start: %s"
 KEPT_FILES, PURPOSE = ("penstock.snapshot.build", "penstock.snapshot.build.other"), "snapshot"
 # Longest wait for secrets that others keep: whoever is slow is asked beside.
-PATIENCE = 1.0
+SECRETS_TIMEOUT_SECONDS = 1.0
 # Who goes on from what was kept reads everything once so long after: it may be of another release, or of a database that
 # was brought back to an older state since. At once would be in the way of the first change after the start.
-WHOLE_SECONDS = 5.0
+FULL_READ_DELAY_SECONDS = 5.0
 # Between two changes that come one upon the other.
-BREATH = 0.02
+MIN_READ_INTERVAL_SECONDS = 0.02
 
 
-class KeptRows:
+class SavedSnapshot:
     """The last good rows of the store, sealed, in files: with them a node starts while the database is away."""
 
-    def __init__(self, settings: Settings, master: Master) -> None:
+    def __init__(self, settings: Settings, master: MasterKeys) -> None:
         """Know the places."""
-        self._paths = [settings.beside(name) for name in KEPT_FILES]
+        self._paths = [settings.sibling_path(name) for name in KEPT_FILES]
         self._master = master
-        self._journal = Journal(self._opened, self)
+        self._journal = AppendLog(self._open_file, self)
 
-    def keep(self, stored: Stored) -> None:
+    def save(self, stored: StoreData) -> None:
         """Put it in the place of the older one, whole or not at all."""
         head = msgspec.structs.replace(stored, pieces={})
-        self._journal.keep(msgspec.msgpack.encode(head), stored.pieces)
+        self._journal.save(msgspec.msgpack.encode(head), stored.pieces)
 
-    def last(self) -> Stored | None:
+    def load(self) -> StoreData | None:
         """Read it back, if there is one that opens."""
-        found = self._journal.last()
-        return found and msgspec.structs.replace(msgspec.msgpack.decode(found[0], type=Stored), pieces=found[1])
+        found = self._journal.load()
+        return found and msgspec.structs.replace(msgspec.msgpack.decode(found[0], type=StoreData), pieces=found[1])
 
     def seal(self, content: bytes) -> bytes:
         """Seal what is kept, for nothing else."""
@@ -73,22 +73,22 @@ class KeptRows:
         """Open what was kept."""
         return self._master.open(sealed, PURPOSE)
 
-    def _opened(self, place: int, flags: int) -> int:
+    def _open_file(self, place: int, flags: int) -> int:
         return os.open(self._paths[place], flags | os.O_CLOEXEC, 0o600)
 
 
-class Publisher:
+class SnapshotPublisher:
     """Looks at the change counter when told to, and once a second for what other nodes did."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it stands between
         self,
         settings: Settings,
-        published: Published,
+        published: SnapshotChannel,
         database: Database,
         vault: Vault,
-        secrets: Secrets,
-        kept: KeptRows,
-        tokens: Tokens | None,
+        secrets: SecretCache,
+        kept: SavedSnapshot,
+        tokens: TokenVerifier | None,
     ) -> None:
         """Know no more of the store than what was kept says."""
         self._settings = settings
@@ -96,7 +96,7 @@ class Publisher:
         self._database = database
         self._vault = vault
         self._secrets = secrets
-        self._gatherer = Gatherer(vault, secrets)
+        self._gatherer = SnapshotReader(vault, secrets)
         self._kept = kept
         self._tokens = tokens
         self._bell = asyncio.Event()
@@ -109,57 +109,57 @@ class Publisher:
         # When everything is to be read though no change asks for it.
         self._whole_at: float | None = None
         if published.stored.number >= 0:
-            self._gatherer.recall(published.stored)
+            self._gatherer.restore(published.stored)
             self._number = published.stored.number
-            self._whole_at = time.monotonic() + WHOLE_SECONDS
+            self._whole_at = time.monotonic() + FULL_READ_DELAY_SECONDS
         self._ill = self._is_running = False
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Say that something changed."""
         self._bell.set()
 
-    async def known(self, number: int) -> None:
+    async def wait_until_applied(self, number: int) -> None:
         """Wait until each worker of this node runs on what this change made of it; not for ever."""
         seconds = self._settings.store.publish_wait_ms / 1000
         if not (seconds and self._is_running):
             return
         published, wanted = self._published, None
 
-        def is_known() -> bool:
+        def is_applied() -> bool:
             nonlocal wanted
             if published.closed or self._ill:
                 return True
             if wanted is None and self._through >= number:
                 wanted = published.number
-            return wanted is not None and published.running.all_run(wanted)
+            return wanted is not None and published.running.all_reached(wanted)
 
-        if not await published.running.reach(seconds, is_known) and wanted is not None:
+        if not await published.running.wait_until(seconds, is_applied) and wanted is not None:
             # One of a worker that ended would cost every change that comes its whole wait.
-            published.running.give_up(wanted)
+            published.running.drop_lagging_workers(wanted)
 
     async def run(self) -> None:
         """Look until cancelled."""
-        self._secrets.seed(self._published.stored.secrets)
-        watching = asyncio.create_task(self.watch_secrets())
+        self._secrets.restore_values(self._published.stored.secrets)
+        watching = asyncio.create_task(self.refresh_secrets_forever())
         self._is_running = True
         try:
-            await self._run()
+            await self._poll_forever()
         finally:
             self._is_running = False
             watching.cancel()
 
-    async def _run(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
-            await self._try()
+            await self._publish_or_log()
             looked = time.monotonic()
-            self._published.running.ring()
-            await rung(self._bell, INTERVAL)
-            await asyncio.sleep(max(0.0, looked + BREATH - time.monotonic()))
+            self._published.running.notify()
+            await wait_for_event(self._bell, POLL_INTERVAL_SECONDS)
+            await asyncio.sleep(max(0.0, looked + MIN_READ_INTERVAL_SECONDS - time.monotonic()))
             self._bell.clear()
 
-    async def _try(self) -> None:
+    async def _publish_or_log(self) -> None:
         try:
-            await self.look()
+            await self.publish_changes()
             self._ill = False
         except PenstockError as error:
             if not self._ill:
@@ -171,73 +171,73 @@ class Publisher:
                 log.exception("the old snapshot stays")
             self._ill = True
 
-    async def watch_secrets(self) -> None:
+    async def refresh_secrets_forever(self) -> None:
         """Fetch what others keep, for ever: soon where an integration began to need it, else when it is old."""
         while True:
             try:
                 await self.fetch_secrets()
             except PenstockError as error:
                 log.warning("secrets are not looked after: %s", error)
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
     async def fetch_secrets(self) -> None:
         """Fetch what is due, and publish anew where something changed."""
-        async with self._database.reading() as connection:
-            asked = await questions(connection, self._vault)
+        async with self._database.read_connection() as connection:
+            asked = await load_secret_lookups(connection, self._vault)
         if await self._secrets.refresh(asked):
             self._fills += 1
-            self.ring()
+            self.notify()
 
-    async def _meet_secrets(self) -> None:
+    async def _fetch_new_secrets(self) -> None:
         """Fetch what an integration has just begun to need: without it, one that was in use would be left out until then."""
-        async with self._database.reading() as connection:
-            number = await connection.scalar(select(changes.c.number)) or 0
+        async with self._database.read_connection() as connection:
+            number = await connection.scalar(select(change_counter.c.number)) or 0
             if number == self._number:
                 return
-            parts = await self._changed(connection, number)
+            parts = await self._changed_sections(connection, number)
             if parts is not None and REST not in parts:
                 return
-            asked = await questions(connection, self._vault)
-        await self._secrets.meet(asked, PATIENCE)
+            asked = await load_secret_lookups(connection, self._vault)
+        await self._secrets.fetch_new(asked, SECRETS_TIMEOUT_SECONDS)
 
-    async def look(self) -> None:
+    async def publish_changes(self) -> None:
         """Publish if something changed, or something that was published has come to its end."""
-        await self._meet_secrets()
-        async with self._database.reading() as connection:
-            number = await connection.scalar(select(changes.c.number)) or 0
+        await self._fetch_new_secrets()
+        async with self._database.read_connection() as connection:
+            number = await connection.scalar(select(change_counter.c.number)) or 0
             fills = self._fills
             due = self._due is not None and self._due <= now()
             is_whole = self._whole_at is not None and self._whole_at <= time.monotonic()
-            jwt = self._tokens.published() if self._tokens else b""
+            jwt = self._tokens.export_keys() if self._tokens else b""
             is_known = number == self._through and jwt == self._published.stored.jwt
             if is_known and not (due or is_whole or fills > self._filled):
                 return
-            parts = None if is_whole else await self._changed(connection, number)
-            stored, self._due = await self._gatherer.gather(connection, parts)
+            parts = None if is_whole else await self._changed_sections(connection, number)
+            stored, self._due = await self._gatherer.read_snapshot(connection, parts)
             stored = msgspec.structs.replace(stored, jwt=jwt, number=number)
         async with self._published.turn:
             known = self._published.current
-            snapshot = await asyncio.to_thread(gather_good, self._settings, stored, known)
+            snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, stored, known)
             self._number, self._filled = number, fills
             self._whole_at = None if is_whole else self._whole_at
             self._published.stored = stored
             # First: one who is killed in between would begin again with what was there before.
-            await self._keep(stored)
+            await self._save_snapshot(stored)
             if snapshot.epoch != self._published.current.epoch:
                 self._published.publish(snapshot)
                 log.info("published snapshot %.12s from the store", snapshot.epoch)
             self._through = number
 
-    async def _keep(self, stored: Stored) -> None:
+    async def _save_snapshot(self, stored: StoreData) -> None:
         try:
-            await asyncio.to_thread(self._kept.keep, stored)
+            await asyncio.to_thread(self._kept.save, stored)
         except OSError as error:
-            log.warning(UNKEPT, error)
+            log.warning(SNAPSHOT_NOT_SAVED, error)
 
-    async def _changed(self, connection: AsyncConnection, number: int) -> frozenset[str] | None:
+    async def _changed_sections(self, connection: AsyncConnection, number: int) -> frozenset[str] | None:
         """Say which parts changed since what was published last; nothing where that is not known of each change."""
-        since = [changed.c.number > self._number, changed.c.number <= number]
-        found = (await connection.scalars(select(changed.c.parts).where(*since))).all()
+        since = [change_log.c.number > self._number, change_log.c.number <= number]
+        found = (await connection.scalars(select(change_log.c.parts).where(*since))).all()
         parts = frozenset(part for parts in found for part in parts)
         if self._number < 0 or len(found) != number - self._number or EVERYTHING in parts:
             return None

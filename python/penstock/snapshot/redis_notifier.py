@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 # Before another try to connect.
-PAUSE = 0.5
+RECONNECT_DELAY_SECONDS = 0.5
 # To connect, to be heard, and between two looks at whether the connection lives.
-PATIENCE = 1.0
+REDIS_TIMEOUT_SECONDS = 1.0
 
 
-class Announcer:
+class RedisNotifier:
     """Speaks and listens on one channel, for ever; whatever becomes of Redis, nobody waits for it."""
 
     def __init__(self, settings: Settings, url: str, heard: Callable[[], None], authorities: str = "") -> None:
         """Know the way, and the file of authorities to trust besides the usual; nothing is connected yet."""
-        times = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE, "health_check_interval": int(PATIENCE)}
+        times = {
+            "socket_timeout": REDIS_TIMEOUT_SECONDS,
+            "socket_connect_timeout": REDIS_TIMEOUT_SECONDS,
+            "health_check_interval": int(REDIS_TIMEOUT_SECONDS),
+        }
         trusted = {"ssl_ca_certs": authorities} if authorities and url.startswith("rediss:") else {}
         # Of its methods that library says half the types.
         self._redis = cast("Any", Redis).from_url(url, **times, **trusted)
@@ -39,32 +43,32 @@ class Announcer:
         self._changed = asyncio.Event()
         self._ill = False
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Say that something changed here; what is told while Redis is away is found out by the others' own looks."""
         self._changed.set()
 
     async def run(self) -> None:
         """Tell and listen until cancelled."""
-        telling = asyncio.create_task(self._tell())
+        telling = asyncio.create_task(self._publish_changes())
         try:
             while True:
                 try:
                     await self._listen()
                 except (RedisError, OSError) as error:
-                    self._fell_ill(error)
-                await asyncio.sleep(PAUSE)
+                    self._mark_unreachable(error)
+                await asyncio.sleep(RECONNECT_DELAY_SECONDS)
         finally:
             telling.cancel()
             with suppress(asyncio.CancelledError):
                 await telling
             with suppress(RedisError, OSError, TimeoutError):
-                await asyncio.wait_for(self._redis.aclose(), PATIENCE)
+                await asyncio.wait_for(self._redis.aclose(), REDIS_TIMEOUT_SECONDS)
 
     async def _listen(self) -> None:
         async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
             # A refusal is told where its answer is read.
-            if await channel.get_message(timeout=PATIENCE) is None:
+            if await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS) is None:
                 raise TimeoutError
             if self._ill:
                 log.info("other nodes are heard again")
@@ -72,20 +76,20 @@ class Announcer:
             # What was said before nobody heard.
             self._heard()
             while True:
-                message = await channel.get_message(timeout=PATIENCE)
+                message = await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS)
                 if message and message["type"] == "message" and message["data"] != self._name.encode():
                     self._heard()
 
-    async def _tell(self) -> None:
+    async def _publish_changes(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
                 await self._redis.publish(self._channel, self._name)
             except (RedisError, OSError) as error:
-                self._fell_ill(error)
+                self._mark_unreachable(error)
 
-    def _fell_ill(self, error: Exception) -> None:
+    def _mark_unreachable(self, error: Exception) -> None:
         if not self._ill:
             # Its message may hold the address, and that a password.
             log.warning(

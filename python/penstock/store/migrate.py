@@ -13,8 +13,8 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.util import await_only
 
-from penstock.errors import StartError
-from penstock.store.database import make_private
+from penstock.errors import StartupError
+from penstock.store.database import create_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from penstock.store.database import Database
 
-SCRIPTS = Path(__file__).with_name("migrations")
+SCRIPTS_DIR = Path(__file__).with_name("migrations")
 # Two nodes that migrate at once: the second waits and finds nothing to do.
-LOCK = 0x70656E73
+MIGRATION_LOCK_ID = 0x70656E73
 # For such a node, and for who still uses a table that is to be changed: everybody after them waits behind the migration.
 PATIENCE_FOR_ANOTHER, PATIENCE_FOR_TABLES = "300s", "30s"
 
 
-class Sealing(Protocol):
+class ConfigSealer(Protocol):
     """What seals credentials that older releases kept in clear, and opens them on the way back."""
 
     async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
@@ -43,7 +43,7 @@ class Sealing(Protocol):
         ...
 
 
-class Rewriting(NamedTuple):
+class SyncConfigSealer(NamedTuple):
     """The same for migrations: they are given a row's config and its id."""
 
     seal: Callable[[str, str], tuple[str, str | None]]
@@ -51,76 +51,80 @@ class Rewriting(NamedTuple):
 
 
 async def migrate(
-    database: Database, target: str = "head", sealing: Sealing | None = None
+    database: Database, target: str = "head", sealing: ConfigSealer | None = None
 ) -> tuple[str | None, str | None]:
     """Migrate, and give the revision before and after."""
     if database.embedded:
-        await asyncio.to_thread(make_private, database.url)
+        await asyncio.to_thread(create_private_file, database.url)
         # Reading goes on while somebody else writes: a start that has nothing to change does not wait for them.
-        if target == "head" and await revision(database) == (last := newest()):
+        if target == "head" and await current_revision(database) == (last := newest_revision()):
             return last, last
-    async with database.migrating() as connection:
+    async with database.migration_transaction() as connection:
         if not database.embedded:
-            await _wait_for_turn(connection)
-        done = await connection.run_sync(_migrate, target, _waiting(connection, sealing) if sealing else None)
+            await _acquire_migration_lock(connection)
+        done = await connection.run_sync(
+            _run_migrations, target, _sync_sealer(connection, sealing) if sealing else None
+        )
         if database.embedded and done[0] != done[1]:
-            await _refuse_orphans(connection)
+            await _check_foreign_keys(connection)
         return done
 
 
-async def revision(database: Database) -> str | None:
+async def current_revision(database: Database) -> str | None:
     """Say which revision the tables have."""
-    async with database.reading() as connection:
-        return await connection.run_sync(_revision)
+    async with database.read_connection() as connection:
+        return await connection.run_sync(_read_revision)
 
 
-def newest() -> str | None:
+def newest_revision() -> str | None:
     """Say which revision this release needs."""
-    return ScriptDirectory(str(SCRIPTS)).get_current_head()
+    return ScriptDirectory(str(SCRIPTS_DIR)).get_current_head()
 
 
-async def _refuse_orphans(connection: AsyncConnection) -> None:
+async def _check_foreign_keys(connection: AsyncConnection) -> None:
     """See whether each row still has what it refers to: while tables are changed nobody looks."""
     found = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
     if found:
         message = (
             f"the store cannot be migrated, and is as it was: a row of {found[0]!r} refers to one that is not there"
         )
-        raise StartError(message)
+        raise StartupError(message)
 
 
-async def _wait_for_turn(connection: AsyncConnection) -> None:
+async def _acquire_migration_lock(connection: AsyncConnection) -> None:
     await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_ANOTHER}'")
-    await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+    await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK_ID})")
     await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_TABLES}'")
 
 
-def _waiting(connection: AsyncConnection, sealing: Sealing) -> Rewriting:
+def _sync_sealer(connection: AsyncConnection, sealing: ConfigSealer) -> SyncConfigSealer:
     """Let migrations, which know nothing of waiting, use what waits."""
 
     def seal(config: str, owner: str) -> tuple[str, str | None]:
         return await_only(sealing.seal(connection, config, owner))
 
-    def reopen(config: str, sealed: str, owner: str) -> str:
+    def unseal(config: str, sealed: str, owner: str) -> str:
         return await_only(sealing.open(connection, config, sealed, owner))
 
-    return Rewriting(seal, reopen)
+    return SyncConfigSealer(seal, unseal)
 
 
-def _migrate(connection: Connection, target: str, rewriting: Rewriting | None) -> tuple[str | None, str | None]:
+def _run_migrations(
+    connection: Connection, target: str, rewriting: SyncConfigSealer | None
+) -> tuple[str | None, str | None]:
     config = Config()
     config.attributes["rewriting"] = rewriting
-    config.set_main_option("script_location", str(SCRIPTS))
+    config.set_main_option("script_location", str(SCRIPTS_DIR))
     config.attributes["connection"] = connection
-    before = _revision(connection)
+    before = _read_revision(connection)
     go = command.upgrade if target == "head" else command.downgrade
     try:
         go(config, target)
     except CommandError as error:
         message = f"the store cannot be migrated: {error}; hint: a newer release may have migrated it"
-        raise StartError(message) from None
-    return before, _revision(connection)
+        raise StartupError(message) from None
+    return before, _read_revision(connection)
 
 
-def _revision(connection: Connection) -> str | None:
+def _read_revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()

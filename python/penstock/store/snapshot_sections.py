@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 EVERYTHING, REST = "*", "rest"
 # Tables that may be large: by the last two digits of ids, which are random, their rows fall into 256 parts alike.
-LARGE = ("api_keys", "configs")
+PARTITIONED_TABLES = ("api_keys", "configs")
 # Small ones, which nothing of the large ones depends on.
-SMALL = (
+SHARED_SECTION_TABLES = (
     "integration_models",
     "integration_workspaces",
     "integrations",
@@ -26,13 +26,13 @@ SMALL = (
 DIGITS, FIRST_OF_THEM = 2, 35
 
 
-def part_of(table: Table, row_id: str) -> str:
+def section_name(table: Table, row_id: str) -> str:
     """Name the part that a row is in."""
-    if table.name in LARGE:
+    if table.name in PARTITIONED_TABLES:
         return f"{table.name}/{row_id[-DIGITS:]}"
-    return REST if table.name in SMALL else EVERYTHING
+    return REST if table.name in SHARED_SECTION_TABLES else EVERYTHING
 
 
-def digits(column: ColumnElement[str]) -> ColumnElement[str]:
+def section_digits(column: ColumnElement[str]) -> ColumnElement[str]:
     """Give that which the part of a row of a large table is named by."""
     return func.substr(column, FIRST_OF_THEM, DIGITS, type_=String)

@@ -11,18 +11,18 @@ import aiosqlite
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Work = Callable[[sqlite3.Connection], "Result"]
+    DatabaseOperation = Callable[[sqlite3.Connection], "Result"]
 
 # Of SQLite's machine: about a millisecond. To hand a statement to a thread and take it back costs more than most reads.
-STEPS = 20_000
+MAX_INLINE_VM_STEPS = 20_000
 # What was done on the spot is done again on the thread: it took too long, or somebody else holds a lock.
-AGAIN = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY)
+RETRY_ON_THREAD_CODES = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY)
 READING, WRITING = "BEGIN", "BEGIN IMMEDIATE"
 
 Result = TypeVar("Result")
 
 
-class Done(NamedTuple):
+class StatementResult(NamedTuple):
     """What a statement came to."""
 
     description: Any = None
@@ -61,55 +61,57 @@ class Connection(aiosqlite.Connection):
     async def fetch(self, sql: str, *parameters: object) -> Sequence[Any]:
         """Give the rows of a query, in the transaction that is there, or begins with it."""
         self.begin(writes=False)
-        return (await self.turn(lambda connection: _all(connection.execute(sql, parameters)))).rows
+        return (await self.run_operation(lambda connection: _fetch_result(connection.execute(sql, parameters)))).rows
 
-    async def rest(self) -> None:
+    async def end_read(self) -> None:
         """End what reading began."""
         if self._begin or self._conn.in_transaction:
             await self.rollback()
 
-    async def turn(self, work: Work[Done]) -> Done:
+    async def run_operation(self, work: DatabaseOperation[StatementResult]) -> StatementResult:
         """Do something in a transaction that may begin with it."""
         begin, self._begin = self._begin, None
         if not self._is_away:
             if begin != WRITING:
                 try:
-                    return _done(begin, work, self._conn)
+                    return _begin_and_run(begin, work, self._conn)
                 except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode not in AGAIN:
+                    if error.sqlite_errorcode not in RETRY_ON_THREAD_CODES:
                         raise
                 # It has begun.
                 begin = None
-            self._leave()
-        return await self._away(partial(_done, begin), work)
+            self._move_to_thread()
+        return await self._run_on_thread(partial(_begin_and_run, begin), work)
 
     async def commit(self) -> None:
         """Keep what was changed."""
-        await self._end(sqlite3.Connection.commit)
+        await self._end_transaction(sqlite3.Connection.commit)
 
     async def rollback(self) -> None:
         """Keep nothing."""
-        await self._end(sqlite3.Connection.rollback)
+        await self._end_transaction(sqlite3.Connection.rollback)
 
-    async def _away(self, do: Callable[[Work[Result], sqlite3.Connection], Result], work: Work[Result]) -> Result:
+    async def _run_on_thread(
+        self, do: Callable[[DatabaseOperation[Result], sqlite3.Connection], Result], work: DatabaseOperation[Result]
+    ) -> Result:
         execute: Any = self._execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return await execute(do, work, self._conn)
 
-    def _leave(self) -> None:
+    def _move_to_thread(self) -> None:
         self._is_away = True
         self._conn.set_progress_handler(None, 0)
         self._conn.execute(f"PRAGMA busy_timeout={int(self._patience * 1000)}")
 
-    async def _end(self, end: Work[None]) -> None:
+    async def _end_transaction(self, end: DatabaseOperation[None]) -> None:
         self._begin = None
         if self._is_away:
-            await self._away(self._come_back, end)
+            await self._run_on_thread(self._return_to_event_loop, end)
         else:
             end(self._conn)
 
-    def _come_back(self, end: Work[None], connection: sqlite3.Connection) -> None:
+    def _return_to_event_loop(self, end: DatabaseOperation[None], connection: sqlite3.Connection) -> None:
         end(connection)
-        self._conn.set_progress_handler(_stop, STEPS)
+        self._conn.set_progress_handler(_interrupt_statement, MAX_INLINE_VM_STEPS)
         self._conn.execute("PRAGMA busy_timeout=0")
         self._is_away = False
 
@@ -120,7 +122,7 @@ class Cursor:
     def __init__(self, connection: Connection) -> None:
         """Know the connection."""
         self._connection = connection
-        self._done = Done()
+        self._done = StatementResult()
         self.arraysize = 1
 
     async def __aenter__(self) -> Self:
@@ -144,11 +146,15 @@ class Cursor:
 
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Run a statement."""
-        self._done = await self._connection.turn(lambda connection: _all(connection.execute(sql, parameters)))
+        self._done = await self._connection.run_operation(
+            lambda connection: _fetch_result(connection.execute(sql, parameters))
+        )
 
     async def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
         """Run a statement for each of these."""
-        self._done = await self._connection.turn(lambda connection: _all(connection.executemany(sql, parameters)))
+        self._done = await self._connection.run_operation(
+            lambda connection: _fetch_result(connection.executemany(sql, parameters))
+        )
 
     async def fetchall(self) -> Sequence[Any]:
         """Give the rows."""
@@ -158,18 +164,20 @@ class Cursor:
         """Be closed: nothing is held."""
 
 
-def _done(begin: str | None, work: Work[Done], connection: sqlite3.Connection) -> Done:
+def _begin_and_run(
+    begin: str | None, work: DatabaseOperation[StatementResult], connection: sqlite3.Connection
+) -> StatementResult:
     if begin:
         connection.execute(begin)
     return work(connection)
 
 
-def _all(cursor: sqlite3.Cursor) -> Done:
+def _fetch_result(cursor: sqlite3.Cursor) -> StatementResult:
     rows = cursor.fetchall() if cursor.description else ()
-    done = Done(cursor.description, rows, cursor.rowcount, cursor.lastrowid)
+    done = StatementResult(cursor.description, rows, cursor.rowcount, cursor.lastrowid)
     cursor.close()
     return done
 
 
-def _stop() -> int:
+def _interrupt_statement() -> int:
     return 1

@@ -16,27 +16,27 @@ metadata = MetaData(
 )
 
 NAME, SLUG, UUID, WORD, DIGEST = String(255), String(255), String(36), String(32), String(64)
-FORM = JSON(none_as_null=True)
+JSON_DOCUMENT = JSON(none_as_null=True)
 
 
-def _id() -> Column[str]:
+def _id_column() -> Column[str]:
     return Column("id", UUID, primary_key=True)
 
 
-def _of(table: str, *, optional: bool = False, ends_with_it: bool = False) -> Column[Any]:
+def _foreign_key_column(table: str, *, optional: bool = False, ends_with_it: bool = False) -> Column[Any]:
     """Refer to a row of another table: `workspaces` becomes `workspace_id`."""
     rule = "CASCADE" if ends_with_it else None
     return Column(f"{table[:-1]}_id", UUID, ForeignKey(f"{table}.id", ondelete=rule), nullable=optional)
 
 
-def _times() -> list[Column[int]]:
+def _timestamp_columns() -> list[Column[int]]:
     return [Column(name, BigInteger, nullable=False) for name in ("created_at", "last_updated_at")]
 
 
-def _limits() -> list[Column[Any]]:
+def _limit_columns() -> list[Column[Any]]:
     return [
-        Column("usage_limits", FORM),
-        Column("rate_limits", FORM),
+        Column("usage_limits", JSON_DOCUMENT),
+        Column("rate_limits", JSON_DOCUMENT),
         Column("last_reset_at", BigInteger),
     ]
 
@@ -44,29 +44,29 @@ def _limits() -> list[Column[Any]]:
 organisations = Table(
     "organisations",
     metadata,
-    _id(),
+    _id_column(),
     Column("slug", SLUG, nullable=False, unique=True),
     Column("name", NAME, nullable=False),
-    Column("settings", FORM, nullable=False),
-    *_times(),
+    Column("settings", JSON_DOCUMENT, nullable=False),
+    *_timestamp_columns(),
 )
 
 workspaces = Table(
     "workspaces",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
     Column("description", Text),
     Column("is_default", Boolean, nullable=False),
     Column("status", WORD, nullable=False),
-    Column("defaults", FORM, nullable=False),
-    Column("settings", FORM, nullable=False),
+    Column("defaults", JSON_DOCUMENT, nullable=False),
+    Column("settings", JSON_DOCUMENT, nullable=False),
     Column("created_by", UUID),
     Column("creation_source", WORD, nullable=False),
-    *_limits(),
-    *_times(),
+    *_limit_columns(),
+    *_timestamp_columns(),
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),
 )
@@ -74,26 +74,26 @@ workspaces = Table(
 users = Table(
     "users",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("email", String(320), nullable=False),
     Column("first_name", NAME, nullable=False),
     Column("last_name", NAME, nullable=False),
     Column("role", WORD, nullable=False),
     # Hashed with argon2; who signs in otherwise has none.
     Column("password", Text),
-    *_times(),
+    *_timestamp_columns(),
     Index(None, "organisation_id", "email", unique=True),
     Index(None, "organisation_id", "id"),
 )
 
 # Who was taken out of the organisation, or of one workspace alone: a token may still name them. Whoever is invited again is a
 # user again, whatever stands here; who is taken into the workspace again stands here no longer.
-departed = Table(
+removed_members = Table(
     "departed",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("user_id", UUID, nullable=False),
     Column("email", String(320), nullable=False),
     Column("workspace_id", UUID),
@@ -105,13 +105,13 @@ departed = Table(
 members = Table(
     "members",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", ends_with_it=True),
-    _of("users", ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", ends_with_it=True),
+    _foreign_key_column("users", ends_with_it=True),
     Column("role", WORD, nullable=False),
-    Column("scopes", FORM, nullable=False),
-    *_times(),
+    Column("scopes", JSON_DOCUMENT, nullable=False),
+    *_timestamp_columns(),
     Index(None, "workspace_id", "user_id", unique=True),
     Index(None, "user_id"),
 )
@@ -119,25 +119,25 @@ members = Table(
 api_keys = Table(
     "api_keys",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", optional=True, ends_with_it=True),
-    _of("users", optional=True, ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", optional=True, ends_with_it=True),
+    _foreign_key_column("users", optional=True, ends_with_it=True),
     Column("name", NAME, nullable=False),
     Column("description", Text),
     Column("type", WORD, nullable=False),
     Column("status", WORD, nullable=False),
     Column("creation_mode", WORD, nullable=False),
     Column("masked", WORD, nullable=False),
-    Column("scopes", FORM, nullable=False),
-    Column("defaults", FORM, nullable=False),
-    Column("alert_emails", FORM),
+    Column("scopes", JSON_DOCUMENT, nullable=False),
+    Column("defaults", JSON_DOCUMENT, nullable=False),
+    Column("alert_emails", JSON_DOCUMENT),
     Column("expires_at", BigInteger),
-    Column("rotation_policy", FORM),
+    Column("rotation_policy", JSON_DOCUMENT),
     Column("last_rotated_at", BigInteger),
     Column("created_by", UUID),
-    *_limits(),
-    *_times(),
+    *_limit_columns(),
+    *_timestamp_columns(),
     Index(None, "organisation_id", "id"),
     Index(None, "workspace_id", "id"),
 )
@@ -146,9 +146,9 @@ api_keys = Table(
 key_digests = Table(
     "key_digests",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("api_keys", ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("api_keys", ends_with_it=True),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("expires_at", BigInteger),
     # The text of a scheduled rotation, sealed until it is asked for.
@@ -161,18 +161,18 @@ key_digests = Table(
 invites = Table(
     "invites",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("email", String(320), nullable=False),
     Column("role", WORD, nullable=False),
-    Column("workspaces", FORM, nullable=False),
-    Column("key_scopes", FORM),
+    Column("workspaces", JSON_DOCUMENT, nullable=False),
+    Column("key_scopes", JSON_DOCUMENT),
     Column("status", WORD, nullable=False),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("expires_at", BigInteger, nullable=False),
     Column("accepted_at", BigInteger),
     Column("invited_by", UUID),
-    *_times(),
+    *_timestamp_columns(),
     Index(None, "organisation_id", "id"),
     Index(None, "organisation_id", "email"),
 )
@@ -181,10 +181,10 @@ invites = Table(
 sessions = Table(
     "sessions",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("users", optional=True, ends_with_it=True),
-    _of("api_keys", optional=True, ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("users", optional=True, ends_with_it=True),
+    _foreign_key_column("api_keys", optional=True, ends_with_it=True),
     # Of the text that was shown: the session ends with it.
     Column("key_sha256", DIGEST),
     Column("sha256", DIGEST, nullable=False, unique=True),
@@ -195,11 +195,11 @@ sessions = Table(
 )
 
 # What a create with an Idempotency-Key was answered, sealed: it may hold a key's text.
-answers = Table(
+idempotent_responses = Table(
     "answers",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("asked", DIGEST, nullable=False),
     Column("status", Integer, nullable=False),
@@ -211,9 +211,9 @@ answers = Table(
 integrations = Table(
     "integrations",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", optional=True, ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", optional=True, ends_with_it=True),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
     Column("description", Text),
@@ -224,20 +224,20 @@ integrations = Table(
     Column("sealed_key", Text),
     Column("masked_key", WORD),
     # What is secret among them is masked here, and sealed as one text beside it.
-    Column("configurations", FORM, nullable=False),
+    Column("configurations", JSON_DOCUMENT, nullable=False),
     Column("sealed_configurations", Text),
-    Column("secret_mappings", FORM, nullable=False),
-    Column("tags", FORM, nullable=False),
+    Column("secret_mappings", JSON_DOCUMENT, nullable=False),
+    Column("tags", JSON_DOCUMENT, nullable=False),
     Column("allow_all_models", Boolean, nullable=False),
-    Column("pricing_adjustments", FORM),
+    Column("pricing_adjustments", JSON_DOCUMENT),
     # Whether workspaces may use it of which nothing else is said, and how much.
-    Column("global_access", FORM, nullable=False),
+    Column("global_access", JSON_DOCUMENT, nullable=False),
     Column("default_provider_slug", SLUG),
     Column("owner_id", UUID),
     # Who may send them elsewhere: whoever made it may have left that to others.
     Column("key_given_by", UUID),
     Column("configurations_given_by", UUID),
-    *_times(),
+    *_timestamp_columns(),
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),
 )
@@ -246,19 +246,19 @@ integrations = Table(
 integration_models = Table(
     "integration_models",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("integrations", ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("integrations", ends_with_it=True),
     Column("slug", NAME, nullable=False),
     Column("name", NAME),
     Column("enabled", Boolean, nullable=False),
     Column("is_custom", Boolean, nullable=False),
     Column("is_finetune", Boolean, nullable=False),
     Column("base_model_slug", NAME),
-    Column("configurations", FORM, nullable=False),
+    Column("configurations", JSON_DOCUMENT, nullable=False),
     Column("sealed_configurations", Text),
-    Column("pricing_config", FORM),
-    *_times(),
+    Column("pricing_config", JSON_DOCUMENT),
+    *_timestamp_columns(),
     Index(None, "integration_id", "slug", unique=True),
 )
 
@@ -266,13 +266,13 @@ integration_models = Table(
 integration_workspaces = Table(
     "integration_workspaces",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("integrations", ends_with_it=True),
-    _of("workspaces", ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("integrations", ends_with_it=True),
+    _foreign_key_column("workspaces", ends_with_it=True),
     Column("enabled", Boolean, nullable=False),
-    *_limits(),
-    *_times(),
+    *_limit_columns(),
+    *_timestamp_columns(),
     Index(None, "integration_id", "workspace_id", unique=True),
     Index(None, "workspace_id"),
 )
@@ -281,22 +281,22 @@ integration_workspaces = Table(
 secret_references = Table(
     "secret_references",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
     Column("description", Text),
     Column("manager_type", WORD, nullable=False),
-    Column("auth_config", FORM, nullable=False),
+    Column("auth_config", JSON_DOCUMENT, nullable=False),
     Column("sealed_auth_config", Text),
     Column("secret_path", String(1024), nullable=False),
     Column("secret_key", NAME),
     Column("allow_all_workspaces", Boolean, nullable=False),
-    Column("allowed_workspaces", FORM, nullable=False),
-    Column("tags", FORM, nullable=False),
+    Column("allowed_workspaces", JSON_DOCUMENT, nullable=False),
+    Column("tags", JSON_DOCUMENT, nullable=False),
     Column("status", WORD, nullable=False),
     Column("created_by", UUID),
-    *_times(),
+    *_timestamp_columns(),
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),
 )
@@ -305,18 +305,18 @@ secret_references = Table(
 providers = Table(
     "providers",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", ends_with_it=True),
-    _of("integrations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", ends_with_it=True),
+    _foreign_key_column("integrations"),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
     Column("note", Text),
     Column("status", WORD, nullable=False),
     Column("expires_at", BigInteger),
-    Column("tags", FORM, nullable=False),
-    *_limits(),
-    *_times(),
+    Column("tags", JSON_DOCUMENT, nullable=False),
+    *_limit_columns(),
+    *_timestamp_columns(),
     Index(None, "workspace_id", "slug", unique=True),
     Index(None, "workspace_id", "id"),
     Index(None, "organisation_id", "id"),
@@ -326,9 +326,9 @@ providers = Table(
 configs = Table(
     "configs",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", ends_with_it=True),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
     # What is secret in it is masked here, and sealed as one text beside it.
@@ -339,7 +339,7 @@ configs = Table(
     Column("status", WORD, nullable=False),
     Column("owner_id", UUID),
     Column("updated_by", UUID),
-    *_times(),
+    *_timestamp_columns(),
     Index(None, "workspace_id", "slug", unique=True),
     Index(None, "workspace_id", "id"),
     Index(None, "organisation_id", "id"),
@@ -349,13 +349,13 @@ configs = Table(
 versions = Table(
     "versions",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", optional=True, ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", optional=True, ends_with_it=True),
     Column("resource", WORD, nullable=False),
     Column("resource_id", UUID, nullable=False),
     Column("number", Integer, nullable=False),
-    Column("content", FORM, nullable=False),
+    Column("content", JSON_DOCUMENT, nullable=False),
     # What is secret of it.
     Column("sealed", Text),
     Column("created_by", UUID),
@@ -363,11 +363,11 @@ versions = Table(
     Index(None, "resource_id", "number", unique=True),
 )
 
-audit = Table(
+audit_log = Table(
     "audit",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("workspace_id", UUID),
     Column("user_id", UUID),
     Column("user_type", WORD, nullable=False),
@@ -382,18 +382,18 @@ audit = Table(
     Column("response_status_code", Integer, nullable=False),
     # What was asked for, which may have changed several things.
     Column("asked_id", UUID),
-    Column("before", FORM),
-    Column("after", FORM),
+    Column("before", JSON_DOCUMENT),
+    Column("after", JSON_DOCUMENT),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "organisation_id", "id"),
 )
 
 # Header fields and bodies of requests that changed something, credentials left out.
-requests = Table(
+audited_requests = Table(
     "requests",
     metadata,
-    _id(),
-    _of("organisations"),
+    _id_column(),
+    _foreign_key_column("organisations"),
     Column("request_headers", Text, nullable=False),
     Column("request_body", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -404,7 +404,7 @@ requests = Table(
 data_keys = Table(
     "data_keys",
     metadata,
-    _id(),
+    _id_column(),
     Column("master", WORD, nullable=False),
     Column("sealed", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -414,9 +414,9 @@ data_keys = Table(
 files = Table(
     "files",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", ends_with_it=True),
     Column("purpose", WORD, nullable=False),
     Column("filename", NAME, nullable=False),
     Column("bytes", BigInteger, nullable=False),
@@ -430,9 +430,9 @@ files = Table(
 batches = Table(
     "batches",
     metadata,
-    _id(),
-    _of("organisations"),
-    _of("workspaces", ends_with_it=True),
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", ends_with_it=True),
     Column("endpoint", WORD, nullable=False),
     Column("completion_window", WORD, nullable=False),
     Column("status", WORD, nullable=False),
@@ -441,23 +441,23 @@ batches = Table(
     Column("error_file_id", UUID),
     Column("internal_output_file_id", UUID),
     Column("model", NAME),
-    Column("details", FORM),
-    Column("errors", FORM),
+    Column("details", JSON_DOCUMENT),
+    Column("errors", JSON_DOCUMENT),
     # Of a batch that a provider runs: what it is called there.
-    Column("job", FORM),
+    Column("job", JSON_DOCUMENT),
     # What its requests carry, the caller's key among it; forgotten when it is over.
     Column("sealed", Text),
     Column("total", Integer, nullable=False),
     Column("completed", Integer, nullable=False),
     Column("failed", Integer, nullable=False),
     # By the status that began then.
-    Column("moments", FORM, nullable=False),
+    Column("moments", JSON_DOCUMENT, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     # Which process runs it, and until when it need not say so again.
     Column("run_by", UUID),
     Column("run_until", BigInteger),
     Column("created_by", UUID),
-    *_times(),
+    *_timestamp_columns(),
     Index(None, "workspace_id", "id"),
     Index(None, "status", "id"),
 )
@@ -473,14 +473,14 @@ batch_lines = Table(
 )
 
 # One row: how often something changed that the data plane must know.
-changes = Table(
+change_counter = Table(
     "changes", metadata, Column("id", Integer, primary_key=True), Column("number", BigInteger, nullable=False)
 )
 
 # Of each number of those: which parts of it changed then; older ones are forgotten.
-changed = Table(
+change_log = Table(
     "changed",
     metadata,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("parts", FORM, nullable=False),
+    Column("parts", JSON_DOCUMENT, nullable=False),
 )

@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 LARGE, SMALL = 2**63, 2**31
 # Of several values of one name in a statement the second is called `name_1`.
-NUMBER = re.compile(r"_\d+$")
+PARAMETER_SUFFIX = re.compile(r"_\d+$")
 
 
-def refuse_unfit(context: ExceptionContext) -> None:
+def reject_invalid_values(context: ExceptionContext) -> None:
     """Name the values, if that is why a statement failed."""
     done: Any = context.execution_context
     if done is None or done.compiled is None:
         return
     # What changes tables has none.
-    problems = list(_unfit(getattr(done.compiled, "binds", {}), done.compiled_parameters))
+    problems = list(_find_invalid_values(getattr(done.compiled, "binds", {}), done.compiled_parameters))
     if problems:
         raise InvalidError(f"{problems[0].path} {problems[0].message}", problems) from None
 
 
-def _unfit(binds: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Problem]:
+def _find_invalid_values(binds: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Problem]:
     for row in rows:
         for name, value in row.items():
-            if name in binds and (why := _misfit(binds[name].type, value)):
-                yield Problem(NUMBER.sub("", name), why)
+            if name in binds and (why := _describe_invalid_value(binds[name].type, value)):
+                yield Problem(PARAMETER_SUFFIX.sub("", name), why)
 
 
-def _misfit(kind: TypeEngine[Any], value: object) -> str | None:
+def _describe_invalid_value(kind: TypeEngine[Any], value: object) -> str | None:
     if isinstance(value, str):
-        if "\0" in value or not _is_text(value):
+        if "\0" in value or not _is_encodable(value):
             return "must be Unicode text without the character U+0000"
         most = kind.length if isinstance(kind, String) else None
         return f"must be at most {most} characters long, not {len(value)}" if most and len(value) > most else None
@@ -50,7 +50,7 @@ def _misfit(kind: TypeEngine[Any], value: object) -> str | None:
     return None
 
 
-def _is_text(value: str) -> bool:
+def _is_encodable(value: str) -> bool:
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -22,7 +22,7 @@ use penstock_llm::{
 };
 
 /// What an official SDK sends, and the gateway's own fields beside it.
-const SENT: &[(&str, &str)] = &[
+const SDK_HEADERS: &[(&str, &str)] = &[
     ("host", "127.0.0.1:8787"),
     ("accept-encoding", "gzip, deflate"),
     ("connection", "keep-alive"),
@@ -44,18 +44,18 @@ const SENT: &[(&str, &str)] = &[
     ("content-length", "412"),
 ];
 
-fn filled() -> Headers {
-    let mut headers = Headers::with_capacity(SENT.len());
-    for (name, value) in SENT {
+fn build_headers() -> Headers {
+    let mut headers = Headers::with_capacity(SDK_HEADERS.len());
+    for (name, value) in SDK_HEADERS {
         headers.push(name.as_bytes(), value.as_bytes());
     }
     headers
 }
 
-fn map(c: &mut Criterion) {
+fn bench_header_map(c: &mut Criterion) {
     let mut group = c.benchmark_group("headers");
-    group.bench_function("push 19 fields", |b| b.iter(filled));
-    let headers = filled();
+    group.bench_function("push 19 fields", |b| b.iter(build_headers));
+    let headers = build_headers();
     group.bench_function("scan for the last", |b| b.iter(|| headers.get(black_box("content-length"))));
     group.bench_function("scan in vain", |b| b.iter(|| headers.get(black_box("idempotency-key"))));
     let aliases = ["x-portkey-".to_owned()];
@@ -63,21 +63,21 @@ fn map(c: &mut Criterion) {
     group.finish();
 }
 
-fn render(c: &mut Criterion) {
+fn bench_render(c: &mut Criterion) {
     let mut group = c.benchmark_group("render");
     let aliases = ["x-portkey-".to_owned()];
     let head = RequestHead {
         method: "POST".into(),
         path: "/v1/chat/completions".into(),
         query: String::new(),
-        headers: filled(),
+        headers: build_headers(),
         ..RequestHead::default()
     };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
         let route = Route { operation, path: "/chat/completions", path_params: PathOptions::default() };
         let call = Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
-        let Some(target) = target() else { return };
+        let Some(target) = build_target() else { return };
         let said = RenderInput {
             model: "gpt-4o",
             user: "",
@@ -97,7 +97,7 @@ fn render(c: &mut Criterion) {
     group.finish();
 }
 
-fn target() -> Option<Target<'static>> {
+fn build_target() -> Option<Target<'static>> {
     Some(Target {
         provider: catalog::find_provider("openai")?,
         base_url: BaseUrl::parse("https://api.openai.com/v1").ok()?,
@@ -122,5 +122,5 @@ fn target() -> Option<Target<'static>> {
     })
 }
 
-criterion_group!(benches, map, render);
+criterion_group!(benches, bench_header_map, bench_render);
 criterion_main!(benches);

@@ -19,18 +19,18 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 
-const KEY: &str = "pk-0123456789abcdef0123456789abcdef";
+const API_KEY: &str = "pk-0123456789abcdef0123456789abcdef";
 /// Of a stream; those of the framing besides.
-const CHUNKS: usize = 100;
+const STREAM_CHUNKS: usize = 100;
 
 /// A gateway that knows a key, and whom it forwards to.
-struct Stand {
+struct BenchGateway {
     runtime: Runtime,
     gateway: Arc<Gateway>,
     _provider: Server,
 }
 
-impl Stand {
+impl BenchGateway {
     fn new() -> Option<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
         let provider = runtime.block_on(Server::start());
@@ -43,7 +43,7 @@ impl Stand {
         };
         let gateway = Arc::new(Gateway::new(settings).ok()?);
         let mut digest = String::new();
-        for byte in Sha256::digest(KEY) {
+        for byte in Sha256::digest(API_KEY) {
             let _ = write!(digest, "{byte:02x}");
         }
         let keys = json!([{"id": "k-1", "name": "bench", "sha256": digest}]);
@@ -54,7 +54,7 @@ impl Stand {
     }
 
     /// As it comes over the border; the records that wait are taken, as the control process would.
-    fn request(&self, body: &Bytes) -> Request {
+    fn build_request(&self, body: &Bytes) -> Request {
         if let Some(lines) = self.gateway.record_sink.outbox.take_pending() {
             self.gateway.record_sink.outbox.acknowledge(lines);
         }
@@ -63,7 +63,7 @@ impl Stand {
             ("host", "127.0.0.1:8787"),
             ("content-length", "961"),
             ("authorization", "Bearer sk-pretend"),
-            ("x-gateway-api-key", KEY),
+            ("x-gateway-api-key", API_KEY),
             ("x-gateway-provider", "mock"),
             ("content-type", "application/json"),
         ] {
@@ -75,7 +75,7 @@ impl Stand {
     }
 }
 
-fn body(model: &str, streams: bool, bytes: usize) -> Bytes {
+fn build_body(model: &str, streams: bool, bytes: usize) -> Bytes {
     let filling = "Tell me more. ".repeat(bytes / 14);
     let mut body = json!({"model": model, "messages": [{"role": "user", "content": filling}]});
     if streams {
@@ -86,7 +86,7 @@ fn body(model: &str, streams: bool, bytes: usize) -> Bytes {
 
 /// One request to its whole answer. What is counted stands between its call and its end.
 #[inline(never)]
-fn one_request(stand: &Stand, request: Request) -> usize {
+fn one_request(stand: &BenchGateway, request: Request) -> usize {
     match stand.runtime.block_on(stand.gateway.handle(request)).body {
         ClientResponseBody::Complete(bytes) => black_box(bytes).len(),
         ClientResponseBody::Stream(_) => 0,
@@ -95,7 +95,7 @@ fn one_request(stand: &Stand, request: Request) -> usize {
 
 /// One stream from its request to its end: how many pieces came.
 #[inline(never)]
-fn one_stream(stand: &Stand, request: Request) -> usize {
+fn one_stream(stand: &BenchGateway, request: Request) -> usize {
     stand.runtime.block_on(async {
         let ClientResponseBody::Stream(mut stream) = stand.gateway.handle(request).await.body else { return 0 };
         let mut pieces = 0;
@@ -106,26 +106,26 @@ fn one_stream(stand: &Stand, request: Request) -> usize {
     })
 }
 
-fn plain(c: &mut Criterion) {
-    let Some(stand) = Stand::new() else { return };
+fn bench_plain_requests(c: &mut Criterion) {
+    let Some(stand) = BenchGateway::new() else { return };
     let mut group = c.benchmark_group("plain");
-    let streamed = format!("mock?chunks={CHUNKS}&chunk_ms=1");
+    let streamed = format!("mock?chunks={STREAM_CHUNKS}&chunk_ms=1");
     for (name, body) in [
-        ("a request", body("mock?answer_bytes=1041", false, 890)),
-        ("a request of a megabyte", body("mock?answer_bytes=1041", false, 1_000_000)),
+        ("a request", build_body("mock?answer_bytes=1041", false, 890)),
+        ("a request of a megabyte", build_body("mock?answer_bytes=1041", false, 1_000_000)),
     ] {
         group.bench_function(name, |b| {
             let ask = |request| assert!(one_request(&stand, request) > 1000);
-            b.iter_batched(|| stand.request(&body), ask, BatchSize::PerIteration);
+            b.iter_batched(|| stand.build_request(&body), ask, BatchSize::PerIteration);
         });
     }
-    let body = body(&streamed, true, 100);
+    let body = build_body(&streamed, true, 100);
     group.bench_function("a stream of 100 chunks", |b| {
-        let ask = |request| assert!(one_stream(&stand, request) >= CHUNKS / 2);
-        b.iter_batched(|| stand.request(&body), ask, BatchSize::PerIteration);
+        let ask = |request| assert!(one_stream(&stand, request) >= STREAM_CHUNKS / 2);
+        b.iter_batched(|| stand.build_request(&body), ask, BatchSize::PerIteration);
     });
     group.finish();
 }
 
-criterion_group!(benches, plain);
+criterion_group!(benches, bench_plain_requests);
 criterion_main!(benches);

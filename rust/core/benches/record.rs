@@ -10,7 +10,7 @@ use penstock_core::{
 };
 use penstock_llm::{operation::Operation, usage::Usage};
 
-fn sink(records: bool) -> Arc<RecordSink> {
+fn build_sink(records: bool) -> Arc<RecordSink> {
     Arc::new(RecordSink::new(&Settings {
         control_socket: Some("/nonexistent".into()),
         outbox_bytes: 1 << 30,
@@ -20,7 +20,7 @@ fn sink(records: bool) -> Arc<RecordSink> {
     }))
 }
 
-fn head() -> Arc<RequestHead> {
+fn build_head() -> Arc<RequestHead> {
     let fields = [
         ("host", "127.0.0.1:8787"),
         ("accept", "application/json"),
@@ -42,7 +42,7 @@ fn head() -> Arc<RequestHead> {
     })
 }
 
-fn facts() -> RequestLog {
+fn build_request_log() -> RequestLog {
     RequestLog {
         operation: Some(Operation::ChatComplete),
         provider: "openai",
@@ -55,18 +55,18 @@ fn facts() -> RequestLog {
     }
 }
 
-fn line(c: &mut Criterion) {
+fn bench_record(c: &mut Criterion) {
     let mut group = c.benchmark_group("record");
-    let head = head();
+    let head = build_head();
     for (name, records) in [("with its line", true), ("counted only", false)] {
-        let sink = sink(records);
+        let sink = build_sink(records);
         group.bench_function(name, |b| {
             let open = || {
                 // As often as the control process would: the lines must not grow without end.
                 if let Some(batch) = sink.outbox.take_pending() {
                     sink.outbox.acknowledge(batch);
                 }
-                Box::new(facts())
+                Box::new(build_request_log())
             };
             let close = |facts| {
                 let mut record = Record::open(Arc::clone(&head), Arc::clone(&sink));
@@ -79,5 +79,5 @@ fn line(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, line);
+criterion_group!(benches, bench_record);
 criterion_main!(benches);

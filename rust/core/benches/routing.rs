@@ -20,7 +20,7 @@ use penstock_mock::Server;
 use serde_json::{Value, json};
 
 /// Groups within groups: so many levels, with so many targets in the innermost.
-fn nested(levels: usize, targets: usize) -> Value {
+fn nested_config(levels: usize, targets: usize) -> Value {
     let leaves: Vec<_> = (0..targets).map(|seed| json!({"provider": "mock", "weight": seed % 7 + 1})).collect();
     let mut group = json!({"strategy": {"mode": "loadbalance"}, "targets": leaves});
     for _ in 1..levels {
@@ -30,7 +30,7 @@ fn nested(levels: usize, targets: usize) -> Value {
 }
 
 /// So many conditions, of which the last one holds.
-fn conditional(count: usize) -> Value {
+fn conditional_config(count: usize) -> Value {
     let targets: Vec<_> = (0..count).map(|name| json!({"provider": "mock", "name": name.to_string()})).collect();
     let condition = |index: usize| {
         let user = if index + 1 == count { "ann".to_owned() } else { format!("user {index}") };
@@ -40,21 +40,21 @@ fn conditional(count: usize) -> Value {
     json!({"strategy": {"mode": "conditional", "conditions": conditions, "default": "0"}, "targets": targets})
 }
 
-fn compiled(config: &Value) -> Option<Config> {
+fn parse_config(config: &Value) -> Option<Config> {
     Config::parse(config.to_string().as_bytes(), Strictness::Strict).ok()
 }
 
-fn choose(c: &mut Criterion) {
+fn bench_choose_target(c: &mut Criterion) {
     let mut group = c.benchmark_group("routing/choose");
     let metadata = Metadata::parse(r#"{"user":"ann"}"#);
     let params = [Some(json!("model"))];
     let asked = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
-    if let Some(Config { root, .. }) = compiled(&conditional(1000))
+    if let Some(Config { root, .. }) = parse_config(&conditional_config(1000))
         && let Strategy::Conditional(strategy) = &root.strategy
     {
         group.bench_function("the last of 1,000 conditions", |b| b.iter(|| strategy.choose_target(black_box(&asked))));
     }
-    if let Some(Config { root, .. }) = compiled(&nested(1, 100))
+    if let Some(Config { root, .. }) = parse_config(&nested_config(1, 100))
         && let Strategy::LoadBalance(strategy) = &root.strategy
     {
         group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.pick_random(black_box(0.7), None)));
@@ -62,9 +62,9 @@ fn choose(c: &mut Criterion) {
     group.finish();
 }
 
-fn read(c: &mut Criterion) {
+fn bench_parse_config(c: &mut Criterion) {
     let mut group = c.benchmark_group("routing/config");
-    let text = nested(5, 100).to_string();
+    let text = nested_config(5, 100).to_string();
     group.bench_function("parse 100 targets", |b| {
         b.iter(|| Config::parse(black_box(text.as_bytes()), Strictness::Lenient).is_ok());
     });
@@ -75,7 +75,7 @@ fn read(c: &mut Criterion) {
     group.finish();
 }
 
-fn request(config: &str, said: &str) -> Request {
+fn build_request(config: &str, said: &str) -> Request {
     let mut headers = Headers::default();
     headers.push(b"x-gateway-config", config.as_bytes());
     headers.push(b"x-gateway-metadata", br#"{"user":"ann"}"#);
@@ -92,7 +92,7 @@ fn request(config: &str, said: &str) -> Request {
 }
 
 /// Over a real connection, so that all of the walk is in it; what counts is how the configs differ.
-fn walk(c: &mut Criterion) {
+fn bench_complete_request(c: &mut Criterion) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let server = runtime.block_on(Server::start());
     let settings = Settings {
@@ -105,8 +105,8 @@ fn walk(c: &mut Criterion) {
     let Ok(gateway) = Gateway::new(settings) else { return };
     let configs = [
         ("one target", json!({"provider": "mock"})),
-        ("5 levels, 100 targets", nested(5, 100)),
-        ("1,000 conditions", conditional(1000)),
+        ("5 levels, 100 targets", nested_config(5, 100)),
+        ("1,000 conditions", conditional_config(1000)),
     ];
     let rows: Vec<_> = configs
         .iter()
@@ -127,7 +127,7 @@ fn walk(c: &mut Criterion) {
                     if let Some(lines) = gateway.record_sink.outbox.take_pending() {
                         gateway.record_sink.outbox.acknowledge(lines);
                     }
-                    request(&slug, "hi")
+                    build_request(&slug, "hi")
                 },
                 |request| {
                     let answer = runtime.block_on(gateway.handle(request));
@@ -141,7 +141,7 @@ fn walk(c: &mut Criterion) {
 }
 
 /// An answer that is kept, with its record, beside the same answer forwarded.
-fn kept(c: &mut Criterion) {
+fn bench_cached_response(c: &mut Criterion) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let server = runtime.block_on(Server::start());
     let settings = Settings {
@@ -165,7 +165,7 @@ fn kept(c: &mut Criterion) {
                 if let Some(lines) = gateway.record_sink.outbox.take_pending() {
                     gateway.record_sink.outbox.acknowledge(lines);
                 }
-                request(config, &said)
+                build_request(config, &said)
             };
             let answer = |request| assert_eq!(runtime.block_on(gateway.handle(request)).head.status, 200);
             b.iter_batched(ask, answer, BatchSize::SmallInput);
@@ -174,5 +174,5 @@ fn kept(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, choose, read, walk, kept);
+criterion_group!(benches, bench_choose_target, bench_parse_config, bench_complete_request, bench_cached_response);
 criterion_main!(benches);

@@ -7,30 +7,30 @@ use penstock_core::state::snapshot::Snapshot;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-fn published(keys: usize) -> Vec<u8> {
+fn build_snapshot_json(keys: usize) -> Vec<u8> {
     let rows: Vec<_> = (0..keys)
         .map(
-            |index| json!({"id": format!("k-{index}"), "name": format!("key {index}"), "sha256": digest(&text(index))}),
+            |index| json!({"id": format!("k-{index}"), "name": format!("key {index}"), "sha256": sha256_hex(&api_key(index))}),
         )
         .collect();
     json!({"epoch": "1", "keys": rows}).to_string().into_bytes()
 }
 
-fn text(index: usize) -> String {
+fn api_key(index: usize) -> String {
     format!("pk-{index:032x}")
 }
 
-fn digest(text: &str) -> String {
+fn sha256_hex(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex
     })
 }
 
-const KEYS: usize = 100_000;
+const KEY_COUNT: usize = 100_000;
 
-fn compile(c: &mut Criterion) {
-    let bytes = published(KEYS);
+fn bench_compile(c: &mut Criterion) {
+    let bytes = build_snapshot_json(KEY_COUNT);
     let mut group = c.benchmark_group("snapshot");
     group
         .sample_size(10)
@@ -38,11 +38,11 @@ fn compile(c: &mut Criterion) {
     group.finish();
 }
 
-fn look_up(c: &mut Criterion) {
-    let Ok(snapshot) = Snapshot::compile(&published(KEYS)) else { return };
+fn bench_key_lookup(c: &mut Criterion) {
+    let Ok(snapshot) = Snapshot::compile(&build_snapshot_json(KEY_COUNT)) else { return };
     // Each look-up is of another key, or it would measure the processor's cache.
-    let known: Vec<_> = (0..KEYS).step_by(7).map(text).collect();
-    let (mut turn, unknown) = (known.iter().cycle(), text(2 * KEYS));
+    let known: Vec<_> = (0..KEY_COUNT).step_by(7).map(api_key).collect();
+    let (mut turn, unknown) = (known.iter().cycle(), api_key(2 * KEY_COUNT));
     let mut group = c.benchmark_group("snapshot/key");
     group.bench_function("known", |b| {
         b.iter(|| turn.next().is_some_and(|text| snapshot.find_key(black_box(text)).is_some()));
@@ -51,5 +51,5 @@ fn look_up(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, compile, look_up);
+criterion_group!(benches, bench_compile, bench_key_lookup);
 criterion_main!(benches);

@@ -10,7 +10,7 @@ use penstock_llm::{
 };
 
 /// A chat of short messages of about this many bytes.
-fn chat(bytes: usize) -> String {
+fn chat_body(bytes: usize) -> String {
     let message =
         r#"{"role":"user","content":"What is the capital of France, and how many people live there today?"},"#;
     let messages = message.repeat(bytes.saturating_sub(120).div_ceil(message.len()));
@@ -21,23 +21,23 @@ fn chat(bytes: usize) -> String {
 }
 
 /// One message with a text of this many bytes, with escapes as often as prose has new lines.
-fn document(bytes: usize) -> String {
+fn document_body(bytes: usize) -> String {
     let text =
         r"The quick brown fox jumps over the lazy dog, and over the fence, and over the hill.\n".repeat(bytes / 85);
     format!(r#"{{"model":"gpt-4o-mini","messages":[{{"role":"user","content":"{text}"}}]}}"#)
 }
 
-fn plain(bytes: usize) -> String {
+fn unescaped_string_body(bytes: usize) -> String {
     format!(r#"{{"model":"gpt-4o-mini","messages":[{{"role":"user","content":"{}"}}]}}"#, "x".repeat(bytes))
 }
 
-fn bodies(c: &mut Criterion) {
+fn bench_request_bodies(c: &mut Criterion) {
     let mut group = c.benchmark_group("peek");
     let cases = [
-        ("chat of 1 KB", chat(1024)),
-        ("chat of 1 MB", chat(1 << 20)),
-        ("document of 1 MB", document(1 << 20)),
-        ("one string of 1 MB", plain(1 << 20)),
+        ("chat of 1 KB", chat_body(1024)),
+        ("chat of 1 MB", chat_body(1 << 20)),
+        ("document of 1 MB", document_body(1 << 20)),
+        ("one string of 1 MB", unescaped_string_body(1 << 20)),
     ];
     for (name, body) in cases {
         group.throughput(Throughput::Bytes(body.len() as u64));
@@ -45,7 +45,7 @@ fn bodies(c: &mut Criterion) {
             b.iter(|| peek(black_box(body.as_bytes())).unwrap());
         });
     }
-    let body = chat(1024);
+    let body = chat_body(1024);
     group.throughput(Throughput::Bytes(body.len() as u64));
     group.bench_function("chat of 1 KB, as a tree", |b| {
         b.iter(|| serde_json::from_str::<serde_json::Value>(black_box(&body)).unwrap());
@@ -53,7 +53,7 @@ fn bodies(c: &mut Criterion) {
     group.finish();
 }
 
-fn answers(c: &mut Criterion) {
+fn bench_response_usage(c: &mut Criterion) {
     let mut group = c.benchmark_group("usage of an answer");
     for (name, size) in [("1 KB", 600), ("100 KB", 100_000)] {
         let text = r"The quick brown fox jumps over the lazy dog.\n".repeat(size / 46);
@@ -67,5 +67,5 @@ fn answers(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, bodies, answers);
+criterion_group!(benches, bench_request_bodies, bench_response_usage);
 criterion_main!(benches);

@@ -11,14 +11,14 @@ use penstock_llm::{
     usage::Meter,
 };
 
-const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
-const NULL_USAGE: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n";
-const TEXT_DELTA: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
-const LAST: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12,\"total_tokens\":21,\"prompt_tokens_details\":{\"cached_tokens\":0,\"audio_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":0,\"audio_tokens\":0}}}\n\n";
+const OPENAI_DELTA_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
+const NULL_USAGE_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n";
+const ANTHROPIC_DELTA_EVENT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
+const USAGE_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12,\"total_tokens\":21,\"prompt_tokens_details\":{\"cached_tokens\":0,\"audio_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":0,\"audio_tokens\":0}}}\n\n";
 
-fn split(c: &mut Criterion) {
+fn bench_split(c: &mut Criterion) {
     let mut group = c.benchmark_group("split");
-    let paced = Bytes::from_static(DELTA);
+    let paced = Bytes::from_static(OPENAI_DELTA_EVENT);
     let mut splitter = Splitter::new(1 << 20);
     group.throughput(Throughput::Elements(1));
     group.bench_function("paced event", |b| {
@@ -28,7 +28,7 @@ fn split(c: &mut Criterion) {
     group.bench_function("event in two reads", |b| {
         b.iter(|| halves.iter().map(|half| splitter.push(black_box(half.clone())).count()).sum::<usize>());
     });
-    let burst = Bytes::from(DELTA.repeat(100));
+    let burst = Bytes::from(OPENAI_DELTA_EVENT.repeat(100));
     group.throughput(Throughput::Elements(100));
     group.bench_function("burst of 100", |b| {
         b.iter(|| splitter.push(black_box(burst.clone())).count());
@@ -36,37 +36,37 @@ fn split(c: &mut Criterion) {
     group.finish();
 }
 
-fn meter(c: &mut Criterion) {
+fn bench_meter(c: &mut Criterion) {
     let mut group = c.benchmark_group("meter");
     let cases = [
-        ("delta", ApiFormat::OpenAi, DELTA),
-        ("delta with null usage", ApiFormat::OpenAi, NULL_USAGE),
-        ("text_delta", ApiFormat::Anthropic, TEXT_DELTA),
+        ("delta", ApiFormat::OpenAi, OPENAI_DELTA_EVENT),
+        ("delta with null usage", ApiFormat::OpenAi, NULL_USAGE_EVENT),
+        ("text_delta", ApiFormat::Anthropic, ANTHROPIC_DELTA_EVENT),
     ];
     for (name, dialect, chunk) in cases {
-        let mut meter = warm(dialect);
+        let mut meter = warm_meter(dialect);
         group.bench_function(name, |b| b.iter(|| meter.feed(black_box(chunk))));
     }
     let mut meter = Meter::with_deltas(ApiFormat::OpenAi, Operation::ChatComplete);
-    (0..8).for_each(|_| meter.feed(DELTA));
-    group.bench_function("delta whose text is kept", |b| b.iter(|| meter.feed(black_box(DELTA))));
-    let mut meter = warm(ApiFormat::OpenAi);
+    (0..8).for_each(|_| meter.feed(OPENAI_DELTA_EVENT));
+    group.bench_function("delta whose text is kept", |b| b.iter(|| meter.feed(black_box(OPENAI_DELTA_EVENT))));
+    let mut meter = warm_meter(ApiFormat::OpenAi);
     group.bench_function("delta in two reads", |b| {
         b.iter(|| {
-            meter.feed(black_box(&DELTA[..90]));
-            meter.feed(black_box(&DELTA[90..]));
+            meter.feed(black_box(&OPENAI_DELTA_EVENT[..90]));
+            meter.feed(black_box(&OPENAI_DELTA_EVENT[90..]));
         });
     });
-    let burst = DELTA.repeat(100);
+    let burst = OPENAI_DELTA_EVENT.repeat(100);
     group.bench_function("burst of 100", |b| b.iter(|| meter.feed(black_box(&burst))));
     group.bench_function("event with usage", |b| {
-        b.iter(|| meter.feed(black_box(LAST)));
+        b.iter(|| meter.feed(black_box(USAGE_EVENT)));
     });
     group.bench_function("whole stream of 10", |b| {
         b.iter(|| {
             let mut meter = Meter::new(ApiFormat::OpenAi);
-            (0..10).for_each(|_| meter.feed(black_box(DELTA)));
-            meter.feed(LAST);
+            (0..10).for_each(|_| meter.feed(black_box(OPENAI_DELTA_EVENT)));
+            meter.feed(USAGE_EVENT);
             meter.feed(b"data: [DONE]\n\n");
             meter.finish()
         });
@@ -75,7 +75,7 @@ fn meter(c: &mut Criterion) {
 }
 
 /// Asking for usage in a caller's name, and taking it out again.
-fn unasked(c: &mut Criterion) {
+fn bench_injected_usage(c: &mut Criterion) {
     let mut group = c.benchmark_group("usage nobody asked for");
     let asked = [
         b"{\"model\":\"gpt-4o\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"",
@@ -84,7 +84,9 @@ fn unasked(c: &mut Criterion) {
     ];
     let asked = asked.concat();
     group.bench_function("ask for it", |b| b.iter(|| include_usage::request_usage(black_box(&asked))));
-    for (name, chunk) in [("delta", DELTA), ("delta with null usage", NULL_USAGE), ("event with usage", LAST)] {
+    for (name, chunk) in
+        [("delta", OPENAI_DELTA_EVENT), ("delta with null usage", NULL_USAGE_EVENT), ("event with usage", USAGE_EVENT)]
+    {
         let chunk = Bytes::from_static(chunk);
         group.bench_function(name, |b| b.iter(|| include_usage::strip_usage(black_box(chunk.clone()))));
     }
@@ -92,11 +94,11 @@ fn unasked(c: &mut Criterion) {
 }
 
 /// A meter past the first events, which are read for the model's name.
-fn warm(dialect: ApiFormat) -> Meter {
+fn warm_meter(dialect: ApiFormat) -> Meter {
     let mut meter = Meter::new(dialect);
-    (0..8).for_each(|_| meter.feed(DELTA));
+    (0..8).for_each(|_| meter.feed(OPENAI_DELTA_EVENT));
     meter
 }
 
-criterion_group!(benches, split, meter, unasked);
+criterion_group!(benches, bench_split, bench_meter, bench_injected_usage);
 criterion_main!(benches);

@@ -5,10 +5,10 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::tokens::{Encoding, count_request_body, count_text};
 
-const SIZE: usize = 100_000;
+const TEXT_BYTES: usize = 100_000;
 
 /// Numbers that look random and are the same in each run.
-fn dice() -> impl FnMut(usize) -> usize {
+fn seeded_random() -> impl FnMut(usize) -> usize {
     let mut state = 42u64;
     move |sides| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -17,7 +17,7 @@ fn dice() -> impl FnMut(usize) -> usize {
 }
 
 /// Sentences of common words with some that are new each time, so that no cache of pieces sees them all again.
-fn prose() -> String {
+fn generate_prose() -> String {
     const WORDS: &[&str] = &[
         "the",
         "gateway",
@@ -39,9 +39,9 @@ fn prose() -> String {
         "nobody",
         "waits",
     ];
-    let mut roll = dice();
-    let mut text = String::with_capacity(SIZE + 16);
-    while text.len() < SIZE {
+    let mut roll = seeded_random();
+    let mut text = String::with_capacity(TEXT_BYTES + 16);
+    while text.len() < TEXT_BYTES {
         text.push_str(WORDS[roll(WORDS.len())]);
         match roll(12) {
             0 => text.push_str(". "),
@@ -54,44 +54,44 @@ fn prose() -> String {
 }
 
 /// Characters of these in no order and without a break.
-fn drawn(alphabet: &str) -> String {
-    let (mut roll, alphabet) = (dice(), alphabet.chars().collect::<Vec<_>>());
-    let mut text = String::with_capacity(SIZE + 4);
-    while text.len() < SIZE {
+fn random_characters(alphabet: &str) -> String {
+    let (mut roll, alphabet) = (seeded_random(), alphabet.chars().collect::<Vec<_>>());
+    let mut text = String::with_capacity(TEXT_BYTES + 4);
+    while text.len() < TEXT_BYTES {
         text.push(alphabet[roll(alphabet.len())]);
     }
     text
 }
 
-fn tokens(c: &mut Criterion) {
+fn bench_token_count(c: &mut Criterion) {
     let mut group = c.benchmark_group("o200k_base, 100 KB");
     let cases = [
-        ("prose", prose()),
-        ("one letter", "a".repeat(SIZE)),
-        ("letters without a break", drawn("abcdefghijklmnopqrstuvwxyz")),
-        ("capitals without a break", drawn("ABCDEFGHIJKLMNOPQRSTUVWXYZ")),
-        ("spaces", " ".repeat(SIZE)),
-        ("line breaks", "\n".repeat(SIZE)),
-        ("digits", "0".repeat(SIZE)),
-        ("one symbol", "^".repeat(SIZE)),
-        ("symbols without a break", drawn("!#$%&()*+,-.:;<=>?@[]^_{|}~")),
-        ("one smiley", "🙂".repeat(SIZE / 4)),
-        ("smileys", drawn("😀😁😂🤣😃😄😅🚀👍🎉🔥")),
-        ("signs without a break", drawn("的一是不了人我在有他这中大来上国个到说们")),
-        ("syllables without a break", drawn("가나다라마바사아자차카타파하거너더러머버서어")),
+        ("prose", generate_prose()),
+        ("one letter", "a".repeat(TEXT_BYTES)),
+        ("letters without a break", random_characters("abcdefghijklmnopqrstuvwxyz")),
+        ("capitals without a break", random_characters("ABCDEFGHIJKLMNOPQRSTUVWXYZ")),
+        ("spaces", " ".repeat(TEXT_BYTES)),
+        ("line breaks", "\n".repeat(TEXT_BYTES)),
+        ("digits", "0".repeat(TEXT_BYTES)),
+        ("one symbol", "^".repeat(TEXT_BYTES)),
+        ("symbols without a break", random_characters("!#$%&()*+,-.:;<=>?@[]^_{|}~")),
+        ("one smiley", "🙂".repeat(TEXT_BYTES / 4)),
+        ("smileys", random_characters("😀😁😂🤣😃😄😅🚀👍🎉🔥")),
+        ("signs without a break", random_characters("的一是不了人我在有他这中大来上国个到说们")),
+        ("syllables without a break", random_characters("가나다라마바사아자차카타파하거너더러머버서어")),
         (
             "words of 300 letters",
-            drawn("abcdefghijklmnopqrstuvwxyz")
+            random_characters("abcdefghijklmnopqrstuvwxyz")
                 .as_bytes()
                 .chunks(300)
                 .map(|word| str::from_utf8(word).unwrap_or_default())
                 .collect::<Vec<_>>()
                 .join(" "),
         ),
-        ("both cases", drawn("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")),
-        ("letters and signs", drawn("abcdefghi的一是不了人我在有他这")),
-        ("spaces and tabs", drawn("                          \t")),
-        ("everything mixed", drawn("aZ0 ^🙂é的\n'sTb9")),
+        ("both cases", random_characters("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")),
+        ("letters and signs", random_characters("abcdefghi的一是不了人我在有他这")),
+        ("spaces and tabs", random_characters("                          \t")),
+        ("everything mixed", random_characters("aZ0 ^🙂é的\n'sTb9")),
     ];
     for (name, text) in &cases {
         group.throughput(Throughput::Bytes(text.len() as u64));
@@ -109,6 +109,6 @@ fn tokens(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20);
-    targets = tokens
+    targets = bench_token_count
 }
 criterion_main!(benches);

@@ -10,15 +10,15 @@ use penstock_llm::{
     translation::{RequestHints, Translation, TranslationInput},
 };
 
-const CHAT: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/asked.json");
-const MESSAGE: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/answered.json");
-const TEXT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
-const START: &[u8] = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_01\",\"model\":\"claude-sonnet-4-5\",\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
-const MESSAGES: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/asked.json");
-const COMPLETION: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/answered.json");
-const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
+const CHAT_REQUEST: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/asked.json");
+const ANTHROPIC_RESPONSE: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/answered.json");
+const ANTHROPIC_DELTA_EVENT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
+const ANTHROPIC_START_EVENT: &[u8] = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_01\",\"model\":\"claude-sonnet-4-5\",\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
+const MESSAGES_REQUEST: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/asked.json");
+const CHAT_RESPONSE: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/answered.json");
+const CHAT_DELTA_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 
-fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {
+fn start_translation(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {
     let provider = catalog::find_provider(provider)?;
     let wire = provider.provider_format(operation, "m")?;
     Translation::translate_request(
@@ -37,11 +37,17 @@ fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translati
     .ok()
 }
 
-fn pair(c: &mut Criterion, name: &str, asked: (&str, Operation, &[u8]), answer: &[u8], events: [&'static [u8]; 2]) {
+fn bench_format_pair(
+    c: &mut Criterion,
+    name: &str,
+    asked: (&str, Operation, &[u8]),
+    answer: &[u8],
+    events: [&'static [u8]; 2],
+) {
     let mut group = c.benchmark_group(name);
     let (provider, operation, body) = asked;
-    group.bench_function("request", |b| b.iter(|| begun(provider, operation, black_box(body))));
-    let Some((translation, _)) = begun(provider, operation, body) else { return };
+    group.bench_function("request", |b| b.iter(|| start_translation(provider, operation, black_box(body))));
+    let Some((translation, _)) = start_translation(provider, operation, body) else { return };
     group.bench_function("whole answer", |b| b.iter(|| translation.translate_response(black_box(answer))));
     let [start, chunk] = events.map(Bytes::from_static);
     let begin = || {
@@ -60,10 +66,22 @@ fn pair(c: &mut Criterion, name: &str, asked: (&str, Operation, &[u8]), answer: 
     group.finish();
 }
 
-fn translate(c: &mut Criterion) {
-    pair(c, "chat to anthropic", ("anthropic", Operation::ChatComplete, CHAT), MESSAGE, [START, TEXT]);
-    pair(c, "messages to openai", ("openai", Operation::Messages, MESSAGES), COMPLETION, [DELTA, DELTA]);
+fn bench_translation(c: &mut Criterion) {
+    bench_format_pair(
+        c,
+        "chat to anthropic",
+        ("anthropic", Operation::ChatComplete, CHAT_REQUEST),
+        ANTHROPIC_RESPONSE,
+        [ANTHROPIC_START_EVENT, ANTHROPIC_DELTA_EVENT],
+    );
+    bench_format_pair(
+        c,
+        "messages to openai",
+        ("openai", Operation::Messages, MESSAGES_REQUEST),
+        CHAT_RESPONSE,
+        [CHAT_DELTA_EVENT, CHAT_DELTA_EVENT],
+    );
 }
 
-criterion_group!(benches, translate);
+criterion_group!(benches, bench_translation);
 criterion_main!(benches);

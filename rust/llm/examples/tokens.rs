@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["vocabulary", name] => print_vocabulary(name),
-        ["count", name] => Encoding::from_name(name).ok_or_else(unknown).and_then(count_lines),
+        ["count", name] => Encoding::from_name(name).ok_or_else(unknown_encoding_error).and_then(count_lines),
         _ => Err(io::Error::other("usage: tokens vocabulary|count ENCODING")),
     };
     match done {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 }
 
 fn print_vocabulary(name: &str) -> io::Result<()> {
-    let vocabulary = tiktoken::get_encoding(name).ok_or_else(unknown)?;
+    let vocabulary = tiktoken::get_encoding(name).ok_or_else(unknown_encoding_error)?;
     let mut output = io::BufWriter::new(io::stdout());
     for rank in 0..(vocabulary.vocab_size() + vocabulary.num_special_tokens()) as u32 {
         for byte in vocabulary.decode(&[rank]) {
@@ -50,6 +50,6 @@ fn count_lines(encoding: Encoding) -> io::Result<()> {
     Ok(())
 }
 
-fn unknown() -> io::Error {
+fn unknown_encoding_error() -> io::Error {
     io::Error::other("no such encoding")
 }

@@ -14,12 +14,12 @@ use penstock_llm::{
     translation::{RequestHints, Translation, TranslationInput},
 };
 
-const ASKED: &[u8] =
+const REQUEST_BODY: &[u8] =
     br#"{"model":"claude","max_tokens":1024,"messages":[{"role":"user","content":"Hello"}],"stream":true}"#;
 
 fn main() -> ExitCode {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok());
-    match rounds.ok_or_else(|| io::Error::other("usage: transcode ROUNDS")).and_then(transcode) {
+    match rounds.ok_or_else(|| io::Error::other("usage: transcode ROUNDS")).and_then(run_rounds) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             drop(writeln!(io::stderr(), "{error}"));
@@ -28,11 +28,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn transcode(rounds: usize) -> io::Result<()> {
+fn run_rounds(rounds: usize) -> io::Result<()> {
     let mut stream = Vec::new();
     io::stdin().read_to_end(&mut stream)?;
-    let events: Vec<Bytes> = events(&stream).map(Bytes::copy_from_slice).collect();
-    let translation = translation().ok_or_else(|| io::Error::other("anthropic is not translated"))?;
+    let events: Vec<Bytes> = split_events(&stream).map(Bytes::copy_from_slice).collect();
+    let translation = build_translation().ok_or_else(|| io::Error::other("anthropic is not translated"))?;
     let mut output = io::stdout().lock();
     for round in 0..=rounds {
         let begun = Instant::now();
@@ -51,18 +51,18 @@ fn transcode(rounds: usize) -> io::Result<()> {
 }
 
 /// One by one, as they come from a provider that thinks in between.
-fn events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn split_events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
     let text = std::str::from_utf8(stream).unwrap_or_default();
     text.split_inclusive("\n\n").map(str::as_bytes)
 }
 
-fn translation() -> Option<Translation> {
+fn build_translation() -> Option<Translation> {
     let (operation, provider) = (Operation::ChatComplete, catalog::find_provider("anthropic")?);
     let wire = provider.provider_format(operation, "claude")?;
     let question = TranslationInput {
         operation,
         provider,
-        body: ASKED,
+        body: REQUEST_BODY,
         model: "claude",
         hints: RequestHints::default(),
         strict: true,

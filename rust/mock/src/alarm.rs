@@ -11,9 +11,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-pub struct Alarm(AsyncFd<OwnedFd>);
+pub struct PreciseTimer(AsyncFd<OwnedFd>);
 
-impl Alarm {
+impl PreciseTimer {
     #[expect(deprecated, reason = "what comes after it is unsafe, for files that end too early: this one is owned")]
     pub fn new() -> io::Result<Self> {
         let file = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
@@ -21,18 +21,18 @@ impl Alarm {
     }
 
     /// Returns when the moment has come; at once where it is past.
-    pub async fn ring(&self, due: Instant) -> io::Result<()> {
+    pub async fn wait_until(&self, due: Instant) -> io::Result<()> {
         let left = due.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());
         }
-        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &once(left))?;
+        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &one_shot(left))?;
         let mut rings = [0; 8];
         self.0.async_io(Interest::READABLE, |file| Ok(rustix::io::read(file, &mut rings)?)).await.map(drop)
     }
 }
 
-fn once(after: Duration) -> Itimerspec {
+fn one_shot(after: Duration) -> Itimerspec {
     let it_value = Timespec { tv_sec: after.as_secs().cast_signed(), tv_nsec: i64::from(after.subsec_nanos()) };
     Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }
 }
@@ -42,11 +42,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_rings_when_it_is_due_and_not_before() {
-        let alarm = Alarm::new().unwrap();
+    async fn fires_when_due_and_not_before() {
+        let alarm = PreciseTimer::new().unwrap();
         for microseconds in [0, 150, 2_300] {
             let due = Instant::now() + Duration::from_micros(microseconds);
-            alarm.ring(due).await.unwrap();
+            alarm.wait_until(due).await.unwrap();
             assert!(Instant::now() >= due);
         }
     }

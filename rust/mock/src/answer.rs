@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::behaviour::Behaviour;
 use crate::faults::{self, Fault};
 use crate::framing::{LAST_CHUNK, frame_chunk};
-use crate::request::Marks;
-use crate::shapes::objects::Contents;
-use crate::shapes::{Ask, Family, Shape, filler, text, texts};
-use crate::steps::{Block, Pieces, Step, burst, drip};
+use crate::request::RequestFlags;
+use crate::shapes::objects::ResponseContents;
+use crate::shapes::{ProviderFamily, ResponseContext, ResponseShape, chunk_texts, complete_text, filler_text};
+use crate::steps::{ChunkSequence, Step, WriteBlock, convert_to_drip, merge_writes};
 
-const SLOW_FIRST: u64 = 10_000;
-const DRIP: Duration = Duration::from_secs(1);
+const SLOW_FIRST_BYTE_MS: u64 = 10_000;
+const DRIP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -24,24 +24,31 @@ pub enum Framing {
 
 /// What goes before a body.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct ResponseHead {
     pub status: u32,
-    pub family: Family,
+    pub family: ProviderFamily,
     pub content_type: &'static str,
-    pub extra: String,
+    pub extra_headers: String,
     pub framing: Framing,
-    pub close: bool,
+    pub should_close: bool,
 }
 
-impl Head {
-    fn new(status: u32, family: Family, behaviour: &Behaviour, marks: Marks) -> Self {
-        let mut extra = behaviour.fault.map_or("", Fault::headers).to_owned();
+impl ResponseHead {
+    fn new(status: u32, family: ProviderFamily, behaviour: &Behaviour, marks: RequestFlags) -> Self {
+        let mut extra_headers = behaviour.fault.map_or("", Fault::response_headers).to_owned();
         if let Some(wait) = behaviour.retry_after.as_ref().filter(|_| status >= 400) {
-            extra.extend(["retry-after: ", wait, "\r\n"]);
+            extra_headers.extend(["retry-after: ", wait, "\r\n"]);
         }
-        extra += family.error_headers(status);
-        let close = marks.has(Marks::CLOSE);
-        Self { status, family, content_type: "application/json", extra, framing: Framing::Length(0), close }
+        extra_headers += family.error_headers(status);
+        let should_close = marks.has(RequestFlags::CLOSE);
+        Self {
+            status,
+            family,
+            content_type: "application/json",
+            extra_headers,
+            framing: Framing::Length(0),
+            should_close,
+        }
     }
 
     fn render(&self) -> Vec<u8> {
@@ -50,15 +57,15 @@ impl Head {
             Framing::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
             Framing::UntilClose => String::new(),
         };
-        let (status, reason, kind) = (self.status, reason(self.status), self.content_type);
-        let close = if self.close { "connection: close\r\n" } else { "" };
-        let (family, extra) = (self.family.headers(), &self.extra);
+        let (status, reason, kind) = (self.status, reason_phrase(self.status), self.content_type);
+        let close = if self.should_close { "connection: close\r\n" } else { "" };
+        let (family, extra) = (self.family.response_headers(), &self.extra_headers);
         format!("HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\n{family}{extra}{framing}{close}\r\n")
             .into_bytes()
     }
 
     /// Bytes of a body as this head's framing has them.
-    fn frame(&self, data: &[u8]) -> Vec<u8> {
+    fn frame_body(&self, data: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(data.len() + 16);
         if self.framing == Framing::Chunked {
             frame_chunk(&mut out, data);
@@ -69,7 +76,7 @@ impl Head {
     }
 }
 
-fn reason(status: u32) -> &'static str {
+fn reason_phrase(status: u32) -> &'static str {
     match status {
         200 => "OK",
         302 => "Found",
@@ -86,200 +93,229 @@ fn reason(status: u32) -> &'static str {
 
 /// The events of a stream, each part ready to be sent but for the framing.
 #[derive(Clone, Debug, Default)]
-pub struct Script {
+pub struct StreamScript {
     pub opening: Vec<u8>,
     /// Sent in turn until there were `count`, a `gap` between two.
-    pub pieces: Vec<Vec<u8>>,
-    pub count: u32,
-    pub gap: Duration,
+    pub chunks: Vec<Vec<u8>>,
+    pub chunk_count: u32,
+    pub chunk_interval: Duration,
     /// How many pieces come before the middle.
-    pub split: u32,
-    pub middle: Vec<u8>,
+    pub chunks_before_middle: u32,
+    pub middle_event: Vec<u8>,
     pub closing: Vec<u8>,
-    pub done: Vec<u8>,
+    pub done_event: Vec<u8>,
 }
 
-impl Script {
-    fn new(shape: &dyn Shape, ask: &Ask<'_>) -> Self {
+impl StreamScript {
+    fn new(shape: &dyn ResponseShape, ask: &ResponseContext<'_>) -> Self {
         Self {
-            opening: shape.opening(ask).into(),
-            pieces: texts(ask.behaviour).iter().map(|text| shape.piece(ask, text).into()).collect(),
-            count: ask.behaviour.chunks,
-            gap: ask.behaviour.gap(),
-            split: ask.behaviour.chunks_before_fault(),
-            middle: Vec::new(),
-            closing: shape.closing(ask).into(),
-            done: shape.done(ask).into(),
+            opening: shape.opening_events(ask).into(),
+            chunks: chunk_texts(ask.behaviour).iter().map(|text| shape.chunk_event(ask, text).into()).collect(),
+            chunk_count: ask.behaviour.chunks,
+            chunk_interval: ask.behaviour.chunk_interval(),
+            chunks_before_middle: ask.behaviour.chunks_before_fault(),
+            middle_event: Vec::new(),
+            closing: shape.closing_events(ask).into(),
+            done_event: shape.end_event(ask).into(),
         }
     }
 
-    pub fn only(event: String) -> Self {
+    pub fn single_event(event: String) -> Self {
         Self { opening: event.into(), ..Self::default() }
     }
 
-    pub fn map(&mut self, change: impl Fn(&[u8]) -> Vec<u8>) {
-        let parts = [&mut self.opening, &mut self.middle, &mut self.closing, &mut self.done];
-        for part in parts.into_iter().chain(self.pieces.iter_mut()) {
+    pub fn map_parts(&mut self, change: impl Fn(&[u8]) -> Vec<u8>) {
+        let parts = [&mut self.opening, &mut self.middle_event, &mut self.closing, &mut self.done_event];
+        for part in parts.into_iter().chain(self.chunks.iter_mut()) {
             *part = change(part);
         }
     }
 
     /// The whole stream without its framing.
-    pub fn joined(&self) -> Vec<u8> {
-        let mut pieces = self.pieces.iter().cycle();
+    pub fn concat_events(&self) -> Vec<u8> {
+        let mut pieces = self.chunks.iter().cycle();
         let mut out = self.opening.clone();
-        pieces.by_ref().take(self.split as usize).for_each(|piece| out.extend_from_slice(piece));
-        out.extend_from_slice(&self.middle);
-        pieces.take((self.count - self.split) as usize).for_each(|piece| out.extend_from_slice(piece));
+        pieces.by_ref().take(self.chunks_before_middle as usize).for_each(|piece| out.extend_from_slice(piece));
+        out.extend_from_slice(&self.middle_event);
+        pieces
+            .take((self.chunk_count - self.chunks_before_middle) as usize)
+            .for_each(|piece| out.extend_from_slice(piece));
         out.extend_from_slice(&self.closing);
-        out.extend_from_slice(&self.done);
+        out.extend_from_slice(&self.done_event);
         out
     }
 
-    fn pieces(&self, head: &Head, from: u32, to: u32) -> Option<Step> {
-        if from >= to || self.pieces.is_empty() {
+    fn chunk_step(&self, head: &ResponseHead, from: u32, to: u32) -> Option<Step> {
+        if from >= to || self.chunks.is_empty() {
             return None;
         }
-        let mut blocks: Vec<Block> = self.pieces.iter().map(|piece| Block::marked(head.frame(piece))).collect();
+        let mut blocks: Vec<WriteBlock> =
+            self.chunks.iter().map(|piece| WriteBlock::with_placeholders(head.frame_body(piece))).collect();
         let turns = blocks.len();
         blocks.rotate_left(from as usize % turns);
-        Some(Step::Pieces(Pieces { blocks, count: to - from, gap: self.gap }))
+        Some(Step::Chunks(ChunkSequence { blocks, count: to - from, gap: self.chunk_interval }))
     }
 }
 
 /// A stream, or whatever the fault makes of it.
-pub fn stream(shape: &dyn Shape, ask: &Ask<'_>, status: u32, marks: Marks) -> Vec<Step> {
-    let mut script = Script::new(shape, ask);
+pub fn build_stream(
+    shape: &dyn ResponseShape,
+    ask: &ResponseContext<'_>,
+    status: u32,
+    marks: RequestFlags,
+) -> Vec<Step> {
+    let mut script = StreamScript::new(shape, ask);
     let fault = ask.behaviour.fault;
     if let Some(fault) = fault {
-        fault.rewrite(&mut script, shape, ask);
+        fault.rewrite_stream(&mut script, shape, ask);
     }
-    script.map(|said| shape.frame(said));
-    let mut head = Head::new(status, shape.family(), ask.behaviour, marks);
-    head.extra += "cache-control: no-cache\r\n";
-    head.content_type = shape.stream_kind();
-    head.framing = if marks.has(Marks::HTTP_1_0) { Framing::UntilClose } else { Framing::Chunked };
+    script.map_parts(|said| shape.encode_frames(said));
+    let mut head = ResponseHead::new(status, shape.family(), ask.behaviour, marks);
+    head.extra_headers += "cache-control: no-cache\r\n";
+    head.content_type = shape.stream_content_type();
+    head.framing = if marks.has(RequestFlags::HTTP_1_0) { Framing::UntilClose } else { Framing::Chunked };
     let steps = match fault {
-        Some(fault) if fault.claims(0).is_some() => faults::mislabelled(&script, head, fault),
+        Some(fault) if fault.declared_length(0).is_some() => faults::wrong_length_steps(&script, head, fault),
         _ => stream_steps(&head, &script, ask.behaviour),
     };
-    finish(steps, ask.behaviour)
+    apply_timing(steps, ask.behaviour)
 }
 
-fn stream_steps(head: &Head, script: &Script, behaviour: &Behaviour) -> Vec<Step> {
-    let mut steps = vec![Step::Send(Block::marked(head.render()))];
+fn stream_steps(head: &ResponseHead, script: &StreamScript, behaviour: &Behaviour) -> Vec<Step> {
+    let mut steps = vec![Step::Send(WriteBlock::with_placeholders(head.render()))];
     if behaviour.fault == Some(Fault::SlowFirst) {
-        steps.push(Step::Pause(Duration::from_millis(behaviour.first_ms.unwrap_or(SLOW_FIRST))));
-        steps.push(Step::Send(Block::plain(head.frame(&script.opening))));
+        steps.push(Step::Pause(Duration::from_millis(behaviour.first_ms.unwrap_or(SLOW_FIRST_BYTE_MS))));
+        steps.push(Step::Send(WriteBlock::without_placeholders(head.frame_body(&script.opening))));
     } else if let Some(Step::Send(first)) = steps.first_mut() {
-        first.bytes.extend_from_slice(&head.frame(&script.opening));
+        first.bytes.extend_from_slice(&head.frame_body(&script.opening));
     }
-    if let Some(end) = behaviour.fault.and_then(Fault::interrupts) {
-        steps.extend(script.pieces(head, 0, script.split));
+    if let Some(end) = behaviour.fault.and_then(Fault::interrupting_steps) {
+        steps.extend(script.chunk_step(head, 0, script.chunks_before_middle));
         steps.extend(end);
         return steps;
     }
-    if script.middle.is_empty() {
-        steps.extend(script.pieces(head, 0, script.count));
+    if script.middle_event.is_empty() {
+        steps.extend(script.chunk_step(head, 0, script.chunk_count));
     } else {
-        let pause = (!script.gap.is_zero()).then_some(Step::Pause(script.gap));
-        steps.extend(script.pieces(head, 0, script.split).into_iter().chain(pause.clone()));
-        steps.push(Step::Send(Block::plain(head.frame(&script.middle))));
-        steps.extend(pause.into_iter().chain(script.pieces(head, script.split, script.count)));
+        let pause = (!script.chunk_interval.is_zero()).then_some(Step::Pause(script.chunk_interval));
+        steps.extend(script.chunk_step(head, 0, script.chunks_before_middle).into_iter().chain(pause.clone()));
+        steps.push(Step::Send(WriteBlock::without_placeholders(head.frame_body(&script.middle_event))));
+        steps.extend(pause.into_iter().chain(script.chunk_step(head, script.chunks_before_middle, script.chunk_count)));
     }
-    let mut last = [head.frame(&script.closing), head.frame(&script.done)].concat();
+    let mut last = [head.frame_body(&script.closing), head.frame_body(&script.done_event)].concat();
     if head.framing == Framing::Chunked {
         last.extend_from_slice(LAST_CHUNK);
     }
-    steps.push(Step::Send(Block::plain(last)));
-    steps.extend(head.close.then_some(Step::Close));
+    steps.push(Step::Send(WriteBlock::without_placeholders(last)));
+    steps.extend(head.should_close.then_some(Step::Close));
     steps
 }
 
 /// A generated answer in one piece, or whatever the fault makes of it.
-pub fn generated(shape: &dyn Shape, ask: &Ask<'_>, status: u32, marks: Marks) -> Vec<Step> {
+pub fn build_generated(
+    shape: &dyn ResponseShape,
+    ask: &ResponseContext<'_>,
+    status: u32,
+    marks: RequestFlags,
+) -> Vec<Step> {
     if ask.behaviour.fault == Some(Fault::OverloadedFirst) {
-        let (status, body) = shape.family().overloaded();
-        return whole(status, shape.family(), &body, ask.behaviour, marks);
+        let (status, body) = shape.family().overloaded_error();
+        return build_json(status, shape.family(), &body, ask.behaviour, marks);
     }
-    let wanted = ask.behaviour.answer_bytes.or(ask.behaviour.fault.and_then(Fault::answer_bytes));
+    let wanted = ask.behaviour.answer_bytes.or(ask.behaviour.fault.and_then(Fault::required_body_bytes));
     let text = match wanted {
-        Some(size) => filler(size.saturating_sub(shape.whole(ask, "").to_string().len())),
-        None => text(ask.behaviour),
+        Some(size) => filler_text(size.saturating_sub(shape.complete_body(ask, "").to_string().len())),
+        None => complete_text(ask.behaviour),
     };
-    whole(status, shape.family(), &shape.whole(ask, &text), ask.behaviour, marks)
+    build_json(status, shape.family(), &shape.complete_body(ask, &text), ask.behaviour, marks)
 }
 
 /// Any JSON as an answer, or whatever the fault makes of it.
-pub fn whole(status: u32, family: Family, body: &Value, behaviour: &Behaviour, marks: Marks) -> Vec<Step> {
+pub fn build_json(
+    status: u32,
+    family: ProviderFamily,
+    body: &Value,
+    behaviour: &Behaviour,
+    marks: RequestFlags,
+) -> Vec<Step> {
     let body = body.to_string().into_bytes();
-    contents(status, Contents { family, kind: "application/json", extra: "", body }, behaviour, marks)
+    build_contents(
+        status,
+        ResponseContents { family, content_type: "application/json", extra_headers: "", body },
+        behaviour,
+        marks,
+    )
 }
 
 /// Anything as an answer, or whatever the fault makes of it.
-pub fn contents(status: u32, contents: Contents, behaviour: &Behaviour, marks: Marks) -> Vec<Step> {
-    let Contents { family, kind, extra, mut body } = contents;
-    let mut head = Head::new(status, family, behaviour, marks);
+pub fn build_contents(
+    status: u32,
+    contents: ResponseContents,
+    behaviour: &Behaviour,
+    marks: RequestFlags,
+) -> Vec<Step> {
+    let ResponseContents { family, content_type: kind, extra_headers: extra, mut body } = contents;
+    let mut head = ResponseHead::new(status, family, behaviour, marks);
     head.content_type = kind;
-    head.extra += extra;
+    head.extra_headers += extra;
     if matches!(status, 204 | 304) {
         body.clear();
     } else if let (Some(size), false) = (behaviour.answer_bytes, kind == "application/json") {
         body = body.iter().copied().cycle().take(size).collect();
     }
     if let Some(fault) = behaviour.fault {
-        body = fault.rewrite_whole(body);
+        body = fault.rewrite_body(body);
     }
-    if marks.has(Marks::HEAD) {
+    if marks.has(RequestFlags::HEAD_METHOD) {
         head.framing = Framing::Length(body.len() as u64);
-        return finish(vec![Step::Send(Block::marked(head.render()))], behaviour);
+        return apply_timing(vec![Step::Send(WriteBlock::with_placeholders(head.render()))], behaviour);
     }
-    finish(whole_steps(head, &body, behaviour), behaviour)
+    apply_timing(complete_body_steps(head, &body, behaviour), behaviour)
 }
 
-fn whole_steps(mut head: Head, body: &[u8], behaviour: &Behaviour) -> Vec<Step> {
+fn complete_body_steps(mut head: ResponseHead, body: &[u8], behaviour: &Behaviour) -> Vec<Step> {
     let length = body.len() as u64;
-    head.framing = Framing::Length(behaviour.fault.and_then(|fault| fault.claims(length)).unwrap_or(length));
-    head.close |= behaviour.fault == Some(Fault::LongLength);
-    if let Some(end) = behaviour.fault.and_then(Fault::interrupts) {
+    head.framing = Framing::Length(behaviour.fault.and_then(|fault| fault.declared_length(length)).unwrap_or(length));
+    head.should_close |= behaviour.fault == Some(Fault::LongLength);
+    if let Some(end) = behaviour.fault.and_then(Fault::interrupting_steps) {
         if behaviour.fault == Some(Fault::BadFraming) {
             head.framing = Framing::Chunked;
         }
         let mut first = head.render();
-        first.extend_from_slice(&head.frame(&body[..body.len() / 2]));
-        let mut steps = vec![Step::Send(Block::marked(first))];
+        first.extend_from_slice(&head.frame_body(&body[..body.len() / 2]));
+        let mut steps = vec![Step::Send(WriteBlock::with_placeholders(first))];
         steps.extend(end);
         return steps;
     }
     let mut steps = body_steps(&head, body);
     if behaviour.fault == Some(Fault::SlowFirst) {
-        steps[0] = Step::Send(Block::marked(head.render()));
-        steps.insert(1, Step::Pause(Duration::from_millis(behaviour.first_ms.unwrap_or(SLOW_FIRST))));
-        steps.insert(2, Step::Send(Block::plain(body)));
+        steps[0] = Step::Send(WriteBlock::with_placeholders(head.render()));
+        steps.insert(1, Step::Pause(Duration::from_millis(behaviour.first_ms.unwrap_or(SLOW_FIRST_BYTE_MS))));
+        steps.insert(2, Step::Send(WriteBlock::without_placeholders(body)));
     }
     steps
 }
 
 /// A head and its body in one write.
-pub fn body_steps(head: &Head, body: &[u8]) -> Vec<Step> {
+pub fn body_steps(head: &ResponseHead, body: &[u8]) -> Vec<Step> {
     let mut bytes = head.render();
     bytes.extend_from_slice(body);
-    let mut steps = vec![Step::Send(Block::marked(bytes))];
-    steps.extend(head.close.then_some(Step::Close));
+    let mut steps = vec![Step::Send(WriteBlock::with_placeholders(bytes))];
+    steps.extend(head.should_close.then_some(Step::Close));
     steps
 }
 
 /// What applies to every answer: the delay before it, bursts, the drip, and what precedes the head.
-pub fn finish(mut steps: Vec<Step>, behaviour: &Behaviour) -> Vec<Step> {
+pub fn apply_timing(mut steps: Vec<Step>, behaviour: &Behaviour) -> Vec<Step> {
     let fault = behaviour.fault;
-    if let Some(step) = fault.and_then(|fault| fault.precedes(behaviour)) {
+    if let Some(step) = fault.and_then(|fault| fault.preceding_step(behaviour)) {
         steps.insert(0, step);
     }
     if behaviour.burst {
-        steps = burst(steps);
+        steps = merge_writes(steps);
     }
     if fault == Some(Fault::Drip) {
-        steps = drip(steps, behaviour.chunk_ms.map_or(DRIP, Duration::from_millis));
+        steps = convert_to_drip(steps, behaviour.chunk_ms.map_or(DRIP_INTERVAL, Duration::from_millis));
     }
     if let Some(wait) = behaviour.first_ms.filter(|_| fault != Some(Fault::SlowFirst)) {
         steps.insert(0, Step::Pause(Duration::from_millis(wait)));

@@ -76,50 +76,50 @@ impl Default for Behaviour {
 
 impl Behaviour {
     /// Takes what stands behind the first `?` of a model name.
-    pub fn read_model(&mut self, model: &str) -> Result<(), String> {
+    pub fn apply_model(&mut self, model: &str) -> Result<(), String> {
         let Some((_, query)) = model.split_once('?') else {
             return Ok(());
         };
-        pairs(query).try_for_each(|(key, value)| self.set(key, &decode(value)))
+        query_pairs(query).try_for_each(|(key, value)| self.set_option(key, &percent_decode(value)))
     }
 
     /// Takes the `mock-` keys of a URL's query and leaves the others alone.
-    pub fn read_target(&mut self, target: &str) -> Result<(), String> {
+    pub fn apply_query(&mut self, target: &str) -> Result<(), String> {
         let Some((_, query)) = target.split_once('?') else {
             return Ok(());
         };
-        pairs(query)
+        query_pairs(query)
             .filter_map(|(key, value)| Some((key.strip_prefix("mock-")?, value)))
-            .try_for_each(|(key, value)| self.set(key, &decode(value)))
+            .try_for_each(|(key, value)| self.set_option(key, &percent_decode(value)))
     }
 
     /// Takes the `x-mock-` headers.
-    pub fn read_headers(&mut self, headers: &[(String, String)]) -> Result<(), String> {
+    pub fn apply_headers(&mut self, headers: &[(String, String)]) -> Result<(), String> {
         headers
             .iter()
             .filter_map(|(name, value)| Some((name.strip_prefix("x-mock-")?, value)))
-            .try_for_each(|(key, value)| self.set(key, value))
+            .try_for_each(|(key, value)| self.set_option(key, value))
     }
 
     // A typing mistake must not look like an ordinary answer, so unknown keys and values are refused.
-    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+    fn set_option(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key.replace('-', "_").as_str() {
-            "status" => self.status = Some(number(key, value)?),
-            "first_ms" => self.first_ms = Some(number(key, value)?),
-            "chunks" => self.chunks = number(key, value)?,
-            "chunk_bytes" => self.chunk_bytes = Some(number(key, value)?),
-            "chunk_ms" => self.chunk_ms = Some(number(key, value)?),
-            "burst" => self.burst = switch(key, value)?,
-            "answer_bytes" => self.answer_bytes = Some(number(key, value)?),
-            "fault" => self.fault = Some(fault(value)?),
-            "gzip" => self.gzip = switch(key, value)?,
-            "after" => self.after = Some(number(key, value)?),
-            "times" => self.times = Some(number(key, value)?),
+            "status" => self.status = Some(parse_number(key, value)?),
+            "first_ms" => self.first_ms = Some(parse_number(key, value)?),
+            "chunks" => self.chunks = parse_number(key, value)?,
+            "chunk_bytes" => self.chunk_bytes = Some(parse_number(key, value)?),
+            "chunk_ms" => self.chunk_ms = Some(parse_number(key, value)?),
+            "burst" => self.burst = parse_switch(key, value)?,
+            "answer_bytes" => self.answer_bytes = Some(parse_number(key, value)?),
+            "fault" => self.fault = Some(parse_fault(value)?),
+            "gzip" => self.gzip = parse_switch(key, value)?,
+            "after" => self.after = Some(parse_number(key, value)?),
+            "times" => self.times = Some(parse_number(key, value)?),
             "code" => self.code = Some(value.to_owned()),
-            "prefix" => self.prefix = Some(switch(key, value)?),
+            "prefix" => self.prefix = Some(parse_switch(key, value)?),
             "retry_after" => self.retry_after = Some(value.to_owned()),
-            "stamp" => self.stamp = switch(key, value)?,
-            "usage" => self.usage = Some(switch(key, value)?),
+            "stamp" => self.stamp = parse_switch(key, value)?,
+            "usage" => self.usage = Some(parse_switch(key, value)?),
             "call" => self.call = Some(value.to_owned()),
             "arguments" => self.arguments = Some(value.to_owned()),
             _ => return Err(format!("unknown mock key \"{key}\"")),
@@ -135,7 +135,7 @@ impl Behaviour {
     }
 
     /// Says only what is still to be said.
-    pub fn go_on_with(&mut self, rest: &str) {
+    pub fn continue_with(&mut self, rest: &str) {
         self.chunks = rest.split_inclusive(' ').count() as u32;
         self.rest = Some(rest.to_owned());
     }
@@ -145,20 +145,20 @@ impl Behaviour {
         self.after.unwrap_or(self.chunks / 2).min(self.chunks)
     }
 
-    pub fn gap(&self) -> Duration {
+    pub fn chunk_interval(&self) -> Duration {
         Duration::from_millis(self.chunk_ms.filter(|_| !self.burst).unwrap_or(0))
     }
 }
 
-fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+fn query_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "on")))
 }
 
-fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
+fn parse_number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
     value.trim().parse().map_err(|_| format!("mock key \"{key}\" takes a number, not \"{value}\""))
 }
 
-fn switch(key: &str, value: &str) -> Result<bool, String> {
+fn parse_switch(key: &str, value: &str) -> Result<bool, String> {
     match value.trim() {
         "on" | "true" | "1" | "yes" => Ok(true),
         "off" | "false" | "0" | "no" => Ok(false),
@@ -166,12 +166,12 @@ fn switch(key: &str, value: &str) -> Result<bool, String> {
     }
 }
 
-fn fault(value: &str) -> Result<Fault, String> {
-    Fault::named(value.trim())
+fn parse_fault(value: &str) -> Result<Fault, String> {
+    Fault::from_name(value.trim())
         .ok_or_else(|| format!("unknown mock fault \"{value}\", known: {}", Fault::names().join(" ")))
 }
 
-pub fn decode(value: &str) -> Cow<'_, str> {
+pub fn percent_decode(value: &str) -> Cow<'_, str> {
     if !value.contains(['%', '+']) {
         return Cow::Borrowed(value);
     }
@@ -190,22 +190,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_wins_over_the_model() {
+    fn header_overrides_model_option() {
         let mut behaviour = Behaviour::default();
-        behaviour.read_model("gpt?chunks=3&burst&retry_after=Wed%2C+21").unwrap();
-        behaviour.read_target("/v1/x?chunks=9&mock-usage=off").unwrap();
+        behaviour.apply_model("gpt?chunks=3&burst&retry_after=Wed%2C+21").unwrap();
+        behaviour.apply_query("/v1/x?chunks=9&mock-usage=off").unwrap();
         behaviour
-            .read_headers(&[("x-mock-chunks".into(), "5".into()), ("x-mock-first-ms".into(), "7".into())])
+            .apply_headers(&[("x-mock-chunks".into(), "5".into()), ("x-mock-first-ms".into(), "7".into())])
             .unwrap();
         assert_eq!((behaviour.chunks, behaviour.burst, behaviour.first_ms), (5, true, Some(7)));
         assert_eq!((behaviour.retry_after.as_deref(), behaviour.usage), (Some("Wed, 21"), Some(false)));
     }
 
     #[test]
-    fn mistakes_are_refused() {
+    fn rejects_unknown_keys_and_values() {
         for model in ["m?chunk=3", "m?chunks=x", "m?burst=maybe", "m?fault=none"] {
-            assert!(Behaviour::default().read_model(model).is_err(), "{model}");
+            assert!(Behaviour::default().apply_model(model).is_err(), "{model}");
         }
-        assert_eq!(Behaviour::default().read_model("plain"), Ok(()));
+        assert_eq!(Behaviour::default().apply_model("plain"), Ok(()));
     }
 }

@@ -3,38 +3,38 @@
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-static ORIGIN: LazyLock<Origin> = LazyLock::new(Origin::now);
+static CLOCK_ORIGIN: LazyLock<ClockOrigin> = LazyLock::new(ClockOrigin::now);
 
 /// One moment, read on both clocks.
-struct Origin {
+struct ClockOrigin {
     instant: Instant,
     monotonic_ns: u64,
     unix_ns: u64,
 }
 
-impl Origin {
+impl ClockOrigin {
     fn now() -> Self {
         let instant = Instant::now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_ns = unix.as_nanos() as u64;
-        Self { instant, monotonic_ns: since_boot(instant).unwrap_or(unix_ns), unix_ns }
+        Self { instant, monotonic_ns: parse_monotonic_ns(instant).unwrap_or(unix_ns), unix_ns }
     }
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub fn now_ns() -> u64 {
-    ORIGIN.monotonic_ns + ORIGIN.instant.elapsed().as_nanos() as u64
+    CLOCK_ORIGIN.monotonic_ns + CLOCK_ORIGIN.instant.elapsed().as_nanos() as u64
 }
 
 /// The wall-clock time in milliseconds of a value of `now_ns`.
 pub fn unix_ms(monotonic_ns: u64) -> f64 {
-    let ns = ORIGIN.unix_ns + monotonic_ns.saturating_sub(ORIGIN.monotonic_ns);
+    let ns = CLOCK_ORIGIN.unix_ns + monotonic_ns.saturating_sub(CLOCK_ORIGIN.monotonic_ns);
     (ns / 1000) as f64 / 1000.0
 }
 
 // The standard library keeps the value of `CLOCK_MONOTONIC` to itself, except in `Debug`; `clock_gettime` would need
 // unsafe code. Where the text is another one, both processes fall back on the wall clock together.
-fn since_boot(instant: Instant) -> Option<u64> {
+fn parse_monotonic_ns(instant: Instant) -> Option<u64> {
     let text = format!("{instant:?}");
     let field = |name: &str| -> Option<u64> {
         let rest = text.split_once(name)?.1;
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn reads_the_monotonic_clock() {
-        let before = since_boot(Instant::now()).unwrap();
+        let before = parse_monotonic_ns(Instant::now()).unwrap();
         let now = now_ns();
         assert!(now >= before.saturating_sub(1_000_000_000) && now < before + 1_000_000_000);
     }

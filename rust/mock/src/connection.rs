@@ -9,51 +9,57 @@ use tokio::time::Instant;
 
 use crate::behaviour::Behaviour;
 use crate::clock;
-use crate::framing::Dechunker;
-use crate::ledger::{Ledger, Opening, Outcome, Progress};
-use crate::plans::{Plan, Plans, Question};
-use crate::request::{BodyLength, Head, Marks};
-use crate::session::{self, Upgrade};
-use crate::steps::{Block, Pieces, Step};
-use crate::wire::{Gone, Tally, Wire};
+use crate::framing::ChunkedDecoder;
+use crate::ledger::{Ledger, Outcome, Progress, RequestStart};
+use crate::plans::{PlanCache, RawRequest, ResponsePlan};
+use crate::request::{BodyLength, RequestFlags, RequestHead};
+use crate::session::{self, UpgradeRequest};
+use crate::steps::{ChunkSequence, Step, WriteBlock};
+use crate::wire::{ClientDisconnected, ClientSocket, SendTracker};
 
-const BODY_STEP: usize = 256 * 1024;
-const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+const BODY_READ_BYTES: usize = 256 * 1024;
+const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+const BAD_REQUEST_RESPONSE: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 /// After so many writes without a pause, other connections have their turn.
-const TURN: u32 = 64;
+const WRITES_PER_YIELD: u32 = 64;
 
 /// What all connections share.
-pub struct Shared {
+pub struct SharedState {
     pub ledger: Arc<Ledger>,
-    pub plans: Plans,
+    pub plans: PlanCache,
 }
 
 /// Whether the connection lives on.
 #[derive(PartialEq, Eq)]
-enum Flow {
+enum ConnectionState {
     Open,
-    Ended,
+    Closed,
 }
 
 struct Connection {
-    wire: Wire,
-    shared: Rc<Shared>,
+    socket: ClientSocket,
+    shared: Rc<SharedState>,
     /// Head and body of a request whose body comes in chunks.
-    head: Vec<u8>,
-    body: Vec<u8>,
-    out: Vec<u8>,
+    chunked_head: Vec<u8>,
+    chunked_body: Vec<u8>,
+    write_buffer: Vec<u8>,
 }
 
 /// Answers requests until one side ends the connection.
-pub async fn serve(stream: TcpStream, shared: Rc<Shared>) {
-    let wire = Wire::new(stream);
-    let mut connection = Connection { wire, shared, head: Vec::new(), body: Vec::new(), out: Vec::new() };
-    while let Some(head) = connection.receive().await {
-        if let Some(upgrade) = connection.upgrade(&head) {
-            return connection.converse(&head, upgrade).await;
+pub async fn serve_connection(stream: TcpStream, shared: Rc<SharedState>) {
+    let wire = ClientSocket::new(stream);
+    let mut connection = Connection {
+        socket: wire,
+        shared,
+        chunked_head: Vec::new(),
+        chunked_body: Vec::new(),
+        write_buffer: Vec::new(),
+    };
+    while let Some(head) = connection.read_request().await {
+        if let Some(upgrade) = connection.find_upgrade(&head) {
+            return connection.serve_websocket(&head, upgrade).await;
         }
-        if connection.exchange(&head).await == Flow::Ended {
+        if connection.serve_request(&head).await == ConnectionState::Closed {
             break;
         }
     }
@@ -61,219 +67,233 @@ pub async fn serve(stream: TcpStream, shared: Rc<Shared>) {
 
 impl Connection {
     /// Reads one request; `None` when there is none to answer.
-    async fn receive(&mut self) -> Option<Head> {
-        let head = self.receive_head().await?;
+    async fn read_request(&mut self) -> Option<RequestHead> {
+        let head = self.read_head().await?;
         let started_ns = clock::now_ns();
-        if head.marks.has(Marks::EXPECTS_CONTINUE) {
-            self.interject(CONTINUE).await.ok()?;
+        if head.flags.has(RequestFlags::EXPECTS_CONTINUE) {
+            self.send_unrecorded(CONTINUE_RESPONSE).await.ok()?;
         }
-        let read = match head.body {
-            BodyLength::Known(length) => self.receive_known(head.len + length).await,
-            BodyLength::Chunked => self.receive_chunked(&head).await,
+        let read = match head.body_length {
+            BodyLength::ContentLength(length) => self.read_known_body(head.len + length).await,
+            BodyLength::Chunked => self.read_chunked_body(&head).await,
         };
         if read.is_err() {
-            self.note_abandoned(&head, started_ns);
+            self.record_abandoned(&head, started_ns);
             return None;
         }
         Some(head)
     }
 
-    async fn receive_head(&mut self) -> Option<Head> {
+    async fn read_head(&mut self) -> Option<RequestHead> {
         loop {
-            if !self.wire.inbox.is_empty() {
-                match Head::parse(&self.wire.inbox) {
+            if !self.socket.read_buffer.is_empty() {
+                match RequestHead::parse(&self.socket.read_buffer) {
                     Ok(Some(head)) => return Some(head),
                     Ok(None) => {}
                     Err(_) => {
-                        let _ = self.interject(BAD_REQUEST).await;
+                        let _ = self.send_unrecorded(BAD_REQUEST_RESPONSE).await;
                         return None;
                     }
                 }
             }
-            self.wire.fill(0).await.ok()?;
+            self.socket.read_available(0).await.ok()?;
         }
     }
 
-    async fn receive_known(&mut self, length: usize) -> Result<(), Gone> {
-        while self.wire.inbox.len() < length {
-            self.wire.fill((length - self.wire.inbox.len()).min(BODY_STEP)).await?;
+    async fn read_known_body(&mut self, length: usize) -> Result<(), ClientDisconnected> {
+        while self.socket.read_buffer.len() < length {
+            self.socket.read_available((length - self.socket.read_buffer.len()).min(BODY_READ_BYTES)).await?;
         }
         Ok(())
     }
 
-    async fn receive_chunked(&mut self, head: &Head) -> Result<(), Gone> {
-        self.head.clear();
-        self.head.extend_from_slice(&self.wire.inbox[..head.len]);
-        self.wire.inbox.advance(head.len);
-        self.body.clear();
-        let mut dechunker = Dechunker::default();
+    async fn read_chunked_body(&mut self, head: &RequestHead) -> Result<(), ClientDisconnected> {
+        self.chunked_head.clear();
+        self.chunked_head.extend_from_slice(&self.socket.read_buffer[..head.len]);
+        self.socket.read_buffer.advance(head.len);
+        self.chunked_body.clear();
+        let mut dechunker = ChunkedDecoder::default();
         loop {
-            let used = dechunker.feed(&self.wire.inbox, |data| self.body.extend_from_slice(data)).map_err(|_| Gone)?;
-            self.wire.inbox.advance(used);
+            let used = dechunker
+                .feed(&self.socket.read_buffer, |data| self.chunked_body.extend_from_slice(data))
+                .map_err(|_| ClientDisconnected)?;
+            self.socket.read_buffer.advance(used);
             if dechunker.is_done() {
                 return Ok(());
             }
-            self.wire.fill(BODY_STEP / 4).await?;
+            self.socket.read_available(BODY_READ_BYTES / 4).await?;
         }
     }
 
     // Sent outside of any answer, so it is in no entry of the ledger.
-    async fn interject(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn send_unrecorded(&mut self, bytes: &[u8]) -> Result<(), ClientDisconnected> {
         let silent = Ledger::new(false);
-        self.wire.send(bytes, &mut Tally { ledger: &silent, id: 0, progress: Progress::default() }).await
+        self.socket
+            .write_all(bytes, &mut SendTracker { ledger: &silent, entry_id: 0, progress: Progress::default() })
+            .await
     }
 
-    fn note_abandoned(&self, head: &Head, started_ns: u64) {
-        let question = self.question(head);
-        let opening = Opening { head: question.head, model: b"", body_bytes: question.body.len() as u64, started_ns };
+    fn record_abandoned(&self, head: &RequestHead, started_ns: u64) {
+        let question = self.current_request(head);
+        let opening =
+            RequestStart { head: question.head, model: b"", body_bytes: question.body.len() as u64, started_ns };
         let id = self.shared.ledger.open(&opening);
         self.shared.ledger.close(id, Progress::default(), Outcome::ClientClosed);
     }
 
-    fn question(&self, head: &Head) -> Question<'_> {
-        let (bytes, body) = match head.body {
-            BodyLength::Chunked => (&self.head[..], &self.body[..]),
-            BodyLength::Known(length) => {
-                let end = (head.len + length).min(self.wire.inbox.len());
-                (&self.wire.inbox[..head.len], &self.wire.inbox[head.len..end])
+    fn current_request(&self, head: &RequestHead) -> RawRequest<'_> {
+        let (bytes, body) = match head.body_length {
+            BodyLength::Chunked => (&self.chunked_head[..], &self.chunked_body[..]),
+            BodyLength::ContentLength(length) => {
+                let end = (head.len + length).min(self.socket.read_buffer.len());
+                (&self.socket.read_buffer[..head.len], &self.socket.read_buffer[head.len..end])
             }
         };
         let (method, target) = (&bytes[head.method.clone()], &bytes[head.target.clone()]);
-        let mut marks = head.marks;
-        marks.set(Marks::HEAD, method == b"HEAD");
-        Question { method, target, head: bytes, body, marks }
+        let mut marks = head.flags;
+        marks.set(RequestFlags::HEAD_METHOD, method == b"HEAD");
+        RawRequest { method, target, head: bytes, body, flags: marks }
     }
 
     /// The WebSocket that is asked for, unless a fault comes before it.
-    fn upgrade(&self, head: &Head) -> Option<Upgrade> {
-        if !head.marks.has(Marks::UPGRADES) {
+    fn find_upgrade(&self, head: &RequestHead) -> Option<UpgradeRequest> {
+        if !head.flags.has(RequestFlags::WEBSOCKET_UPGRADE) {
             return None;
         }
-        let question = self.question(head);
+        let question = self.current_request(head);
         let mut behaviour = Behaviour::default();
-        behaviour.read_target(&String::from_utf8_lossy(question.target)).ok()?;
+        behaviour.apply_query(&String::from_utf8_lossy(question.target)).ok()?;
         let is_plain = behaviour.fault.is_none() && behaviour.status.is_none();
-        Upgrade::of(question.head, question.target).filter(|_| is_plain)
+        UpgradeRequest::parse(question.head, question.target).filter(|_| is_plain)
     }
 
-    async fn converse(mut self, head: &Head, upgrade: Upgrade) {
-        let question = self.question(head);
+    async fn serve_websocket(mut self, head: &RequestHead, upgrade: UpgradeRequest) {
+        let question = self.current_request(head);
         let started_ns = clock::now_ns();
-        let opening = Opening { head: question.head, model: upgrade.model().as_bytes(), body_bytes: 0, started_ns };
+        let opening =
+            RequestStart { head: question.head, model: upgrade.model().as_bytes(), body_bytes: 0, started_ns };
         let id = self.shared.ledger.open(&opening);
-        self.consume(head);
+        self.consume_request(head);
         let shared = Rc::clone(&self.shared);
-        let mut tally = Tally { ledger: &shared.ledger, id, progress: Progress::default() };
-        let mut is_good = self.wire.send(upgrade.accepted().as_bytes(), &mut tally).await.is_ok();
+        let mut tally = SendTracker { ledger: &shared.ledger, entry_id: id, progress: Progress::default() };
+        let mut is_good = self.socket.write_all(upgrade.handshake_response().as_bytes(), &mut tally).await.is_ok();
         let progress = tally.progress;
         if is_good {
-            let (stream, read) = self.wire.into_parts();
-            is_good = session::converse(stream, read, upgrade).await;
+            let (stream, read) = self.socket.into_parts();
+            is_good = session::run_session(stream, read, upgrade).await;
         }
         let outcome = if is_good { Outcome::Complete } else { Outcome::ClientClosed };
         shared.ledger.close(id, progress, outcome);
     }
 
-    async fn exchange(&mut self, head: &Head) -> Flow {
+    async fn serve_request(&mut self, head: &RequestHead) -> ConnectionState {
         let started_ns = clock::now_ns();
-        let question = self.question(head);
+        let question = self.current_request(head);
         if question.target.starts_with(b"/_ledger") {
-            return self.show_ledger(head).await;
+            return self.serve_ledger(head).await;
         }
-        let model = question.model();
-        let plan = self.shared.plans.find(question, model);
-        let opening = Opening { head: question.head, model, body_bytes: question.body.len() as u64, started_ns };
+        let model = question.raw_model_name();
+        let plan = self.shared.plans.get_or_build(question, model);
+        let opening = RequestStart { head: question.head, model, body_bytes: question.body.len() as u64, started_ns };
         let id = self.shared.ledger.open(&opening);
-        self.consume(head);
+        self.consume_request(head);
         let shared = Rc::clone(&self.shared);
-        let mut tally = Tally { ledger: &shared.ledger, id, progress: Progress::default() };
-        let end = self.play(&plan, &mut tally).await;
+        let mut tally = SendTracker { ledger: &shared.ledger, entry_id: id, progress: Progress::default() };
+        let end = self.play_steps(&plan, &mut tally).await;
         let outcome = match (&end, plan.fault) {
-            (Err(Gone), _) => Outcome::ClientClosed,
+            (Err(ClientDisconnected), _) => Outcome::ClientClosed,
             (Ok(_), Some(fault)) => Outcome::Fault(fault.name()),
             (Ok(_), None) => Outcome::Complete,
         };
         shared.ledger.close(id, tally.progress, outcome);
-        end.unwrap_or(Flow::Ended)
+        end.unwrap_or(ConnectionState::Closed)
     }
 
-    fn consume(&mut self, head: &Head) {
-        if let BodyLength::Known(length) = head.body {
-            self.wire.inbox.advance(head.len + length);
+    fn consume_request(&mut self, head: &RequestHead) {
+        if let BodyLength::ContentLength(length) = head.body_length {
+            self.socket.read_buffer.advance(head.len + length);
         }
     }
 
-    async fn show_ledger(&mut self, head: &Head) -> Flow {
-        let question = self.question(head);
-        let (ledger, close) = (&self.shared.ledger, question.marks.has(Marks::CLOSE));
+    async fn serve_ledger(&mut self, head: &RequestHead) -> ConnectionState {
+        let question = self.current_request(head);
+        let (ledger, close) = (&self.shared.ledger, question.flags.has(RequestFlags::CLOSE));
         let answer = match question.method {
-            b"GET" => ledger_answer("200 OK", &serde_json::to_string(&ledger.entries()).unwrap_or_default()),
+            b"GET" => ledger_response("200 OK", &serde_json::to_string(&ledger.entries()).unwrap_or_default()),
             b"DELETE" => {
                 ledger.clear();
-                ledger_answer("200 OK", "[]")
+                ledger_response("200 OK", "[]")
             }
-            _ => ledger_answer("405 Method Not Allowed", "[]"),
+            _ => ledger_response("405 Method Not Allowed", "[]"),
         };
-        self.consume(head);
-        let sent = self.interject(answer.as_bytes()).await;
-        if close || sent.is_err() { Flow::Ended } else { Flow::Open }
+        self.consume_request(head);
+        let sent = self.send_unrecorded(answer.as_bytes()).await;
+        if close || sent.is_err() { ConnectionState::Closed } else { ConnectionState::Open }
     }
 
-    async fn play(&mut self, plan: &Plan, tally: &mut Tally<'_>) -> Result<Flow, Gone> {
+    async fn play_steps(
+        &mut self,
+        plan: &ResponsePlan,
+        tally: &mut SendTracker<'_>,
+    ) -> Result<ConnectionState, ClientDisconnected> {
         for step in &plan.steps {
             match step {
-                Step::Send(block) => self.send(block, tally).await?,
-                Step::Pieces(pieces) => self.play_pieces(pieces, tally).await?,
-                Step::Pause(time) => self.wire.pause(*time, tally).await?,
+                Step::Send(block) => self.send_block(block, tally).await?,
+                Step::Chunks(pieces) => self.play_chunks(pieces, tally).await?,
+                Step::Pause(time) => self.socket.pause(*time, tally).await?,
                 Step::Drip { bytes, gap } => {
                     for byte in bytes {
-                        self.wire.send(std::slice::from_ref(byte), tally).await?;
-                        self.wire.pause(*gap, tally).await?;
+                        self.socket.write_all(std::slice::from_ref(byte), tally).await?;
+                        self.socket.pause(*gap, tally).await?;
                     }
                 }
-                Step::HalfClose => self.wire.half_close().await,
-                Step::Close => return Ok(Flow::Ended),
+                Step::HalfClose => self.socket.half_close().await,
+                Step::Close => return Ok(ConnectionState::Closed),
                 Step::Reset => {
-                    self.wire.reset_on_drop();
-                    return Ok(Flow::Ended);
+                    self.socket.reset_on_drop();
+                    return Ok(ConnectionState::Closed);
                 }
                 Step::Hold => {
-                    tally.publish();
-                    self.wire.gone().await;
-                    return Err(Gone);
+                    tally.publish_progress();
+                    self.socket.wait_for_disconnect().await;
+                    return Err(ClientDisconnected);
                 }
             }
         }
-        Ok(Flow::Open)
+        Ok(ConnectionState::Open)
     }
 
-    async fn send(&mut self, block: &Block, tally: &mut Tally<'_>) -> Result<(), Gone> {
+    async fn send_block(&mut self, block: &WriteBlock, tally: &mut SendTracker<'_>) -> Result<(), ClientDisconnected> {
         let fixed = if block.is_fixed() {
             &block.bytes[..]
         } else {
-            let filled = block.fill(&mut self.out, tally.id, clock::now_ns());
-            self.wire.send(&self.out, tally).await?;
+            let filled = block.fill_into(&mut self.write_buffer, tally.entry_id, clock::now_ns());
+            self.socket.write_all(&self.write_buffer, tally).await?;
             &block.bytes[filled..]
         };
-        self.wire.send(fixed, tally).await
+        self.socket.write_all(fixed, tally).await
     }
 
-    async fn play_pieces(&mut self, pieces: &Pieces, tally: &mut Tally<'_>) -> Result<(), Gone> {
+    async fn play_chunks(
+        &mut self,
+        pieces: &ChunkSequence,
+        tally: &mut SendTracker<'_>,
+    ) -> Result<(), ClientDisconnected> {
         let mut due = Instant::now();
         for (block, at) in pieces.blocks.iter().cycle().zip(0..pieces.count) {
             if at > 0 && !pieces.gap.is_zero() {
                 // A slow reader does not earn a burst afterwards.
                 due = (due + pieces.gap).max(Instant::now());
-                self.wire.wait(due, tally).await?;
-            } else if at % TURN == TURN - 1 {
+                self.socket.wait_until(due, tally).await?;
+            } else if at % WRITES_PER_YIELD == WRITES_PER_YIELD - 1 {
                 tokio::task::yield_now().await;
             }
-            self.send(block, tally).await?;
+            self.send_block(block, tally).await?;
         }
         Ok(())
     }
 }
 
-fn ledger_answer(status: &str, body: &str) -> String {
+fn ledger_response(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }

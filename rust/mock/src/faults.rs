@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::answer::{Framing, Head, Script, body_steps};
+use crate::answer::{Framing, ResponseHead, StreamScript, body_steps};
 use crate::behaviour::Behaviour;
 use crate::gzip;
-use crate::shapes::{Ask, Shape, filler};
-use crate::steps::{Block, Pieces, Step};
+use crate::shapes::{ResponseContext, ResponseShape, filler_text};
+use crate::steps::{ChunkSequence, Step, WriteBlock};
 
-const HUGE: usize = 10 * 1024 * 1024;
+const HUGE_EVENT_BYTES: usize = 10 * 1024 * 1024;
 /// Lets the bytes before a reset reach the client: an RST throws away what was not yet read.
-const BEFORE_RESET: Duration = Duration::from_millis(30);
+const RESET_DELAY: Duration = Duration::from_millis(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -45,7 +45,7 @@ pub enum Fault {
     DoneThenData,
 }
 
-const NAMES: [(Fault, &str); 29] = [
+const FAULT_NAMES: [(Fault, &str); 29] = [
     (Fault::TooManyRequests, "429"),
     (Fault::Reset, "reset"),
     (Fault::Silence, "silence"),
@@ -78,89 +78,93 @@ const NAMES: [(Fault, &str); 29] = [
 ];
 
 impl Fault {
-    pub fn named(name: &str) -> Option<Self> {
-        NAMES.iter().find(|(_, known)| *known == name).map(|(fault, _)| *fault)
+    pub fn from_name(name: &str) -> Option<Self> {
+        FAULT_NAMES.iter().find(|(_, known)| *known == name).map(|(fault, _)| *fault)
     }
 
     pub fn name(self) -> &'static str {
-        NAMES.iter().find(|(fault, _)| *fault == self).map_or("", |(_, name)| name)
+        FAULT_NAMES.iter().find(|(fault, _)| *fault == self).map_or("", |(_, name)| name)
     }
 
     pub fn names() -> Vec<&'static str> {
-        NAMES.iter().map(|(_, name)| *name).collect()
+        FAULT_NAMES.iter().map(|(_, name)| *name).collect()
     }
 
     /// What happens in the place of any answer.
-    pub fn instead(self, behaviour: &Behaviour) -> Option<Vec<Step>> {
+    pub fn replacement_steps(self, behaviour: &Behaviour) -> Option<Vec<Step>> {
         match self {
             Self::Reset => Some(vec![Step::Reset]),
             Self::Silence => Some(vec![Step::Hold]),
-            Self::HeadersFlood => Some(headers_flood(behaviour)),
+            Self::HeadersFlood => Some(headers_flood_steps(behaviour)),
             _ => None,
         }
     }
 
     /// What happens in the middle of an answer and ends it.
-    pub fn interrupts(self) -> Option<Vec<Step>> {
+    pub fn interrupting_steps(self) -> Option<Vec<Step>> {
         match self {
             Self::Cut => Some(vec![Step::Close]),
             Self::CutEvent => {
                 let half = r#"data: {"id":"the other half"#;
-                let piece = Block::plain(format!("{:x}\r\n{half}\r\n", half.len()));
-                Some(vec![Step::Send(piece), Step::Pause(BEFORE_RESET), Step::Close])
+                let piece = WriteBlock::without_placeholders(format!("{:x}\r\n{half}\r\n", half.len()));
+                Some(vec![Step::Send(piece), Step::Pause(RESET_DELAY), Step::Close])
             }
-            Self::CutReset => Some(vec![Step::Pause(BEFORE_RESET), Step::Reset]),
+            Self::CutReset => Some(vec![Step::Pause(RESET_DELAY), Step::Reset]),
             Self::Stall => Some(vec![Step::Hold]),
             Self::HalfClose => Some(vec![Step::HalfClose, Step::Hold]),
-            Self::BadFraming => Some(vec![Step::Send(Block::plain("zz\r\nno size\r\n")), Step::Close]),
+            Self::BadFraming => {
+                Some(vec![Step::Send(WriteBlock::without_placeholders("zz\r\nno size\r\n")), Step::Close])
+            }
             _ => None,
         }
     }
 
     /// What is sent before the head of the answer.
-    pub fn precedes(self, behaviour: &Behaviour) -> Option<Step> {
-        let hint = Block::plain("HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n");
+    pub fn preceding_step(self, behaviour: &Behaviour) -> Option<Step> {
+        let hint =
+            WriteBlock::without_placeholders("HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n");
         let count = behaviour.after.unwrap_or(3);
-        (self == Self::Early1xx).then(|| Step::Pieces(Pieces { blocks: vec![hint], count, gap: behaviour.gap() }))
+        (self == Self::Early1xx)
+            .then(|| Step::Chunks(ChunkSequence { blocks: vec![hint], count, gap: behaviour.chunk_interval() }))
     }
 
     /// Changes the events of a stream.
-    pub fn rewrite(self, script: &mut Script, shape: &dyn Shape, ask: &Ask<'_>) {
+    pub fn rewrite_stream(self, script: &mut StreamScript, shape: &dyn ResponseShape, ask: &ResponseContext<'_>) {
         match self {
-            Self::MalformedChunk => script.middle = shape.malformed().into(),
-            Self::ErrorEvent => script.middle = shape.error_event().into(),
-            Self::HugeEvent => script.middle = shape.piece(ask, &filler(HUGE)).into(),
-            Self::InvalidUtf8 => script.middle = spoil(shape.piece(ask, "~~~").into_bytes()),
-            Self::NoDone => script.done.clear(),
-            Self::DoneThenData => script.done.extend_from_slice(shape.piece(ask, "too late").as_bytes()),
-            Self::OverloadedFirst => *script = Script::only(shape.error_event()),
-            Self::PingsOnly => *script = pings(shape, ask.behaviour),
+            Self::MalformedChunk => script.middle_event = shape.malformed_event().into(),
+            Self::ErrorEvent => script.middle_event = shape.error_event().into(),
+            Self::HugeEvent => script.middle_event = shape.chunk_event(ask, &filler_text(HUGE_EVENT_BYTES)).into(),
+            Self::InvalidUtf8 => script.middle_event = corrupt_utf8(shape.chunk_event(ask, "~~~").into_bytes()),
+            Self::NoDone => script.done_event.clear(),
+            Self::DoneThenData => script.done_event.extend_from_slice(shape.chunk_event(ask, "too late").as_bytes()),
+            Self::OverloadedFirst => *script = StreamScript::single_event(shape.error_event()),
+            Self::PingsOnly => *script = ping_script(shape, ask.behaviour),
             Self::Bom => script.opening.splice(0..0, *b"\xef\xbb\xbf").for_each(drop),
-            Self::Crlf => script.map(|text| line_ends(text, b"\r\n")),
-            Self::Cr => script.map(|text| line_ends(text, b"\r")),
-            Self::Gzip => zip(script),
+            Self::Crlf => script.map_parts(|text| replace_line_ends(text, b"\r\n")),
+            Self::Cr => script.map_parts(|text| replace_line_ends(text, b"\r")),
+            Self::Gzip => gzip_script(script),
             Self::GzipBomb => {
-                *script = Script::only(String::new());
-                script.opening = gzip::bomb().to_vec();
+                *script = StreamScript::single_event(String::new());
+                script.opening = gzip::bomb_member().to_vec();
             }
             _ => {}
         }
     }
 
     /// Changes the body of a whole answer.
-    pub fn rewrite_whole(self, body: Vec<u8>) -> Vec<u8> {
+    pub fn rewrite_body(self, body: Vec<u8>) -> Vec<u8> {
         match self {
             Self::MalformedChunk => body[..body.len() / 2].to_vec(),
-            Self::InvalidUtf8 => spoil([&body[..], b"~"].concat()),
+            Self::InvalidUtf8 => corrupt_utf8([&body[..], b"~"].concat()),
             Self::Bom => [b"\xef\xbb\xbf", &body[..]].concat(),
-            Self::Gzip => gzip::member(&body),
-            Self::GzipBomb => gzip::bomb().to_vec(),
+            Self::Gzip => gzip::encode_member(&body),
+            Self::GzipBomb => gzip::bomb_member().to_vec(),
             _ => body,
         }
     }
 
     /// What the head says of the length of a body of `len` bytes.
-    pub fn claims(self, len: u64) -> Option<u64> {
+    pub fn declared_length(self, len: u64) -> Option<u64> {
         match self {
             Self::ShortLength => Some(len.saturating_sub(10)),
             Self::LongLength => Some(len + 10),
@@ -168,7 +172,7 @@ impl Fault {
         }
     }
 
-    pub fn headers(self) -> &'static str {
+    pub fn response_headers(self) -> &'static str {
         match self {
             Self::Gzip | Self::GzipBomb => "content-encoding: gzip\r\n",
             Self::RedirectMetadata => "location: http://169.254.169.254/latest/meta-data/\r\n",
@@ -177,47 +181,50 @@ impl Fault {
     }
 
     /// The size that a whole answer must have for this fault.
-    pub fn answer_bytes(self) -> Option<usize> {
-        (self == Self::HugeEvent).then_some(HUGE)
+    pub fn required_body_bytes(self) -> Option<usize> {
+        (self == Self::HugeEvent).then_some(HUGE_EVENT_BYTES)
     }
 }
 
 /// A stream with a wrong content-length: its events as one body.
-pub fn mislabelled(script: &Script, mut head: Head, fault: Fault) -> Vec<Step> {
-    let body = script.joined();
-    head.framing = Framing::Length(fault.claims(body.len() as u64).unwrap_or(body.len() as u64));
-    head.close |= fault == Fault::LongLength;
+pub fn wrong_length_steps(script: &StreamScript, mut head: ResponseHead, fault: Fault) -> Vec<Step> {
+    let body = script.concat_events();
+    head.framing = Framing::Length(fault.declared_length(body.len() as u64).unwrap_or(body.len() as u64));
+    head.should_close |= fault == Fault::LongLength;
     body_steps(&head, &body)
 }
 
-fn headers_flood(behaviour: &Behaviour) -> Vec<Step> {
+fn headers_flood_steps(behaviour: &Behaviour) -> Vec<Step> {
     let lines = format!("x-flood: {}\r\n", "f".repeat(117)).repeat(128);
-    let flood =
-        Pieces { blocks: vec![Block::plain(lines)], count: behaviour.after.unwrap_or(4096), gap: behaviour.gap() };
-    vec![Step::Send(Block::plain("HTTP/1.1 200 OK\r\n")), Step::Pieces(flood), Step::Close]
+    let flood = ChunkSequence {
+        blocks: vec![WriteBlock::without_placeholders(lines)],
+        count: behaviour.after.unwrap_or(4096),
+        gap: behaviour.chunk_interval(),
+    };
+    vec![Step::Send(WriteBlock::without_placeholders("HTTP/1.1 200 OK\r\n")), Step::Chunks(flood), Step::Close]
 }
 
-fn pings(shape: &dyn Shape, behaviour: &Behaviour) -> Script {
-    let mut script = Script::only(String::new());
-    script.pieces = vec![shape.ping().into()];
-    script.count = u32::MAX;
-    script.split = u32::MAX;
-    script.gap = Duration::from_millis(behaviour.chunk_ms.unwrap_or(1000));
+fn ping_script(shape: &dyn ResponseShape, behaviour: &Behaviour) -> StreamScript {
+    let mut script = StreamScript::single_event(String::new());
+    script.chunks = vec![shape.ping_event().into()];
+    script.chunk_count = u32::MAX;
+    script.chunks_before_middle = u32::MAX;
+    script.chunk_interval = Duration::from_millis(behaviour.chunk_ms.unwrap_or(1000));
     script
 }
 
-fn spoil(mut bytes: Vec<u8>) -> Vec<u8> {
+fn corrupt_utf8(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.iter_mut().filter(|byte| **byte == b'~').for_each(|byte| *byte = 0xff);
     bytes
 }
 
-fn line_ends(text: &[u8], end: &[u8]) -> Vec<u8> {
+fn replace_line_ends(text: &[u8], end: &[u8]) -> Vec<u8> {
     text.split(|&byte| byte == b'\n').collect::<Vec<_>>().join(end)
 }
 
-fn zip(script: &mut Script) {
-    let whole = script.joined();
-    script.map(gzip::blocks);
-    script.opening.splice(0..0, gzip::opening().iter().copied()).for_each(drop);
-    script.done.extend_from_slice(&gzip::closing(&whole));
+fn gzip_script(script: &mut StreamScript) {
+    let whole = script.concat_events();
+    script.map_parts(gzip::stored_blocks);
+    script.opening.splice(0..0, gzip::member_header().iter().copied()).for_each(drop);
+    script.done_event.extend_from_slice(&gzip::member_trailer(&whole));
 }

@@ -16,7 +16,7 @@ pub fn frame_chunk(out: &mut Vec<u8>, data: &[u8]) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct BadFraming;
+pub struct FramingError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -35,49 +35,49 @@ enum State {
 
 /// Takes chunks apart; the input may be split anywhere.
 #[derive(Debug)]
-pub struct Dechunker {
+pub struct ChunkedDecoder {
     state: State,
-    left: u64,
+    remaining_bytes: u64,
 }
 
-impl Default for Dechunker {
+impl Default for ChunkedDecoder {
     fn default() -> Self {
-        Self { state: State::SizeStart, left: 0 }
+        Self { state: State::SizeStart, remaining_bytes: 0 }
     }
 }
 
-impl Dechunker {
+impl ChunkedDecoder {
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
     /// Hands the data to `body` and returns how many bytes of `input` belong to this message.
-    pub fn feed(&mut self, input: &[u8], mut body: impl FnMut(&[u8])) -> Result<usize, BadFraming> {
+    pub fn feed(&mut self, input: &[u8], mut body: impl FnMut(&[u8])) -> Result<usize, FramingError> {
         let mut at = 0;
         while at < input.len() && self.state != State::Done {
             if self.state == State::Data {
-                let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len() - at);
+                let take = usize::try_from(self.remaining_bytes).unwrap_or(usize::MAX).min(input.len() - at);
                 body(&input[at..at + take]);
-                self.left -= take as u64;
+                self.remaining_bytes -= take as u64;
                 at += take;
-                if self.left == 0 {
+                if self.remaining_bytes == 0 {
                     self.state = State::DataCr;
                 }
             } else {
-                self.state = self.step(input[at])?;
+                self.state = self.next_state(input[at])?;
                 at += 1;
             }
         }
         Ok(at)
     }
 
-    fn step(&mut self, byte: u8) -> Result<State, BadFraming> {
+    fn next_state(&mut self, byte: u8) -> Result<State, FramingError> {
         Ok(match (self.state, byte) {
-            (State::SizeStart | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(byte)?,
+            (State::SizeStart | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.add_size_digit(byte)?,
             (State::Size, b';' | b' ' | b'\t') => State::Extension,
             (State::Size | State::Extension, b'\r') => State::SizeEnd,
             (State::Extension, other) if other != b'\n' => State::Extension,
-            (State::SizeEnd, b'\n') if self.left == 0 => State::TrailerStart,
+            (State::SizeEnd, b'\n') if self.remaining_bytes == 0 => State::TrailerStart,
             (State::SizeEnd, b'\n') => State::Data,
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => State::SizeStart,
@@ -85,13 +85,14 @@ impl Dechunker {
             (State::TrailerEnd, b'\n') => State::Done,
             (State::Trailer, b'\n') => State::TrailerStart,
             (State::TrailerStart | State::Trailer, _) => State::Trailer,
-            _ => return Err(BadFraming),
+            _ => return Err(FramingError),
         })
     }
 
-    fn digit(&mut self, byte: u8) -> Result<State, BadFraming> {
-        let value = u64::from((byte as char).to_digit(16).ok_or(BadFraming)?);
-        self.left = self.left.checked_mul(16).and_then(|left| left.checked_add(value)).ok_or(BadFraming)?;
+    fn add_size_digit(&mut self, byte: u8) -> Result<State, FramingError> {
+        let value = u64::from((byte as char).to_digit(16).ok_or(FramingError)?);
+        self.remaining_bytes =
+            self.remaining_bytes.checked_mul(16).and_then(|left| left.checked_add(value)).ok_or(FramingError)?;
         Ok(State::Size)
     }
 }
@@ -100,8 +101,8 @@ impl Dechunker {
 mod tests {
     use super::*;
 
-    fn decode(input: &[u8], step: usize) -> Result<(Vec<u8>, usize, bool), BadFraming> {
-        let (mut dechunker, mut out, mut used) = (Dechunker::default(), Vec::new(), 0);
+    fn decode_in_steps(input: &[u8], step: usize) -> Result<(Vec<u8>, usize, bool), FramingError> {
+        let (mut dechunker, mut out, mut used) = (ChunkedDecoder::default(), Vec::new(), 0);
         for part in input.chunks(step) {
             used += dechunker.feed(part, |data| out.extend_from_slice(data))?;
         }
@@ -112,23 +113,23 @@ mod tests {
     fn every_split_gives_the_same_body() {
         let input = b"5\r\nhello\r\nA;x=\"y\"\r\n0123456789\r\n0\r\nx-sum: 1\r\n\r\nnext";
         for step in 1..=input.len() {
-            let (body, used, done) = decode(input, step).unwrap();
+            let (body, used, done) = decode_in_steps(input, step).unwrap();
             assert_eq!((body.as_slice(), used, done), (&b"hello0123456789"[..], input.len() - 4, true), "step {step}");
         }
     }
 
     #[test]
-    fn bad_sizes_are_refused() {
+    fn rejects_invalid_chunk_sizes() {
         for bad in [&b"zz\r\n"[..], b"\r\n", b"1\nx", b"1\r\nxy\r\n", b"fffffffffffffffff\r\n"] {
-            assert_eq!(decode(bad, 1), Err(BadFraming), "{bad:?}");
+            assert_eq!(decode_in_steps(bad, 1), Err(FramingError), "{bad:?}");
         }
     }
 
     #[test]
-    fn a_framed_chunk_comes_apart() {
+    fn decodes_an_encoded_chunk() {
         let mut wire = Vec::new();
         frame_chunk(&mut wire, b"data: {}\n\n");
         wire.extend_from_slice(LAST_CHUNK);
-        assert_eq!(decode(&wire, 3).unwrap(), (b"data: {}\n\n".to_vec(), wire.len(), true));
+        assert_eq!(decode_in_steps(&wire, 3).unwrap(), (b"data: {}\n\n".to_vec(), wire.len(), true));
     }
 }

@@ -3,18 +3,18 @@
 
 use std::sync::LazyLock;
 
-const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
-const LARGEST_BLOCK: usize = 65_535;
+const MEMBER_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+const MAX_BLOCK_BYTES: usize = 65_535;
 
 /// The header of a member.
-pub fn opening() -> &'static [u8] {
-    &HEADER
+pub fn member_header() -> &'static [u8] {
+    &MEMBER_HEADER
 }
 
 /// `data` as stored blocks, which may stand at any place of the member.
-pub fn blocks(data: &[u8]) -> Vec<u8> {
+pub fn stored_blocks(data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len() + 5);
-    for part in data.chunks(LARGEST_BLOCK) {
+    for part in data.chunks(MAX_BLOCK_BYTES) {
         out.push(0);
         out.extend_from_slice(&(part.len() as u16).to_le_bytes());
         out.extend_from_slice(&(!(part.len() as u16)).to_le_bytes());
@@ -24,35 +24,43 @@ pub fn blocks(data: &[u8]) -> Vec<u8> {
 }
 
 /// The end of a member that holds `whole`.
-pub fn closing(whole: &[u8]) -> Vec<u8> {
+pub fn member_trailer(whole: &[u8]) -> Vec<u8> {
     let mut out = vec![1, 0, 0, 0xff, 0xff];
     out.extend_from_slice(&crc32fast::hash(whole).to_le_bytes());
     out.extend_from_slice(&(whole.len() as u32).to_le_bytes());
     out
 }
 
-pub fn member(data: &[u8]) -> Vec<u8> {
-    [opening(), &blocks(data), &closing(data)].concat()
+pub fn encode_member(data: &[u8]) -> Vec<u8> {
+    [member_header(), &stored_blocks(data), &member_trailer(data)].concat()
 }
 
 /// So often the bomb says its letter 258 times more: 7 MB, in 45 KB.
-const REPEATS: usize = 28_000;
+const BOMB_REPEATS: usize = 28_000;
 
 /// A member that holds an error with a message of megabytes.
-pub fn bomb() -> &'static [u8] {
+pub fn bomb_member() -> &'static [u8] {
     static BOMB: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let (before, after) = (br#"{"error":{"message":""#, br#""}}"#);
-        let letters = vec![b'A'; 1 + REPEATS * 258];
+        let letters = vec![b'A'; 1 + BOMB_REPEATS * 258];
         let whole = [&before[..], &letters, &after[..]].concat();
-        [opening(), &blocks(before), &repeated(), &blocks(after), &closing(&whole)].concat()
+        [
+            member_header(),
+            &stored_blocks(before),
+            &repeated_letter_block(),
+            &stored_blocks(after),
+            &member_trailer(&whole),
+        ]
+        .concat()
     });
     &BOMB
 }
 
 /// A block of fixed codes (RFC 1951 §3.2.6): an `A`, and `REPEATS` times the longest copy of what stands one byte before.
-fn repeated() -> Vec<u8> {
+fn repeated_letter_block() -> Vec<u8> {
     let (kind, letter, copy, end) = ("010", "01110001", "1100010100000", "0000000");
-    let mut bits: Vec<u8> = [kind, letter, &copy.repeat(REPEATS), end].concat().bytes().map(|bit| bit - b'0').collect();
+    let mut bits: Vec<u8> =
+        [kind, letter, &copy.repeat(BOMB_REPEATS), end].concat().bytes().map(|bit| bit - b'0').collect();
     // A stored block without content brings the next to the beginning of a byte.
     bits.extend([0, 0, 0]);
     let mut out: Vec<u8> = bits.chunks(8).map(|byte| byte.iter().rev().fold(0, |sum, bit| sum << 1 | bit)).collect();
@@ -65,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_data_takes_several_blocks() {
-        assert_eq!(member(&vec![7; 70_000]).len(), 10 + 5 + 65_535 + 5 + 4_465 + 5 + 8);
+    fn splits_large_data_into_several_blocks() {
+        assert_eq!(encode_member(&vec![7; 70_000]).len(), 10 + 5 + 65_535 + 5 + 4_465 + 5 + 8);
     }
 }

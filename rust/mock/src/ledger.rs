@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::clock;
 
-const KEPT: u64 = 10_000;
+const MAX_ENTRIES: u64 = 10_000;
 
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn join_headers(headers: &[(String, String)]) -> serde_json::Map<String, ser
 }
 
 /// What is known of a request when it has been read; `head` is its head as it came.
-pub struct Opening<'a> {
+pub struct RequestStart<'a> {
     pub head: &'a [u8],
     pub model: &'a [u8],
     pub body_bytes: u64,
@@ -114,7 +114,7 @@ struct Slot {
 
 /// The last requests; a slot's buffers are used again, so that an entry costs two short copies.
 pub struct Ledger {
-    next: AtomicU64,
+    next_id: AtomicU64,
     ring: Option<Mutex<Ring>>,
 }
 
@@ -126,26 +126,26 @@ struct Ring {
 
 impl Ledger {
     pub fn new(enabled: bool) -> Self {
-        Self { next: AtomicU64::new(1), ring: enabled.then(Mutex::default) }
+        Self { next_id: AtomicU64::new(1), ring: enabled.then(Mutex::default) }
     }
 
-    pub fn open(&self, opening: &Opening<'_>) -> u64 {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+    pub fn open(&self, opening: &RequestStart<'_>) -> u64 {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         if let Some(mut ring) = self.lock() {
-            ring.slot(id).open(id, opening);
+            ring.slot(id).reset(id, opening);
         }
         id
     }
 
-    pub fn note(&self, id: u64, progress: Progress) {
+    pub fn update_progress(&self, id: u64, progress: Progress) {
         if let Some(mut ring) = self.lock() {
-            ring.update(id, |slot| slot.progress = progress);
+            ring.update_slot(id, |slot| slot.progress = progress);
         }
     }
 
     pub fn close(&self, id: u64, progress: Progress, outcome: Outcome) {
         if let Some(mut ring) = self.lock() {
-            ring.update(id, |slot| {
+            ring.update_slot(id, |slot| {
                 slot.progress = progress;
                 slot.outcome = outcome;
                 slot.finished_ns = clock::now_ns();
@@ -155,7 +155,7 @@ impl Ledger {
 
     pub fn clear(&self) {
         if let Some(mut ring) = self.lock() {
-            ring.cleared_before = self.next.load(Ordering::Relaxed);
+            ring.cleared_before = self.next_id.load(Ordering::Relaxed);
         }
     }
 
@@ -166,7 +166,7 @@ impl Ledger {
         };
         let mut kept: Vec<&Slot> = ring.slots.iter().filter(|slot| slot.id >= ring.cleared_before.max(1)).collect();
         kept.sort_unstable_by_key(|slot| slot.id);
-        kept.into_iter().map(Slot::entry).collect()
+        kept.into_iter().map(Slot::to_entry).collect()
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, Ring>> {
@@ -176,7 +176,7 @@ impl Ledger {
 
 impl Ring {
     fn slot(&mut self, id: u64) -> &mut Slot {
-        let at = (id % KEPT) as usize;
+        let at = (id % MAX_ENTRIES) as usize;
         if at >= self.slots.len() {
             self.slots.resize_with(at + 1, Slot::default);
         }
@@ -184,7 +184,7 @@ impl Ring {
     }
 
     // An answer may outlive its slot when 10,000 newer requests came meanwhile.
-    fn update(&mut self, id: u64, change: impl FnOnce(&mut Slot)) {
+    fn update_slot(&mut self, id: u64, change: impl FnOnce(&mut Slot)) {
         let slot = self.slot(id);
         if slot.id == id {
             change(slot);
@@ -193,7 +193,7 @@ impl Ring {
 }
 
 impl Slot {
-    fn open(&mut self, id: u64, opening: &Opening<'_>) {
+    fn reset(&mut self, id: u64, opening: &RequestStart<'_>) {
         self.id = id;
         self.head.clear();
         self.head.extend_from_slice(opening.head);
@@ -206,16 +206,16 @@ impl Slot {
         self.outcome = Outcome::Open;
     }
 
-    fn entry(&self) -> Entry {
+    fn to_entry(&self) -> Entry {
         let time = |ns: u64| (ns > 0).then(|| clock::unix_ms(ns));
-        let (method, path, headers) = crate::request::describe(&self.head);
+        let (method, path, headers) = crate::request::decode_head(&self.head);
         Entry {
             id: self.id,
             method,
             path,
             headers,
             body_bytes: self.body_bytes,
-            model: crate::request::unescape(&self.model),
+            model: crate::request::unescape_json(&self.model),
             started_ms: clock::unix_ms(self.started_ns),
             first_byte_ms: time(self.progress.first_byte_ns),
             finished_ms: time(self.finished_ns),
@@ -231,14 +231,14 @@ mod tests {
 
     const HEAD: &[u8] = b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nX-Tag: 1\r\nX-Tag: 2\r\n\r\n";
 
-    fn open(ledger: &Ledger) -> u64 {
-        ledger.open(&Opening { head: HEAD, model: b"mock", body_bytes: 7, started_ns: clock::now_ns() })
+    fn open_entry(ledger: &Ledger) -> u64 {
+        ledger.open(&RequestStart { head: HEAD, model: b"mock", body_bytes: 7, started_ns: clock::now_ns() })
     }
 
     #[test]
-    fn an_entry_tells_what_happened() {
+    fn entry_reports_request_and_outcome() {
         let ledger = Ledger::new(true);
-        let id = open(&ledger);
+        let id = open_entry(&ledger);
         assert_eq!(ledger.entries()[0].outcome, Outcome::Open);
         ledger.close(id, Progress { bytes_sent: 9, first_byte_ns: clock::now_ns() }, Outcome::Fault("cut"));
         let entry = &ledger.entries()[0];
@@ -251,28 +251,28 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_last_ones_only() {
+    fn stores_only_the_latest_entries() {
         let ledger = Ledger::new(true);
-        let first = open(&ledger);
-        for _ in 0..KEPT {
-            open(&ledger);
+        let first = open_entry(&ledger);
+        for _ in 0..MAX_ENTRIES {
+            open_entry(&ledger);
         }
         ledger.close(first, Progress::default(), Outcome::Complete);
         let entries = ledger.entries();
-        assert_eq!((entries.len() as u64, entries[0].id), (KEPT, first + 1));
+        assert_eq!((entries.len() as u64, entries[0].id), (MAX_ENTRIES, first + 1));
         assert!(entries.iter().all(|entry| entry.outcome == Outcome::Open));
     }
 
     #[test]
-    fn clears_and_can_be_off() {
+    fn can_be_cleared_and_disabled() {
         let ledger = Ledger::new(true);
-        open(&ledger);
+        open_entry(&ledger);
         ledger.clear();
         assert!(ledger.entries().is_empty());
-        open(&ledger);
+        open_entry(&ledger);
         assert_eq!(ledger.entries().len(), 1);
         let off = Ledger::new(false);
-        open(&off);
+        open_entry(&off);
         assert!(off.entries().is_empty());
     }
 }

@@ -8,60 +8,63 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::answer::{contents, finish, generated, stream, whole};
-use crate::behaviour::{Behaviour, decode};
+use crate::answer::{apply_timing, build_contents, build_generated, build_json, build_stream};
+use crate::behaviour::{Behaviour, percent_decode};
 use crate::faults::Fault;
 use crate::ledger::join_headers;
-use crate::request::{Marks, describe, is_true, string_field, unescape};
+use crate::request::{RequestFlags, decode_head, find_string_field, is_field_true, unescape_json};
 use crate::shapes::anthropic::{self, Messages};
-use crate::shapes::bedrock::{self, Converse, Invoke};
+use crate::shapes::bedrock::{self, Converse, InvokeModel};
 use crate::shapes::cohere;
-use crate::shapes::gemini::{self, Content};
-use crate::shapes::objects::{self, Contents, Wanted};
+use crate::shapes::gemini::{self, GenerateContent};
+use crate::shapes::objects::{self, ResponseContents, RouteQuery};
 use crate::shapes::openai::{self, Chat, Completion};
 use crate::shapes::responses::Responses;
-use crate::shapes::{Ask, Family, Shape, text};
+use crate::shapes::{ProviderFamily, ResponseContext, ResponseShape, complete_text};
 use crate::steps::Step;
 
-const KEPT_PLANS: usize = 256;
-const KEPT_BYTES: usize = 256 * 1024;
+const MAX_CACHED_PLANS: usize = 256;
+const MAX_CACHED_PLAN_BYTES: usize = 256 * 1024;
 
 /// How to answer one request.
-pub struct Plan {
+pub struct ResponsePlan {
     pub steps: Vec<Step>,
     pub fault: Option<Fault>,
 }
 
 /// A request, still in the bytes it came in.
 #[derive(Clone, Copy)]
-pub struct Question<'a> {
+pub struct RawRequest<'a> {
     pub method: &'a [u8],
     pub target: &'a [u8],
     pub head: &'a [u8],
     pub body: &'a [u8],
-    pub marks: Marks,
+    pub flags: RequestFlags,
 }
 
-impl Question<'_> {
+impl RawRequest<'_> {
     /// The raw text of the body's model.
-    pub fn model(&self) -> &[u8] {
-        self.named()
-            .map_or_else(|| string_field(self.body, "\"model\"").unwrap_or_default(), |(model, _)| model.as_bytes())
+    pub fn raw_model_name(&self) -> &[u8] {
+        self.model_and_action().map_or_else(
+            || find_string_field(self.body, "\"model\"").unwrap_or_default(),
+            |(model, _)| model.as_bytes(),
+        )
     }
 
     /// What the path names and is to be done with it, where it does: Gemini's way, and Bedrock's.
-    fn named(&self) -> Option<(&str, &str)> {
+    fn model_and_action(&self) -> Option<(&str, &str)> {
         let path = self.path();
-        let gemini = || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| GEMINI.contains(verb));
+        let gemini =
+            || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| GEMINI_ACTIONS.contains(verb));
         let found = path.strip_prefix("/model/").and_then(|rest| rest.split_once('/')).or_else(gemini);
         found.filter(|_| self.method == b"POST")
     }
 
     /// The model's own name.
     fn model_name(&self, raw: &[u8]) -> String {
-        match self.named() {
-            Some((model, _)) => decode(model).into_owned(),
-            None => unescape(raw),
+        match self.model_and_action() {
+            Some((model, _)) => percent_decode(model).into_owned(),
+            None => unescape_json(raw),
         }
     }
 
@@ -70,7 +73,7 @@ impl Question<'_> {
         std::str::from_utf8(&self.target[..end]).unwrap_or_default()
     }
 
-    fn shape(&self) -> Option<&'static dyn Shape> {
+    fn response_shape(&self) -> Option<&'static dyn ResponseShape> {
         if self.method != b"POST" {
             return None;
         }
@@ -80,10 +83,10 @@ impl Question<'_> {
             "/v1/messages" => Some(&Messages),
             "/v1/responses" => Some(&Responses),
             "/v2/chat" => Some(&cohere::Chat),
-            _ => match self.named()?.1 {
-                "generateContent" | "streamGenerateContent" => Some(&Content),
+            _ => match self.model_and_action()?.1 {
+                "generateContent" | "streamGenerateContent" => Some(&GenerateContent),
                 "converse" | "converse-stream" => Some(&Converse),
-                "invoke" | "invoke-with-response-stream" => Some(&Invoke),
+                "invoke" | "invoke-with-response-stream" => Some(&InvokeModel),
                 _ => None,
             },
         }
@@ -91,51 +94,58 @@ impl Question<'_> {
 }
 
 /// What Gemini's paths say is to be done with a model.
-const GEMINI: [&str; 5] =
+const GEMINI_ACTIONS: [&str; 5] =
     ["generateContent", "streamGenerateContent", "embedContent", "batchEmbedContents", "countTokens"];
 
 #[derive(Default)]
-pub struct Plans {
-    kept: RefCell<HashMap<Vec<u8>, Rc<Plan>>>,
+pub struct PlanCache {
+    cached_plans: RefCell<HashMap<Vec<u8>, Rc<ResponsePlan>>>,
     /// How often each model was asked that counts.
-    asked: RefCell<HashMap<Vec<u8>, u32>>,
-    key: RefCell<Vec<u8>>,
+    request_counts: RefCell<HashMap<Vec<u8>, u32>>,
+    key_buffer: RefCell<Vec<u8>>,
 }
 
-impl Plans {
-    pub fn find(&self, question: Question<'_>, raw_model: &[u8]) -> Rc<Plan> {
-        let Some(shape) = question.shape() else {
-            return Rc::new(plan_other(question, &question.model_name(raw_model), self.turn(raw_model)));
+impl PlanCache {
+    pub fn get_or_build(&self, question: RawRequest<'_>, raw_model: &[u8]) -> Rc<ResponsePlan> {
+        let Some(shape) = question.response_shape() else {
+            return Rc::new(plan_object_response(
+                question,
+                &question.model_name(raw_model),
+                self.count_request(raw_model),
+            ));
         };
-        let mut marks = question.marks;
-        let streams = question.named().is_some_and(|(_, verb)| verb.contains("stream"));
-        marks.set(Marks::STREAM, streams || is_true(question.body, "\"stream\""));
-        marks.set(Marks::ANSWERS_CALL, answers_call(question.body));
-        if let Some(steps) = refused(shape, question, marks) {
-            return Rc::new(Plan { steps, fault: None });
+        let mut marks = question.flags;
+        let streams = question.model_and_action().is_some_and(|(_, verb)| verb.contains("stream"));
+        marks.set(RequestFlags::STREAM, streams || is_field_true(question.body, "\"stream\""));
+        marks.set(RequestFlags::HAS_TOOL_RESULT, has_tool_result(question.body));
+        if let Some(steps) = reject_invalid_request(shape, question, marks) {
+            return Rc::new(ResponsePlan { steps, fault: None });
         }
-        marks.set(Marks::INCLUDE_USAGE, marks.has(Marks::STREAM) && is_true(question.body, "\"include_usage\""));
-        if depends_on_more(raw_model) {
-            let turn = self.turn(raw_model);
-            return Rc::new(plan_generated(shape, question, &question.model_name(raw_model), (marks, turn)));
+        marks.set(
+            RequestFlags::INCLUDE_USAGE,
+            marks.has(RequestFlags::STREAM) && is_field_true(question.body, "\"include_usage\""),
+        );
+        if is_uncacheable(raw_model) {
+            let turn = self.count_request(raw_model);
+            return Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), (marks, turn)));
         }
-        let mut key = self.key.borrow_mut();
-        write_key(&mut key, question, raw_model, marks);
-        if let Some(plan) = self.kept.borrow().get(key.as_slice()) {
+        let mut key = self.key_buffer.borrow_mut();
+        write_cache_key(&mut key, question, raw_model, marks);
+        if let Some(plan) = self.cached_plans.borrow().get(key.as_slice()) {
             return Rc::clone(plan);
         }
-        let plan = Rc::new(plan_generated(shape, question, &question.model_name(raw_model), (marks, 0)));
-        self.keep(&key, &plan);
+        let plan = Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), (marks, 0)));
+        self.insert(&key, &plan);
         plan
     }
 
     /// How many requests for this model came before, where that matters.
-    fn turn(&self, raw_model: &[u8]) -> u32 {
+    fn count_request(&self, raw_model: &[u8]) -> u32 {
         if memchr::memmem::find(raw_model, b"times=").is_none() {
             return 0;
         }
-        let mut asked = self.asked.borrow_mut();
-        if asked.len() >= KEPT_PLANS {
+        let mut asked = self.request_counts.borrow_mut();
+        if asked.len() >= MAX_CACHED_PLANS {
             asked.clear();
         }
         let count = asked.entry(raw_model.to_vec()).or_default();
@@ -143,10 +153,10 @@ impl Plans {
         *count - 1
     }
 
-    fn keep(&self, key: &[u8], plan: &Rc<Plan>) {
-        if plan.steps.iter().map(Step::size).sum::<usize>() <= KEPT_BYTES {
-            let mut kept = self.kept.borrow_mut();
-            if kept.len() >= KEPT_PLANS {
+    fn insert(&self, key: &[u8], plan: &Rc<ResponsePlan>) {
+        if plan.steps.iter().map(Step::prepared_bytes).sum::<usize>() <= MAX_CACHED_PLAN_BYTES {
+            let mut kept = self.cached_plans.borrow_mut();
+            if kept.len() >= MAX_CACHED_PLANS {
                 kept.clear();
             }
             kept.insert(key.to_vec(), Rc::clone(plan));
@@ -155,38 +165,42 @@ impl Plans {
 }
 
 /// Whether a request brings what a tool gave back, in any of the providers' words for it.
-fn answers_call(body: &[u8]) -> bool {
-    const WORDS: [&str; 5] =
+fn has_tool_result(body: &[u8]) -> bool {
+    const TOOL_RESULT_MARKERS: [&str; 5] =
         ["\"tool_call_id\"", "\"tool_result\"", "\"functionResponse\"", "\"toolResult\"", "\"function_call_output\""];
-    WORDS.iter().any(|word| memchr::memmem::find(body, word.as_bytes()).is_some())
+    TOOL_RESULT_MARKERS.iter().any(|word| memchr::memmem::find(body, word.as_bytes()).is_some())
 }
 
 /// The answer to a request that is none, from those who look.
-fn refused(shape: &dyn Shape, question: Question<'_>, marks: Marks) -> Option<Vec<Step>> {
-    if question.named().is_none() && shape.family() != Family::Cohere {
+fn reject_invalid_request(
+    shape: &dyn ResponseShape,
+    question: RawRequest<'_>,
+    marks: RequestFlags,
+) -> Option<Vec<Step>> {
+    if question.model_and_action().is_none() && shape.family() != ProviderFamily::Cohere {
         return None;
     }
     let problem = match serde_json::from_slice(question.body) {
-        Ok(body) => shape.fault(&body)?,
+        Ok(body) => shape.validation_error(&body)?,
         Err(error) => error.to_string(),
     };
     let family = shape.family();
-    Some(whole(400, family, &family.error(400, &problem), &Behaviour::default(), marks))
+    Some(build_json(400, family, &family.error_body(400, &problem), &Behaviour::default(), marks))
 }
 
 /// Whether the answer depends on more than what the plans are kept by.
-fn depends_on_more(raw_model: &[u8]) -> bool {
+fn is_uncacheable(raw_model: &[u8]) -> bool {
     [&b"times="[..], b"prefix=", b"gzip"].iter().any(|key| memchr::memmem::find(raw_model, key).is_some())
 }
 
-fn write_key(key: &mut Vec<u8>, question: Question<'_>, raw_model: &[u8], marks: Marks) {
+fn write_cache_key(key: &mut Vec<u8>, question: RawRequest<'_>, raw_model: &[u8], marks: RequestFlags) {
     key.clear();
     key.extend_from_slice(&marks.0.to_le_bytes());
     key.extend_from_slice(question.target);
     key.push(0);
     key.extend_from_slice(raw_model);
-    if marks.has(Marks::MOCK_HEADERS) {
-        for (name, value) in describe(question.head).2.iter().filter(|(name, _)| name.starts_with("x-mock-")) {
+    if marks.has(RequestFlags::MOCK_HEADERS) {
+        for (name, value) in decode_head(question.head).2.iter().filter(|(name, _)| name.starts_with("x-mock-")) {
             for part in [name, value] {
                 key.push(0);
                 key.extend_from_slice(part.as_bytes());
@@ -195,56 +209,73 @@ fn write_key(key: &mut Vec<u8>, question: Question<'_>, raw_model: &[u8], marks:
     }
 }
 
-fn behaviour(question: Question<'_>, model: &str) -> Result<Behaviour, String> {
+fn parse_behaviour(question: RawRequest<'_>, model: &str) -> Result<Behaviour, String> {
     let mut behaviour = Behaviour::default();
-    behaviour.read_model(model)?;
-    behaviour.read_target(&String::from_utf8_lossy(question.target))?;
-    if question.marks.has(Marks::MOCK_HEADERS) {
-        behaviour.read_headers(&describe(question.head).2)?;
+    behaviour.apply_model(model)?;
+    behaviour.apply_query(&String::from_utf8_lossy(question.target))?;
+    if question.flags.has(RequestFlags::MOCK_HEADERS) {
+        behaviour.apply_headers(&decode_head(question.head).2)?;
     }
     Ok(behaviour)
 }
 
-fn plan_generated(shape: &dyn Shape, question: Question<'_>, model: &str, (marks, turn): (Marks, u32)) -> Plan {
-    plan(question, model, turn, |behaviour, status| {
+fn plan_text_response(
+    shape: &dyn ResponseShape,
+    question: RawRequest<'_>,
+    model: &str,
+    (marks, turn): (RequestFlags, u32),
+) -> ResponsePlan {
+    build_plan(question, model, turn, |behaviour, status| {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let include_usage = marks.has(Marks::INCLUDE_USAGE);
-        let answers_call = marks.has(Marks::ANSWERS_CALL);
-        let ask = Ask { model: before_keys(model), include_usage, behaviour, created, answers_call };
-        let answer = if marks.has(Marks::STREAM) { stream } else { generated };
+        let include_usage = marks.has(RequestFlags::INCLUDE_USAGE);
+        let answers_call = marks.has(RequestFlags::HAS_TOOL_RESULT);
+        let ask = ResponseContext {
+            model: strip_mock_options(model),
+            include_usage,
+            behaviour,
+            created,
+            has_tool_result: answers_call,
+        };
+        let answer = if marks.has(RequestFlags::STREAM) { build_stream } else { build_generated };
         answer(shape, &ask, status, marks)
     })
 }
 
-fn plan_other(question: Question<'_>, model: &str, turn: u32) -> Plan {
-    plan(question, model, turn, |behaviour, status| {
-        contents(status, other_answer(question, before_keys(model)), behaviour, question.marks)
+fn plan_object_response(question: RawRequest<'_>, model: &str, turn: u32) -> ResponsePlan {
+    build_plan(question, model, turn, |behaviour, status| {
+        build_contents(status, build_object_response(question, strip_mock_options(model)), behaviour, question.flags)
     })
 }
 
 /// What comes before every answer: a mistake in the keys, a fault in the place of an answer, an error as asked for.
-fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>) -> Plan {
-    let family = Family::of(question.path());
-    let mut behaviour = match behaviour(question, model) {
+fn build_plan(
+    question: RawRequest<'_>,
+    model: &str,
+    turn: u32,
+    answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>,
+) -> ResponsePlan {
+    let family = ProviderFamily::from_path(question.path());
+    let mut behaviour = match parse_behaviour(question, model) {
         Ok(behaviour) => behaviour,
         Err(problem) => {
-            let steps = whole(400, family, &family.error(400, &problem), &Behaviour::default(), question.marks);
-            return Plan { steps, fault: None };
+            let steps =
+                build_json(400, family, &family.error_body(400, &problem), &Behaviour::default(), question.flags);
+            return ResponsePlan { steps, fault: None };
         }
     };
     behaviour.recover_after(turn);
-    if behaviour.gzip && takes_gzip(question.head) {
+    if behaviour.gzip && accepts_gzip(question.head) {
         behaviour.fault = Some(Fault::Gzip);
     }
     if let Some(is_taken) = behaviour.prefix
-        && let Some(beginning) = beginning(question.body, &text(&behaviour))
+        && let Some(beginning) = find_prefill(question.body, &complete_text(&behaviour))
     {
         if !is_taken {
-            let error = family.error(400, NO_PREFIX);
-            return Plan { steps: whole(400, family, &error, &behaviour, question.marks), fault: None };
+            let error = family.error_body(400, PREFILL_UNSUPPORTED_MESSAGE);
+            return ResponsePlan { steps: build_json(400, family, &error, &behaviour, question.flags), fault: None };
         }
-        if let Some(rest) = text(&behaviour).strip_prefix(&*beginning) {
-            behaviour.go_on_with(rest);
+        if let Some(rest) = complete_text(&behaviour).strip_prefix(&*beginning) {
+            behaviour.continue_with(rest);
         }
     }
     let status = match behaviour.fault {
@@ -252,24 +283,24 @@ fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Beh
         Some(Fault::RedirectMetadata) => 302,
         _ => behaviour.status.unwrap_or(200),
     };
-    let steps = match behaviour.fault.and_then(|fault| fault.instead(&behaviour)) {
-        Some(steps) => finish(steps, &behaviour),
+    let steps = match behaviour.fault.and_then(|fault| fault.replacement_steps(&behaviour)) {
+        Some(steps) => apply_timing(steps, &behaviour),
         None if (200..400).contains(&status) && status != 302 => answer(&behaviour, status),
-        None => whole(status, family, &error(status, family, &behaviour), &behaviour, question.marks),
+        None => build_json(status, family, &error_body(status, family, &behaviour), &behaviour, question.flags),
     };
-    Plan { steps, fault: behaviour.fault }
+    ResponsePlan { steps, fault: behaviour.fault }
 }
 
 /// Whether who asks reads what is compressed.
-fn takes_gzip(head: &[u8]) -> bool {
-    describe(head).2.iter().any(|(name, value)| name == "accept-encoding" && value.contains("gzip"))
+fn accepts_gzip(head: &[u8]) -> bool {
+    decode_head(head).2.iter().any(|(name, value)| name == "accept-encoding" && value.contains("gzip"))
 }
 
-const NO_PREFIX: &str =
+const PREFILL_UNSUPPORTED_MESSAGE: &str =
     "This model does not support assistant message prefill. The conversation must end with a user message.";
 
 /// The beginning of an answer with which a conversation or a prompt ends.
-fn beginning(body: &[u8], text: &str) -> Option<String> {
+fn find_prefill(body: &[u8], text: &str) -> Option<String> {
     let asked: Value = serde_json::from_slice(body).ok()?;
     if let Some(prompt) = asked["prompt"].as_str() {
         let mut beginnings = (1..=text.len()).rev().filter_map(|end| text.get(..end));
@@ -281,8 +312,8 @@ fn beginning(body: &[u8], text: &str) -> Option<String> {
     text.filter(|_| last["role"] == "assistant").map(str::to_owned)
 }
 
-fn error(status: u32, family: Family, behaviour: &Behaviour) -> Value {
-    let mut error = family.error(status, error_message(status));
+fn error_body(status: u32, family: ProviderFamily, behaviour: &Behaviour) -> Value {
+    let mut error = family.error_body(status, error_message(status));
     if let Some(code) = &behaviour.code {
         error["error"]["code"] = json!(code);
     }
@@ -297,83 +328,94 @@ fn error_message(status: u32) -> &'static str {
     }
 }
 
-fn before_keys(model: &str) -> &str {
+fn strip_mock_options(model: &str) -> &str {
     model.split_once('?').map_or(model, |(name, _)| name)
 }
 
-fn other_answer(question: Question<'_>, model: &str) -> Contents {
-    let anthropic = question.marks.has(Marks::ANTHROPIC);
+fn build_object_response(question: RawRequest<'_>, model: &str) -> ResponseContents {
+    let anthropic = question.flags.has(RequestFlags::ANTHROPIC_VERSION);
     let method = std::str::from_utf8(question.method).unwrap_or_default();
-    let wanted = Wanted { method, path: question.path(), model, anthropic, stream: streams(question.body) };
-    if let Some(mut found) = objects::find(wanted) {
-        if found.kind == "application/json" && found.body.pop() == Some(b'}') {
+    let wanted = RouteQuery {
+        method,
+        path: question.path(),
+        model,
+        is_anthropic: anthropic,
+        is_stream: is_stream_request(question.body),
+    };
+    if let Some(mut found) = objects::find_response(wanted) {
+        if found.content_type == "application/json" && found.body.pop() == Some(b'}') {
             // What was asked, for a test to compare.
-            found.body.extend_from_slice(echo(question).to_string().replacen('{', ",", 1).as_bytes());
+            found.body.extend_from_slice(echo_request(question).to_string().replacen('{', ",", 1).as_bytes());
         }
         return found;
     }
-    let (family, body) = generated_object(question, model);
-    Contents { family, kind: "application/json", extra: "", body: body.to_string().into_bytes() }
+    let (family, body) = generate_object_body(question, model);
+    ResponseContents {
+        family,
+        content_type: "application/json",
+        extra_headers: "",
+        body: body.to_string().into_bytes(),
+    }
 }
 
 // A form's field stands alone on a line; speech says its stream by another name.
-fn streams(body: &[u8]) -> bool {
-    is_true(body, "\"stream\"")
-        || string_field(body, "\"stream_format\"") == Some(b"sse")
+fn is_stream_request(body: &[u8]) -> bool {
+    is_field_true(body, "\"stream\"")
+        || find_string_field(body, "\"stream_format\"") == Some(b"sse")
         || memchr::memmem::find(body, b"name=\"stream\"\r\n\r\ntrue\r\n").is_some()
 }
 
 /// What is asked of a model that the path names, and is no conversation.
-fn named_object(question: Question<'_>) -> Option<(Family, Value)> {
+fn embedding_or_token_count(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
     let asked = serde_json::from_slice(question.body).unwrap_or_default();
-    match question.named()?.1 {
-        "embedContent" => Some((Family::Gemini, gemini::embedding(&asked))),
-        "batchEmbedContents" => Some((Family::Gemini, gemini::embeddings(&asked))),
-        "countTokens" => Some((Family::Gemini, gemini::count())),
-        "count-tokens" => Some((Family::Bedrock, bedrock::count())),
+    match question.model_and_action()?.1 {
+        "embedContent" => Some((ProviderFamily::Gemini, gemini::embedding_response(&asked))),
+        "batchEmbedContents" => Some((ProviderFamily::Gemini, gemini::batch_embedding_response(&asked))),
+        "countTokens" => Some((ProviderFamily::Gemini, gemini::token_count_response())),
+        "count-tokens" => Some((ProviderFamily::Bedrock, bedrock::token_count_response())),
         _ => None,
     }
 }
 
 /// What is asked of Cohere, and is no conversation.
-fn coheres(question: Question<'_>) -> Option<(Family, Value)> {
+fn cohere_embed_or_rerank(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
     let answer = match (question.method, question.path()) {
-        (b"POST", "/v2/embed") => cohere::embeddings,
-        (b"POST", "/v2/rerank") => cohere::rankings,
+        (b"POST", "/v2/embed") => cohere::embedding_response,
+        (b"POST", "/v2/rerank") => cohere::rerank_response,
         _ => return None,
     };
-    Some((Family::Cohere, answer(&serde_json::from_slice(question.body).unwrap_or_default())))
+    Some((ProviderFamily::Cohere, answer(&serde_json::from_slice(question.body).unwrap_or_default())))
 }
 
-fn generated_object(question: Question<'_>, model: &str) -> (Family, Value) {
-    if let Some(found) = named_object(question).or_else(|| coheres(question)) {
+fn generate_object_body(question: RawRequest<'_>, model: &str) -> (ProviderFamily, Value) {
+    if let Some(found) = embedding_or_token_count(question).or_else(|| cohere_embed_or_rerank(question)) {
         return found;
     }
-    let anthropic = question.marks.has(Marks::ANTHROPIC);
+    let anthropic = question.flags.has(RequestFlags::ANTHROPIC_VERSION);
     let body = match (question.method, question.path()) {
-        (b"POST", "/v1/embeddings") => openai::embeddings(model, question.body),
-        (b"POST", "/v1/moderations") => openai::moderations(model, question.body),
-        (b"GET", "/v1/models") if anthropic => return (Family::Anthropic, anthropic::models()),
-        (b"GET", "/v1/models") => openai::models(),
+        (b"POST", "/v1/embeddings") => openai::embedding_response(model, question.body),
+        (b"POST", "/v1/moderations") => openai::moderation_response(model, question.body),
+        (b"GET", "/v1/models") if anthropic => return (ProviderFamily::Anthropic, anthropic::model_list()),
+        (b"GET", "/v1/models") => openai::model_list(),
         (b"GET", path) if path.starts_with("/v1/models/") => {
             let id = &path["/v1/models/".len()..];
             if anthropic {
-                return (Family::Anthropic, anthropic::model(id));
+                return (ProviderFamily::Anthropic, anthropic::model_object(id));
             }
-            openai::model(id)
+            openai::model_object(id)
         }
-        _ => echo(question),
+        _ => echo_request(question),
     };
-    (Family::OpenAi, body)
+    (ProviderFamily::OpenAi, body)
 }
 
-fn echo(question: Question<'_>) -> Value {
+fn echo_request(question: RawRequest<'_>) -> Value {
     let target = String::from_utf8_lossy(question.target);
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let sha = Sha256::digest(question.body).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     json!({
         "method": String::from_utf8_lossy(question.method), "path": path, "query": query,
-        "headers": join_headers(&describe(question.head).2),
+        "headers": join_headers(&decode_head(question.head).2),
         "body_bytes": question.body.len(), "body_sha": sha,
     })
 }

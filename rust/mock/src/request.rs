@@ -5,40 +5,40 @@ use std::ops::Range;
 use memchr::memmem;
 
 const MAX_HEADERS: usize = 128;
-const MAX_HEAD: usize = 512 * 1024;
+const MAX_HEAD_BYTES: usize = 512 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
-    Known(usize),
+    ContentLength(usize),
     Chunked,
 }
 
 /// What the pretend provider needs to know of a request's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RequestHead {
     pub len: usize,
     pub method: Range<usize>,
     pub target: Range<usize>,
-    pub body: BodyLength,
-    pub marks: Marks,
+    pub body_length: BodyLength,
+    pub flags: RequestFlags,
 }
 
 /// What the headers asked for, in one word so that it can be part of a plan's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks(pub u16);
+pub struct RequestFlags(pub u16);
 
-impl Marks {
+impl RequestFlags {
     pub const CLOSE: u16 = 1;
     pub const HTTP_1_0: u16 = 2;
     pub const EXPECTS_CONTINUE: u16 = 4;
-    pub const ANTHROPIC: u16 = 8;
+    pub const ANTHROPIC_VERSION: u16 = 8;
     pub const MOCK_HEADERS: u16 = 16;
     pub const STREAM: u16 = 32;
     pub const INCLUDE_USAGE: u16 = 64;
-    pub const HEAD: u16 = 128;
-    pub const UPGRADES: u16 = 256;
+    pub const HEAD_METHOD: u16 = 128;
+    pub const WEBSOCKET_UPGRADE: u16 = 256;
     /// The request brings what a tool gave back.
-    pub const ANSWERS_CALL: u16 = 512;
+    pub const HAS_TOOL_RESULT: u16 = 512;
 
     pub fn has(self, mark: u16) -> bool {
         self.0 & mark != 0
@@ -54,51 +54,51 @@ impl Marks {
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadRequest;
 
-impl Head {
+impl RequestHead {
     /// `None` while the head is incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, BadRequest> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
         let len = match request.parse(bytes) {
             Ok(httparse::Status::Complete(len)) => len,
-            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
             _ => return Err(BadRequest),
         };
         let mut head = Self {
             len,
-            method: span(bytes, request.method.unwrap_or_default()),
-            target: span(bytes, request.path.unwrap_or_default()),
-            body: BodyLength::Known(0),
-            marks: Marks::default(),
+            method: byte_range(bytes, request.method.unwrap_or_default()),
+            target: byte_range(bytes, request.path.unwrap_or_default()),
+            body_length: BodyLength::ContentLength(0),
+            flags: RequestFlags::default(),
         };
-        head.marks.set(Marks::HTTP_1_0 | Marks::CLOSE, request.version == Some(0));
+        head.flags.set(RequestFlags::HTTP_1_0 | RequestFlags::CLOSE, request.version == Some(0));
         for header in request.headers.iter() {
-            head.read(header.name, header.value)?;
+            head.read_header(header.name, header.value)?;
         }
         Ok(Some(head))
     }
 
-    fn read(&mut self, name: &str, value: &[u8]) -> Result<(), BadRequest> {
+    fn read_header(&mut self, name: &str, value: &[u8]) -> Result<(), BadRequest> {
         match name.len() {
             6 if name.eq_ignore_ascii_case("expect") => {
-                self.marks.set(Marks::EXPECTS_CONTINUE, true);
+                self.flags.set(RequestFlags::EXPECTS_CONTINUE, true);
             }
             7 if name.eq_ignore_ascii_case("upgrade") => {
-                self.marks.set(Marks::UPGRADES, value.eq_ignore_ascii_case(b"websocket"));
+                self.flags.set(RequestFlags::WEBSOCKET_UPGRADE, value.eq_ignore_ascii_case(b"websocket"));
             }
             10 if name.eq_ignore_ascii_case("connection") => {
-                self.marks.set(Marks::CLOSE, value.eq_ignore_ascii_case(b"close"));
+                self.flags.set(RequestFlags::CLOSE, value.eq_ignore_ascii_case(b"close"));
             }
-            14 if name.eq_ignore_ascii_case("content-length") && self.body != BodyLength::Chunked => {
+            14 if name.eq_ignore_ascii_case("content-length") && self.body_length != BodyLength::Chunked => {
                 let text = std::str::from_utf8(value).map_err(|_| BadRequest)?;
-                self.body = BodyLength::Known(text.trim().parse().map_err(|_| BadRequest)?);
+                self.body_length = BodyLength::ContentLength(text.trim().parse().map_err(|_| BadRequest)?);
             }
-            17 if name.eq_ignore_ascii_case("transfer-encoding") => self.body = BodyLength::Chunked,
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => self.body_length = BodyLength::Chunked,
             17 if name.eq_ignore_ascii_case("anthropic-version") => {
-                self.marks.set(Marks::ANTHROPIC, true);
+                self.flags.set(RequestFlags::ANTHROPIC_VERSION, true);
             }
             8.. if name.as_bytes()[..7].eq_ignore_ascii_case(b"x-mock-") => {
-                self.marks.set(Marks::MOCK_HEADERS, true);
+                self.flags.set(RequestFlags::MOCK_HEADERS, true);
             }
             _ => {}
         }
@@ -107,13 +107,13 @@ impl Head {
 }
 
 // httparse hands out slices of its input, so their distance from its start is their place in it.
-fn span(bytes: &[u8], part: &str) -> Range<usize> {
+fn byte_range(bytes: &[u8], part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
     start..start + part.len()
 }
 
 /// Method, path and lower-cased headers of a head.
-pub fn describe(head: &[u8]) -> (String, String, Vec<(String, String)>) {
+pub fn decode_head(head: &[u8]) -> (String, String, Vec<(String, String)>) {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let _ = request.parse(head);
@@ -126,8 +126,8 @@ pub fn describe(head: &[u8]) -> (String, String, Vec<(String, String)>) {
 }
 
 /// The raw text of a string field, without its quotes; `quoted_name` includes them.
-pub fn string_field<'a>(body: &'a [u8], quoted_name: &'static str) -> Option<&'a [u8]> {
-    values(body, quoted_name).find_map(|value| {
+pub fn find_string_field<'a>(body: &'a [u8], quoted_name: &'static str) -> Option<&'a [u8]> {
+    find_field_values(body, quoted_name).find_map(|value| {
         let text = value.strip_prefix(b"\"")?;
         let mut from = 0;
         loop {
@@ -141,19 +141,19 @@ pub fn string_field<'a>(body: &'a [u8], quoted_name: &'static str) -> Option<&'a
 }
 
 /// The text of a raw JSON string. Clients may write any character as an escape; Go's encoder does so with "&".
-pub fn unescape(raw: &[u8]) -> String {
+pub fn unescape_json(raw: &[u8]) -> String {
     if memchr::memchr(b'\\', raw).is_none() {
         return String::from_utf8_lossy(raw).into_owned();
     }
     serde_json::from_slice(&[b"\"", raw, b"\""].concat()).unwrap_or_default()
 }
 
-pub fn is_true(body: &[u8], quoted_name: &'static str) -> bool {
-    values(body, quoted_name).any(|value| value.starts_with(b"true"))
+pub fn is_field_true(body: &[u8], quoted_name: &'static str) -> bool {
+    find_field_values(body, quoted_name).any(|value| value.starts_with(b"true"))
 }
 
 // A quoted name inside a JSON string has its quotes escaped, so this finds keys (and string values, which no colon follows).
-fn values<'a>(body: &'a [u8], quoted_name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+fn find_field_values<'a>(body: &'a [u8], quoted_name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     memmem::find_iter(body, quoted_name).filter_map(move |at| {
         body[at + quoted_name.len()..].trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start)
     })
@@ -164,30 +164,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_needs_of_a_head() {
+    fn parses_method_target_length_and_flags() {
         let text =
             b"POST /v1/x?y=1 HTTP/1.1\r\nContent-Length: 12\r\nX-Mock-Fault: cut\r\nConnection: Close\r\n\r\nbody";
-        let head = Head::parse(text).unwrap().unwrap();
+        let head = RequestHead::parse(text).unwrap().unwrap();
         assert_eq!((&text[head.method.clone()], &text[head.target.clone()]), (&b"POST"[..], &b"/v1/x?y=1"[..]));
-        assert_eq!((head.len, head.body), (text.len() - 4, BodyLength::Known(12)));
+        assert_eq!((head.len, head.body_length), (text.len() - 4, BodyLength::ContentLength(12)));
         assert!(
-            head.marks.has(Marks::MOCK_HEADERS) && head.marks.has(Marks::CLOSE) && !head.marks.has(Marks::HTTP_1_0)
+            head.flags.has(RequestFlags::MOCK_HEADERS)
+                && head.flags.has(RequestFlags::CLOSE)
+                && !head.flags.has(RequestFlags::HTTP_1_0)
         );
-        assert_eq!(Head::parse(&text[..40]), Ok(None));
-        assert_eq!(Head::parse(b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"), Err(BadRequest));
+        assert_eq!(RequestHead::parse(&text[..40]), Ok(None));
+        assert_eq!(RequestHead::parse(b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"), Err(BadRequest));
     }
 
     #[test]
-    fn escapes_are_undone() {
-        assert_eq!(unescape(br"mock?a=1\u0026b=2"), "mock?a=1&b=2");
+    fn unescapes_json_strings() {
+        assert_eq!(unescape_json(br"mock?a=1\u0026b=2"), "mock?a=1&b=2");
     }
 
     #[test]
-    fn finds_fields_without_a_parser() {
+    fn finds_body_fields_without_a_parser() {
         let body = br#"{"messages":[{"role":"model","content":"\"model\": \"no\", \"stream\": true"}], "model" : "a\"b?x=1","stream":false}"#;
-        assert_eq!(string_field(body, "\"model\""), Some(&br#"a\"b?x=1"#[..]));
-        assert!(!is_true(body, "\"stream\""));
-        assert!(is_true(br#"{"stream": true}"#, "\"stream\""));
-        assert_eq!(string_field(br#"{"model":"cut"#, "\"model\""), None);
+        assert_eq!(find_string_field(body, "\"model\""), Some(&br#"a\"b?x=1"#[..]));
+        assert!(!is_field_true(body, "\"stream\""));
+        assert!(is_field_true(br#"{"stream": true}"#, "\"stream\""));
+        assert_eq!(find_string_field(br#"{"model":"cut"#, "\"model\""), None);
     }
 }

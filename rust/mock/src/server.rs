@@ -12,9 +12,9 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
-use crate::connection::{self, Shared};
+use crate::connection::{self, SharedState};
 use crate::ledger::{Entry, Ledger, Outcome};
-use crate::plans::Plans;
+use crate::plans::PlanCache;
 
 const BACKLOG: i32 = 4096;
 
@@ -22,14 +22,14 @@ const BACKLOG: i32 = 4096;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub address: SocketAddr,
-    pub ledger: bool,
+    pub ledger_enabled: bool,
     /// Size of the sockets' send buffers; the kernel's own choice grows to megabytes.
-    pub send_buffer: Option<usize>,
+    pub send_buffer_bytes: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), ledger: true, send_buffer: None }
+        Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), ledger_enabled: true, send_buffer_bytes: None }
     }
 }
 
@@ -37,7 +37,7 @@ impl Default for Options {
 pub struct Server {
     pub addr: SocketAddr,
     ledger: Arc<Ledger>,
-    stop: Option<oneshot::Sender<()>>,
+    stop_sender: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,19 +49,19 @@ impl Server {
     #[expect(clippy::expect_used, reason = "for tests, which have nothing to do without a port")]
     #[expect(clippy::unused_async, reason = "so that a later start may wait without changing its callers")]
     pub async fn start() -> Self {
-        Self::start_with(&Options::default()).expect("a free port on 127.0.0.1")
+        Self::start_with_options(&Options::default()).expect("a free port on 127.0.0.1")
     }
 
-    pub fn start_with(options: &Options) -> io::Result<Self> {
-        let listener = listen(options)?;
+    pub fn start_with_options(options: &Options) -> io::Result<Self> {
+        let listener = bind_listener(options)?;
         let addr = listener.local_addr()?;
-        let ledger = Arc::new(Ledger::new(options.ledger));
+        let ledger = Arc::new(Ledger::new(options.ledger_enabled));
         let (stop, stopped) = oneshot::channel();
         let kept = Arc::clone(&ledger);
         let thread = std::thread::Builder::new().name("penstock-mock".to_owned()).spawn(move || {
-            let _ = run(listener, kept, stopped);
+            let _ = run_server(listener, kept, stopped);
         })?;
-        Ok(Self { addr, ledger, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { addr, ledger, stop_sender: Some(stop), thread: Some(thread) })
     }
 
     pub fn url(&self) -> String {
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// The requests so far, oldest first.
-    pub fn ledger(&self) -> Vec<Entry> {
+    pub fn ledger_entries(&self) -> Vec<Entry> {
         self.ledger.entries()
     }
 
@@ -78,10 +78,10 @@ impl Server {
     }
 
     /// The requests, once at least `count` have come and none is open; after `limit`, as they then are.
-    pub async fn settled(&self, count: usize, limit: Duration) -> Vec<Entry> {
+    pub async fn wait_until_settled(&self, count: usize, limit: Duration) -> Vec<Entry> {
         let deadline = tokio::time::Instant::now() + limit;
         loop {
-            let entries = self.ledger();
+            let entries = self.ledger_entries();
             let open = entries.iter().any(|entry| entry.outcome == Outcome::Open);
             if (entries.len() >= count && !open) || tokio::time::Instant::now() >= deadline {
                 return entries;
@@ -93,7 +93,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.stop_sender.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -102,17 +102,17 @@ impl Drop for Server {
 
 /// Serves on this thread until the process ends; `ready` learns the address.
 pub fn serve(options: &Options, ready: impl FnOnce(SocketAddr) -> io::Result<()>) -> io::Result<()> {
-    let listener = listen(options)?;
+    let listener = bind_listener(options)?;
     ready(listener.local_addr()?)?;
     let (_running, stopped) = oneshot::channel();
-    run(listener, Arc::new(Ledger::new(options.ledger)), stopped)
+    run_server(listener, Arc::new(Ledger::new(options.ledger_enabled)), stopped)
 }
 
-fn listen(options: &Options) -> io::Result<TcpListener> {
+fn bind_listener(options: &Options) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    if let Some(size) = options.send_buffer {
+    if let Some(size) = options.send_buffer_bytes {
         socket.set_send_buffer_size(size)?;
     }
     socket.bind(&options.address.into())?;
@@ -120,23 +120,23 @@ fn listen(options: &Options) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn run(listener: TcpListener, ledger: Arc<Ledger>, stopped: oneshot::Receiver<()>) -> io::Result<()> {
+fn run_server(listener: TcpListener, ledger: Arc<Ledger>, stopped: oneshot::Receiver<()>) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let shared = Rc::new(Shared { ledger, plans: Plans::default() });
+        let shared = Rc::new(SharedState { ledger, plans: PlanCache::default() });
         tokio::select! {
-            () = accept(listener, shared) => {}
+            () = accept_connections(listener, shared) => {}
             _ = stopped => {}
         }
         Ok(())
     })
 }
 
-async fn accept(listener: tokio::net::TcpListener, shared: Rc<Shared>) {
+async fn accept_connections(listener: tokio::net::TcpListener, shared: Rc<SharedState>) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => drop(spawn_local(connection::serve(stream, Rc::clone(&shared)))),
+            Ok((stream, _)) => drop(spawn_local(connection::serve_connection(stream, Rc::clone(&shared)))),
             // Out of file descriptors, most likely: they come back as connections end.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }

@@ -12,20 +12,20 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 /// The protocol that is chosen where it is offered.
-const PROTOCOL: &str = "realtime";
-const WORDS: [&str; 3] = ["Hello", " from", " mock"];
+const SUBPROTOCOL: &str = "realtime";
+const DELTA_TEXTS: [&str; 3] = ["Hello", " from", " mock"];
 
 /// What a request for a WebSocket says.
-pub struct Upgrade {
-    key: String,
-    chooses: bool,
-    is_responses: bool,
+pub struct UpgradeRequest {
+    websocket_key: String,
+    offers_subprotocol: bool,
+    is_responses_api: bool,
     model: String,
 }
 
-impl Upgrade {
+impl UpgradeRequest {
     /// `None` where none is asked for.
-    pub fn of(head: &[u8], target: &[u8]) -> Option<Self> {
+    pub fn parse(head: &[u8], target: &[u8]) -> Option<Self> {
         let head = String::from_utf8_lossy(head);
         let field = |wanted: &str| {
             let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
@@ -37,9 +37,9 @@ impl Upgrade {
         let model = query.split('&').find_map(|pair| pair.strip_prefix("model=")).unwrap_or("mock");
         let offered = field("sec-websocket-protocol").unwrap_or_default();
         Some(Self {
-            key: field("sec-websocket-key")?.to_owned(),
-            chooses: offered.split(',').any(|name| name.trim() == PROTOCOL),
-            is_responses: path.ends_with("/responses"),
+            websocket_key: field("sec-websocket-key")?.to_owned(),
+            offers_subprotocol: offered.split(',').any(|name| name.trim() == SUBPROTOCOL),
+            is_responses_api: path.ends_with("/responses"),
             model: model.to_owned(),
         })
     }
@@ -48,9 +48,9 @@ impl Upgrade {
         &self.model
     }
 
-    pub fn accepted(&self) -> String {
-        let accept = derive_accept_key(self.key.as_bytes());
-        let chosen = if self.chooses { "sec-websocket-protocol: realtime\r\n" } else { "" };
+    pub fn handshake_response(&self) -> String {
+        let accept = derive_accept_key(self.websocket_key.as_bytes());
+        let chosen = if self.offers_subprotocol { "sec-websocket-protocol: realtime\r\n" } else { "" };
         format!(
             "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
             sec-websocket-accept: {accept}\r\n{chosen}\r\n"
@@ -61,40 +61,40 @@ impl Upgrade {
 /// What one has said and heard.
 pub struct Session {
     socket: WebSocketStream<TcpStream>,
-    upgrade: Upgrade,
-    turns: u64,
-    pings: u64,
+    upgrade: UpgradeRequest,
+    response_count: u64,
+    ping_count: u64,
 }
 
 /// What is to be done after an event.
-enum Then {
-    Go,
+enum NextAction {
+    Continue,
     End,
 }
 
 /// How a session ended: whether it was closed as it should be.
-pub async fn converse(stream: TcpStream, read: Vec<u8>, upgrade: Upgrade) -> bool {
+pub async fn run_session(stream: TcpStream, read: Vec<u8>, upgrade: UpgradeRequest) -> bool {
     let socket = WebSocketStream::from_partially_read(stream, read, Role::Server, None).await;
-    let mut session = Session { socket, upgrade, turns: 0, pings: 0 };
+    let mut session = Session { socket, upgrade, response_count: 0, ping_count: 0 };
     session.run().await.is_ok()
 }
 
 impl Session {
     async fn run(&mut self) -> Result<(), Error> {
-        if !self.upgrade.is_responses {
+        if !self.upgrade.is_responses_api {
             let about = json!({"id": "sess_mock", "object": "realtime.session", "model": self.upgrade.model});
-            self.say(&json!({"type": "session.created", "session": about})).await?;
+            self.send_event(&json!({"type": "session.created", "session": about})).await?;
         }
         loop {
             match self.socket.next().await.ok_or(Error::ConnectionClosed)?? {
                 Message::Text(text) => {
                     let event: Value = serde_json::from_str(&text).unwrap_or_default();
-                    if let Then::End = self.answer(&event).await? {
+                    if let NextAction::End = self.handle_event(&event).await? {
                         return Ok(());
                     }
                 }
                 Message::Binary(bytes) => self.socket.send(Message::Binary(bytes)).await?,
-                Message::Ping(_) => self.pings += 1,
+                Message::Ping(_) => self.ping_count += 1,
                 Message::Close(_) => {
                     // The answer to it leaves with the next look.
                     let _ = self.socket.next().await;
@@ -105,80 +105,82 @@ impl Session {
         }
     }
 
-    async fn say(&mut self, event: &Value) -> Result<(), Error> {
+    async fn send_event(&mut self, event: &Value) -> Result<(), Error> {
         self.socket.send(Message::text(event.to_string())).await
     }
 
-    async fn answer(&mut self, event: &Value) -> Result<Then, Error> {
+    async fn handle_event(&mut self, event: &Value) -> Result<NextAction, Error> {
         let number = |name: &str| event[name].as_u64().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "session.update" => {
                 let about = &event["session"];
-                self.say(&json!({"type": "session.updated", "session": about})).await?;
+                self.send_event(&json!({"type": "session.updated", "session": about})).await?;
             }
             "conversation.item.create" => {
-                self.say(&json!({"type": "conversation.item.created", "item": event["item"]})).await?;
+                self.send_event(&json!({"type": "conversation.item.created", "item": event["item"]})).await?;
             }
             "response.create" => {
                 // Of responses each names its model.
                 let model = event["model"].as_str().unwrap_or(&self.upgrade.model).to_owned();
-                self.respond(&model).await?;
+                self.send_response(&model).await?;
             }
             // What is said is heard, and nothing is answered.
             "input_audio_buffer.append" => (),
             "input_audio_buffer.commit" => {
                 let usage = json!({"type": "tokens", "total_tokens": 22, "input_tokens": 13, "output_tokens": 9,
                     "input_token_details": {"text_tokens": 1, "audio_tokens": 12}});
-                self.say(
+                self.send_event(
                     &json!({"type": "conversation.item.input_audio_transcription.completed", "item_id": "item_mock",
                     "content_index": 0, "transcript": "Hi", "usage": usage}),
                 )
                 .await?;
             }
             "mock.pings" => {
-                let pings = self.pings;
-                self.say(&json!({"type": "mock.pings", "count": pings})).await?;
+                let pings = self.ping_count;
+                self.send_event(&json!({"type": "mock.pings", "count": pings})).await?;
             }
             "mock.flood" => {
                 let text = "x".repeat(usize::try_from(number("bytes")).unwrap_or_default());
                 for at in 0..number("count") {
-                    self.say(&json!({"type": "mock.piece", "at": at, "text": text})).await?;
+                    self.send_event(&json!({"type": "mock.piece", "at": at, "text": text})).await?;
                 }
             }
-            "mock.close" => return self.close(event).await,
-            "mock.drop" => return Ok(Then::End),
+            "mock.close" => return self.close_socket(event).await,
+            "mock.drop" => return Ok(NextAction::End),
             "mock.silence" => tokio::time::sleep(Duration::from_hours(1)).await,
             kind => {
                 let message = format!("`{kind}` is not known");
-                self.say(&json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}}))
-                    .await?;
+                self.send_event(
+                    &json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}}),
+                )
+                .await?;
             }
         }
-        Ok(Then::Go)
+        Ok(NextAction::Continue)
     }
 
-    async fn respond(&mut self, model: &str) -> Result<(), Error> {
-        self.turns += 1;
-        let id = format!("resp_mock_{}", self.turns);
+    async fn send_response(&mut self, model: &str) -> Result<(), Error> {
+        self.response_count += 1;
+        let id = format!("resp_mock_{}", self.response_count);
         let about = |status: &str| json!({"id": id, "object": "response", "status": status, "model": model});
         let (created, mut done) = (about("in_progress"), about("completed"));
-        self.say(&json!({"type": "response.created", "response": created})).await?;
-        for word in WORDS {
-            self.say(&json!({"type": "response.output_text.delta", "response_id": id, "delta": word})).await?;
+        self.send_event(&json!({"type": "response.created", "response": created})).await?;
+        for word in DELTA_TEXTS {
+            self.send_event(&json!({"type": "response.output_text.delta", "response_id": id, "delta": word})).await?;
         }
-        let kind = if self.upgrade.is_responses { "response.completed" } else { "response.done" };
+        let kind = if self.upgrade.is_responses_api { "response.completed" } else { "response.done" };
         done["usage"] = json!({"total_tokens": 20, "input_tokens": 12, "output_tokens": 8,
             "input_token_details": {"text_tokens": 7, "audio_tokens": 5, "cached_tokens": 0},
             "output_token_details": {"text_tokens": 8, "audio_tokens": 0}});
-        self.say(&json!({"type": kind, "response": done})).await
+        self.send_event(&json!({"type": kind, "response": done})).await
     }
 
-    async fn close(&mut self, event: &Value) -> Result<Then, Error> {
+    async fn close_socket(&mut self, event: &Value) -> Result<NextAction, Error> {
         let code = u16::try_from(event["code"].as_u64().unwrap_or(1000)).unwrap_or(1000);
         let reason = event["reason"].as_str().unwrap_or_default().to_owned();
         self.socket.close(Some(CloseFrame { code: CloseCode::from(code), reason: reason.into() })).await?;
         // Until the other side has said so too.
         while let Some(Ok(_)) = self.socket.next().await {}
-        Ok(Then::End)
+        Ok(NextAction::End)
     }
 }

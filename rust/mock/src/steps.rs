@@ -6,59 +6,64 @@ use std::time::Duration;
 use memchr::memmem;
 
 /// Stands in prepared bytes where the time of the write goes.
-pub const STAMP: &str = "@00000000000000000000@";
+pub const TIMESTAMP_PLACEHOLDER: &str = "@00000000000000000000@";
 /// Stands in a prepared head where the ledger's id goes.
-pub const REQUEST_ID: &str = "req_0000000000000000";
+pub const REQUEST_ID_PLACEHOLDER: &str = "req_0000000000000000";
 /// Above this, two writes are cheaper than a copy.
-const COPY_LIMIT: usize = 256 * 1024;
+const MAX_COPY_BYTES: usize = 256 * 1024;
 /// More than this is not held in memory for one write.
-const BURST_LIMIT: usize = 4 * 1024 * 1024;
+const MAX_BURST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Bytes as they go on the wire, and the places to fill in before each write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Block {
+pub struct WriteBlock {
     pub bytes: Vec<u8>,
-    pub stamps: Vec<usize>,
-    pub ids: Vec<usize>,
+    pub timestamp_offsets: Vec<usize>,
+    pub request_id_offsets: Vec<usize>,
 }
 
-impl Block {
-    pub fn plain(bytes: impl Into<Vec<u8>>) -> Self {
+impl WriteBlock {
+    pub fn without_placeholders(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), ..Self::default() }
     }
 
-    pub fn marked(bytes: Vec<u8>) -> Self {
-        let stamps = memmem::find_iter(&bytes, STAMP).map(|at| at + 1).collect();
-        let ids = memmem::find_iter(&bytes, REQUEST_ID).map(|at| at + 4).collect();
-        Self { bytes, stamps, ids }
+    pub fn with_placeholders(bytes: Vec<u8>) -> Self {
+        let timestamp_offsets = memmem::find_iter(&bytes, TIMESTAMP_PLACEHOLDER).map(|at| at + 1).collect();
+        let request_id_offsets = memmem::find_iter(&bytes, REQUEST_ID_PLACEHOLDER).map(|at| at + 4).collect();
+        Self { bytes, timestamp_offsets, request_id_offsets }
     }
 
     pub fn is_fixed(&self) -> bool {
-        self.stamps.is_empty() && self.ids.is_empty()
+        self.timestamp_offsets.is_empty() && self.request_id_offsets.is_empty()
     }
 
     /// Copies the block into `out`, the places filled in; of a large one only as much as has places.
     ///
     /// Returns how much was copied.
-    pub fn fill(&self, out: &mut Vec<u8>, id: u64, now_ns: u64) -> usize {
-        let places = self.stamps.iter().chain(&self.ids).max().map_or(0, |at| at + STAMP.len());
-        let copied = if self.bytes.len() <= COPY_LIMIT { self.bytes.len() } else { places.min(self.bytes.len()) };
+    pub fn fill_into(&self, out: &mut Vec<u8>, id: u64, now_ns: u64) -> usize {
+        let places = self
+            .timestamp_offsets
+            .iter()
+            .chain(&self.request_id_offsets)
+            .max()
+            .map_or(0, |at| at + TIMESTAMP_PLACEHOLDER.len());
+        let copied = if self.bytes.len() <= MAX_COPY_BYTES { self.bytes.len() } else { places.min(self.bytes.len()) };
         out.clear();
         out.extend_from_slice(&self.bytes[..copied]);
-        for &at in &self.ids {
+        for &at in &self.request_id_offsets {
             write_digits(out, at..at + 16, id);
         }
-        for &at in &self.stamps {
+        for &at in &self.timestamp_offsets {
             write_digits(out, at..at + 20, now_ns);
         }
         copied
     }
 
-    fn append(&mut self, next: &Block) {
+    fn append(&mut self, next: &WriteBlock) {
         let shift = self.bytes.len();
         self.bytes.extend_from_slice(&next.bytes);
-        self.stamps.extend(next.stamps.iter().map(|at| at + shift));
-        self.ids.extend(next.ids.iter().map(|at| at + shift));
+        self.timestamp_offsets.extend(next.timestamp_offsets.iter().map(|at| at + shift));
+        self.request_id_offsets.extend(next.request_id_offsets.iter().map(|at| at + shift));
     }
 }
 
@@ -73,16 +78,16 @@ fn write_digits(out: &mut [u8], place: Range<usize>, mut value: u64) {
 
 /// Chunks written one by one: the blocks in turn, `count` in all, `gap` between two.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pieces {
-    pub blocks: Vec<Block>,
+pub struct ChunkSequence {
+    pub blocks: Vec<WriteBlock>,
     pub count: u32,
     pub gap: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    Send(Block),
-    Pieces(Pieces),
+    Send(WriteBlock),
+    Chunks(ChunkSequence),
     Pause(Duration),
     /// One byte at a time.
     Drip {
@@ -100,11 +105,11 @@ pub enum Step {
 }
 
 /// Makes one write of all that would be sent without a pause between.
-pub fn burst(steps: Vec<Step>) -> Vec<Step> {
+pub fn merge_writes(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {
         let block = match step {
-            Step::Pieces(pieces) if pieces.size() <= BURST_LIMIT => pieces.joined(),
+            Step::Chunks(pieces) if pieces.max_total_bytes() <= MAX_BURST_BYTES => pieces.concat_blocks(),
             Step::Send(block) => block,
             other => {
                 merged.push(other);
@@ -120,22 +125,22 @@ pub fn burst(steps: Vec<Step>) -> Vec<Step> {
 }
 
 /// Sends everything up to the end of the first pause-free part byte by byte.
-pub fn drip(steps: Vec<Step>, gap: Duration) -> Vec<Step> {
+pub fn convert_to_drip(steps: Vec<Step>, gap: Duration) -> Vec<Step> {
     let slow = |step| match step {
         Step::Send(block) => Step::Drip { bytes: block.bytes, gap },
         other => other,
     };
-    burst(steps).into_iter().map(slow).collect()
+    merge_writes(steps).into_iter().map(slow).collect()
 }
 
-impl Pieces {
-    fn size(&self) -> usize {
+impl ChunkSequence {
+    fn max_total_bytes(&self) -> usize {
         let widest = self.blocks.iter().map(|block| block.bytes.len()).max().unwrap_or(0);
         widest.saturating_mul(self.count as usize)
     }
 
-    fn joined(&self) -> Block {
-        let mut joined = Block::default();
+    fn concat_blocks(&self) -> WriteBlock {
+        let mut joined = WriteBlock::default();
         for block in self.blocks.iter().cycle().take(self.count as usize) {
             joined.append(block);
         }
@@ -144,10 +149,10 @@ impl Pieces {
 }
 
 impl Step {
-    pub fn size(&self) -> usize {
+    pub fn prepared_bytes(&self) -> usize {
         match self {
             Self::Send(block) => block.bytes.len(),
-            Self::Pieces(pieces) => pieces.blocks.iter().map(|block| block.bytes.len()).sum(),
+            Self::Chunks(pieces) => pieces.blocks.iter().map(|block| block.bytes.len()).sum(),
             Self::Drip { bytes, .. } => bytes.len(),
             _ => 0,
         }
@@ -159,25 +164,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_filled_in() {
-        let block = Block::marked(format!("{REQUEST_ID} {STAMP}").into_bytes());
+    fn fills_placeholders() {
+        let block =
+            WriteBlock::with_placeholders(format!("{REQUEST_ID_PLACEHOLDER} {TIMESTAMP_PLACEHOLDER}").into_bytes());
         let mut out = Vec::new();
-        block.fill(&mut out, 42, 7);
+        block.fill_into(&mut out, 42, 7);
         assert_eq!(out, b"req_0000000000000042 @00000000000000000007@");
     }
 
     #[test]
-    fn a_burst_is_one_write() {
-        let piece = |text: &str| Block::marked(format!("{text}{STAMP}").into_bytes());
-        let pieces = Pieces { blocks: vec![piece("a"), piece("b")], count: 3, gap: Duration::ZERO };
-        let merged = burst(vec![
-            Step::Send(Block::plain("head")),
-            Step::Pieces(pieces),
-            Step::Send(Block::plain("end")),
+    fn merges_burst_into_one_write() {
+        let piece = |text: &str| WriteBlock::with_placeholders(format!("{text}{TIMESTAMP_PLACEHOLDER}").into_bytes());
+        let pieces = ChunkSequence { blocks: vec![piece("a"), piece("b")], count: 3, gap: Duration::ZERO };
+        let merged = merge_writes(vec![
+            Step::Send(WriteBlock::without_placeholders("head")),
+            Step::Chunks(pieces),
+            Step::Send(WriteBlock::without_placeholders("end")),
             Step::Hold,
         ]);
         let [Step::Send(block), Step::Hold] = merged.as_slice() else { panic!("{merged:?}") };
-        assert_eq!(block.bytes, format!("heada{STAMP}b{STAMP}a{STAMP}end").into_bytes());
-        assert_eq!(block.stamps, [6, 29, 52]);
+        assert_eq!(
+            block.bytes,
+            format!("heada{TIMESTAMP_PLACEHOLDER}b{TIMESTAMP_PLACEHOLDER}a{TIMESTAMP_PLACEHOLDER}end").into_bytes()
+        );
+        assert_eq!(block.timestamp_offsets, [6, 29, 52]);
     }
 }

@@ -9,104 +9,104 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use crate::alarm::Alarm;
+use crate::alarm::PreciseTimer;
 use crate::clock;
 use crate::ledger::{Ledger, Progress};
 
 /// Bytes of further requests that are read ahead while an answer is under way.
-const READ_AHEAD: usize = 256 * 1024;
-const READ_STEP: usize = 16 * 1024;
+const MAX_READ_AHEAD_BYTES: usize = 256 * 1024;
+const READ_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Longer pauses need not be exact: what waits long costs no file.
-const EXACT: Duration = Duration::from_millis(50);
+const MAX_EXACT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The client closed or reset the connection.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Gone;
+pub struct ClientDisconnected;
 
 /// What one answer has sent so far, and where to write that down.
-pub struct Tally<'a> {
+pub struct SendTracker<'a> {
     pub ledger: &'a Ledger,
-    pub id: u64,
+    pub entry_id: u64,
     pub progress: Progress,
 }
 
-impl Tally<'_> {
-    fn add(&mut self, bytes: usize) {
+impl SendTracker<'_> {
+    fn add_sent_bytes(&mut self, bytes: usize) {
         if self.progress.bytes_sent == 0 {
             self.progress.first_byte_ns = clock::now_ns();
         }
         self.progress.bytes_sent += bytes as u64;
     }
 
-    pub fn publish(&self) {
-        self.ledger.note(self.id, self.progress);
+    pub fn publish_progress(&self) {
+        self.ledger.update_progress(self.entry_id, self.progress);
     }
 }
 
-pub struct Wire {
+pub struct ClientSocket {
     stream: TcpStream,
-    pub inbox: BytesMut,
+    pub read_buffer: BytesMut,
     /// There once a short pause was made.
-    alarm: Option<Alarm>,
+    alarm: Option<PreciseTimer>,
 }
 
-impl Wire {
+impl ClientSocket {
     pub fn new(stream: TcpStream) -> Self {
         let _ = stream.set_nodelay(true);
-        Self { stream, inbox: BytesMut::with_capacity(READ_STEP), alarm: None }
+        Self { stream, read_buffer: BytesMut::with_capacity(READ_CHUNK_BYTES), alarm: None }
     }
 
     /// Reads what has come; `wanted` is how much more is expected.
-    pub async fn fill(&mut self, wanted: usize) -> Result<(), Gone> {
-        self.inbox.reserve(wanted.max(READ_STEP / 4));
-        match self.stream.read_buf(&mut self.inbox).await {
-            Ok(0) | Err(_) => Err(Gone),
+    pub async fn read_available(&mut self, wanted: usize) -> Result<(), ClientDisconnected> {
+        self.read_buffer.reserve(wanted.max(READ_CHUNK_BYTES / 4));
+        match self.stream.read_buf(&mut self.read_buffer).await {
+            Ok(0) | Err(_) => Err(ClientDisconnected),
             Ok(_) => Ok(()),
         }
     }
 
     /// Returns when the socket has accepted every byte.
-    pub async fn send(&mut self, bytes: &[u8], tally: &mut Tally<'_>) -> Result<(), Gone> {
+    pub async fn write_all(&mut self, bytes: &[u8], tally: &mut SendTracker<'_>) -> Result<(), ClientDisconnected> {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
                 Ok(accepted) => {
-                    tally.add(accepted);
+                    tally.add_sent_bytes(accepted);
                     rest = &rest[accepted..];
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    tally.publish();
-                    self.room().await?;
+                    tally.publish_progress();
+                    self.wait_until_writable().await?;
                 }
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(ClientDisconnected),
             }
         }
         Ok(())
     }
 
     /// Waits until `due`, or until the client goes away.
-    pub async fn wait(&mut self, due: Instant, tally: &Tally<'_>) -> Result<(), Gone> {
-        tally.publish();
-        let is_short = due < Instant::now() + EXACT;
-        let alarm = if is_short { self.alarm.take().or_else(|| Alarm::new().ok()) } else { None };
+    pub async fn wait_until(&mut self, due: Instant, tally: &SendTracker<'_>) -> Result<(), ClientDisconnected> {
+        tally.publish_progress();
+        let is_short = due < Instant::now() + MAX_EXACT_PAUSE;
+        let alarm = if is_short { self.alarm.take().or_else(|| PreciseTimer::new().ok()) } else { None };
         let outcome = tokio::select! {
             biased;
-            () = self.gone() => Err(Gone),
-            () = rung(alarm.as_ref(), due) => Ok(()),
+            () = self.wait_for_disconnect() => Err(ClientDisconnected),
+            () = wait_for_alarm(alarm.as_ref(), due) => Ok(()),
         };
         self.alarm = alarm.or(self.alarm.take());
         outcome
     }
 
-    pub async fn pause(&mut self, time: Duration, tally: &Tally<'_>) -> Result<(), Gone> {
-        if time.is_zero() { Ok(()) } else { self.wait(Instant::now() + time, tally).await }
+    pub async fn pause(&mut self, time: Duration, tally: &SendTracker<'_>) -> Result<(), ClientDisconnected> {
+        if time.is_zero() { Ok(()) } else { self.wait_until(Instant::now() + time, tally).await }
     }
 
     /// Returns when the client has closed or reset the connection.
-    pub async fn gone(&mut self) {
+    pub async fn wait_for_disconnect(&mut self) {
         loop {
-            if self.inbox.len() >= READ_AHEAD {
+            if self.read_buffer.len() >= MAX_READ_AHEAD_BYTES {
                 return pending().await;
             }
             if self.stream.readable().await.is_err() || self.read_ahead().is_err() {
@@ -117,7 +117,7 @@ impl Wire {
 
     /// What is left for another protocol: the socket, and what was read of it already.
     pub fn into_parts(self) -> (TcpStream, Vec<u8>) {
-        (self.stream, self.inbox.to_vec())
+        (self.stream, self.read_buffer.to_vec())
     }
 
     pub async fn half_close(&mut self) {
@@ -129,27 +129,30 @@ impl Wire {
         let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
-    async fn room(&mut self) -> Result<(), Gone> {
-        let watched =
-            if self.inbox.len() < READ_AHEAD { Interest::READABLE | Interest::WRITABLE } else { Interest::WRITABLE };
-        let ready = self.stream.ready(watched).await.map_err(|_| Gone)?;
+    async fn wait_until_writable(&mut self) -> Result<(), ClientDisconnected> {
+        let watched = if self.read_buffer.len() < MAX_READ_AHEAD_BYTES {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::WRITABLE
+        };
+        let ready = self.stream.ready(watched).await.map_err(|_| ClientDisconnected)?;
         if ready.is_readable() { self.read_ahead() } else { Ok(()) }
     }
 
-    fn read_ahead(&mut self) -> Result<(), Gone> {
-        self.inbox.reserve(READ_STEP / 4);
-        match self.stream.try_read_buf(&mut self.inbox) {
-            Ok(0) => Err(Gone),
+    fn read_ahead(&mut self) -> Result<(), ClientDisconnected> {
+        self.read_buffer.reserve(READ_CHUNK_BYTES / 4);
+        match self.stream.try_read_buf(&mut self.read_buffer) {
+            Ok(0) => Err(ClientDisconnected),
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
-            Err(_) => Err(Gone),
+            Err(_) => Err(ClientDisconnected),
         }
     }
 }
 
-async fn rung(alarm: Option<&Alarm>, due: Instant) {
+async fn wait_for_alarm(alarm: Option<&PreciseTimer>, due: Instant) {
     match alarm {
-        Some(alarm) if alarm.ring(due).await.is_ok() => (),
+        Some(alarm) if alarm.wait_until(due).await.is_ok() => (),
         _ => sleep_until(due).await,
     }
 }

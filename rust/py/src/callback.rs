@@ -9,21 +9,21 @@ use pyo3::{
 };
 use tokio::sync::oneshot;
 
-use crate::{reader::Reader, runtime::Jobs};
+use crate::{reader::BodyReader, runtime::JobRunner};
 
 /// What is waited for.
-pub enum Event {
+pub enum WaitEvent {
     /// The next piece of a request's body, for the reader of this number.
-    Piece(Jobs, u64),
+    BodyChunk(JobRunner, u64),
     /// The caller's leaving.
-    Gone(Py<PyAny>, oneshot::Sender<()>),
+    Disconnect(Py<PyAny>, oneshot::Sender<()>),
     /// Room in the way to a caller who reads slowly.
-    Room(oneshot::Sender<()>),
+    Writable(oneshot::Sender<()>),
 }
 
 /// A done-callback for one of the server's futures.
 #[pyclass(frozen, module = "penstock._engine")]
-pub struct Callback(Mutex<Option<Event>>);
+pub struct Callback(Mutex<Option<WaitEvent>>);
 
 #[pymethods]
 impl Callback {
@@ -38,31 +38,31 @@ impl Callback {
     pub fn fire(&self, future: &Bound<'_, PyAny>) {
         let event = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match event {
-            Some(Event::Piece(jobs, id)) => {
+            Some(WaitEvent::BodyChunk(jobs, id)) => {
                 // Where the reader is not there it was given up meanwhile.
-                if let Some(reader) = jobs.waiting.take(id) {
-                    reader.take(future.py(), message(future));
+                if let Some(reader) = jobs.body_readers.take_reader(id) {
+                    reader.handle_chunk(future.py(), parse_message(future));
                 }
             }
-            Some(Event::Gone(proto, tell)) => match message(future) {
+            Some(WaitEvent::Disconnect(proto, tell)) => match parse_message(future) {
                 // The body's end was not read before; behind it waits what we want to know.
-                Some(Message { more: false, .. }) => watch(future.py(), &proto, tell),
-                Some(Message { more: true, .. }) | None => drop(tell.send(())),
+                Some(BodyMessage { has_more: false, .. }) => watch_disconnect(future.py(), &proto, tell),
+                Some(BodyMessage { has_more: true, .. }) | None => drop(tell.send(())),
             },
-            Some(Event::Room(tell)) => drop(tell.send(())),
+            Some(WaitEvent::Writable(tell)) => drop(tell.send(())),
             None => (),
         }
     }
 }
 
 /// A piece of a request's body.
-pub struct Message<'py> {
+pub struct BodyMessage<'py> {
     pub body: Option<Bound<'py, PyBytes>>,
-    pub more: bool,
+    pub has_more: bool,
 }
 
 /// The message that a future of `receive` brought; `None` where the caller left or broke the framing.
-fn message<'py>(future: &Bound<'py, PyAny>) -> Option<Message<'py>> {
+fn parse_message<'py>(future: &Bound<'py, PyAny>) -> Option<BodyMessage<'py>> {
     let py = future.py();
     let message = future.call_method0(intern!(py, "result")).ok()?;
     let message = message.cast::<PyDict>().ok()?;
@@ -72,51 +72,51 @@ fn message<'py>(future: &Bound<'py, PyAny>) -> Option<Message<'py>> {
     }
     let body = message.get_item(intern!(py, "body")).ok()?.and_then(|body| body.cast_into::<PyBytes>().ok());
     let more = message.get_item(intern!(py, "more_body")).ok()?.is_some_and(|more| more.is_truthy().unwrap_or(false));
-    Some(Message { body, more })
+    Some(BodyMessage { body, has_more: more })
 }
 
 /// Has a reader wait for the next piece of a request's body.
-pub fn receive_piece(py: Python<'_>, proto: &Py<PyAny>, reader: Box<Reader>) {
-    let Ok(future) = receive(py, proto) else { return reader.take(py, None) };
-    let (jobs, id) = (reader.jobs().clone(), reader.id());
+pub fn receive_chunk(py: Python<'_>, proto: &Py<PyAny>, reader: Box<BodyReader>) {
+    let Ok(future) = call_receive(py, proto) else { return reader.handle_chunk(py, None) };
+    let (jobs, id) = (reader.job_runner().clone(), reader.id());
     // Before the callback, which may be called at once.
-    jobs.waiting.expect(reader, future.clone().unbind());
-    wait(&future, Event::Piece(jobs, id));
+    jobs.body_readers.wait_for_chunk(reader, future.clone().unbind());
+    wait_for_future(&future, WaitEvent::BodyChunk(jobs, id));
 }
 
 /// Asks to be told when the caller leaves.
-pub fn watch(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender<()>) {
-    let event = Event::Gone(proto.clone_ref(py), tell);
-    match receive(py, proto) {
-        Ok(future) => wait(&future, event),
-        Err(_) => ended(py, event),
+pub fn watch_disconnect(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender<()>) {
+    let event = WaitEvent::Disconnect(proto.clone_ref(py), tell);
+    match call_receive(py, proto) {
+        Ok(future) => wait_for_future(&future, event),
+        Err(_) => deliver_without_future(py, event),
     }
 }
 
 /// What cannot be waited for has already ended.
-fn receive<'py>(py: Python<'py>, proto: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn call_receive<'py>(py: Python<'py>, proto: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
     proto.bind(py).call_method0(intern!(py, "receive"))
 }
 
 /// Adds a callback to a future of the server's.
-pub fn wait(future: &Bound<'_, PyAny>, event: Event) {
+pub fn wait_for_future(future: &Bound<'_, PyAny>, event: WaitEvent) {
     let py = future.py();
     let Ok(callback) = Bound::new(py, Callback(Mutex::new(Some(event)))) else { return };
     if future.call_method1(intern!(py, "add_done_callback"), (&callback, py.None())).is_err() {
         let event = callback.get().0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(event) = event {
-            ended(py, event);
+            deliver_without_future(py, event);
         }
     }
 }
 
-fn ended(py: Python<'_>, event: Event) {
+fn deliver_without_future(py: Python<'_>, event: WaitEvent) {
     match event {
-        Event::Piece(jobs, id) => {
-            if let Some(reader) = jobs.waiting.take(id) {
-                reader.take(py, None);
+        WaitEvent::BodyChunk(jobs, id) => {
+            if let Some(reader) = jobs.body_readers.take_reader(id) {
+                reader.handle_chunk(py, None);
             }
         }
-        Event::Gone(_, tell) | Event::Room(tell) => drop(tell.send(())),
+        WaitEvent::Disconnect(_, tell) | WaitEvent::Writable(tell) => drop(tell.send(())),
     }
 }

@@ -29,58 +29,58 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{peer::Way, runtime::Jobs};
+use crate::{peer::ConnectionAddresses, runtime::JobRunner};
 
 /// Messages that wait either way, besides the one that is on its way out.
-const WAITING: usize = 2;
+const MAX_QUEUED_MESSAGES: usize = 2;
 /// How often is looked whether a caller is still there.
-const LOOK: Duration = Duration::from_millis(250);
+const DISCONNECT_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// One thing for the caller.
-enum Event {
+enum ClientEvent {
     Accept(Option<String>),
     Deny(ClientResponse),
-    Say(Message),
+    Send(Message),
 }
 
 /// What the engine's thread and the event loop share.
-struct Desk {
+struct Mailbox {
     /// What is to be taken; the next comes when it was.
-    next: Mutex<Option<Event>>,
-    taken: Notify,
-    is_left: AtomicBool,
+    pending: Mutex<Option<ClientEvent>>,
+    consumed: Notify,
+    is_closed: AtomicBool,
     /// Called when there is something to take, and when there is room for what could not be given.
-    there: Py<PyAny>,
-    room: Py<PyAny>,
+    on_event: Py<PyAny>,
+    on_writable: Py<PyAny>,
 }
 
 /// One WebSocket of a caller.
 #[pyclass(frozen, module = "penstock._engine")]
-pub struct Conversation {
-    desk: Arc<Desk>,
-    jobs: Jobs,
+pub struct WebSocketHandle {
+    desk: Arc<Mailbox>,
+    jobs: JobRunner,
     /// None when the caller has left.
     to_provider: Mutex<Option<mpsc::Sender<Message>>>,
 }
 
 #[pymethods]
-impl Conversation {
+impl WebSocketHandle {
     /// The next message for the caller as ASGI has it; nothing where there is none yet.
-    fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        let event = self.desk.next.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let event = self.desk.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(event) = event else { return Ok(None) };
-        self.desk.taken.notify_one();
+        self.desk.consumed.notify_one();
         let list = PyList::empty(py);
         match event {
-            Event::Accept(protocol) => list.append(accepted(py, protocol)?)?,
-            Event::Deny(answer) => denied(&list, &answer)?,
-            Event::Say(message) => list.append(said(py, &message)?)?,
+            ClientEvent::Accept(protocol) => list.append(accept_message(py, protocol)?)?,
+            ClientEvent::Deny(answer) => append_denial(&list, &answer)?,
+            ClientEvent::Send(message) => list.append(to_asgi_message(py, &message)?)?,
         }
         Ok(Some(list))
     }
 
     /// Gives a message of the caller; false where there is no room for it: then it must be given again.
-    fn give(&self, message: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn send(&self, message: &Bound<'_, PyAny>) -> PyResult<bool> {
         let message = if let Ok(text) = message.cast::<PyString>() {
             Message::Text(text.to_str()?.into())
         } else {
@@ -95,7 +95,7 @@ impl Conversation {
                 let (sender, desk) = (sender.clone(), Arc::clone(&self.desk));
                 self.jobs.spawn(async move {
                     drop(sender.reserve().await);
-                    Python::attach(|py| drop(desk.room.call0(py)));
+                    Python::attach(|py| drop(desk.on_writable.call0(py)));
                 });
                 Ok(false)
             }
@@ -104,7 +104,7 @@ impl Conversation {
 
     /// The caller has closed its side, or is gone.
     #[pyo3(signature = (code = None, reason = None))]
-    fn leave(&self, code: Option<u16>, reason: Option<String>) {
+    fn close(&self, code: Option<u16>, reason: Option<String>) {
         let Some(sender) = self.to_provider.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         // Gone without a word is not closed: the channel just ends. The server has one code for that and for no code.
         let said = code.map(CloseCode::from).filter(|code| !matches!(code, CloseCode::Abnormal | CloseCode::Status));
@@ -114,38 +114,40 @@ impl Conversation {
     }
 }
 
-impl Conversation {
+impl WebSocketHandle {
     /// Has the engine look for a provider that agrees. Until it is over its caller's connection is `under_way`.
-    pub fn begin(
-        jobs: &Jobs,
+    pub fn start(
+        jobs: &JobRunner,
         gateway: Arc<Gateway>,
-        (head, under_way, way): (RequestHead, Option<RequestGuard>, Option<Way>),
+        (head, under_way, way): (RequestHead, Option<RequestGuard>, Option<ConnectionAddresses>),
         there: Py<PyAny>,
         room: Py<PyAny>,
     ) -> Self {
-        let desk = Arc::new(Desk {
-            next: Mutex::new(None),
-            taken: Notify::new(),
-            is_left: AtomicBool::new(false),
-            there,
-            room,
+        let desk = Arc::new(Mailbox {
+            pending: Mutex::new(None),
+            consumed: Notify::new(),
+            is_closed: AtomicBool::new(false),
+            on_event: there,
+            on_writable: room,
         });
-        let (to_provider, from_caller) = mpsc::channel(WAITING);
+        let (to_provider, from_caller) = mpsc::channel(MAX_QUEUED_MESSAGES);
         let told = Arc::clone(&desk);
         jobs.spawn(async move {
-            let mut teller = Teller { desk: told, is_accepted: false, is_over: false };
+            let mut teller = ClientEventSender { mailbox: told, is_accepted: false, is_finished: false };
             let connected = tokio::select! {
                 biased;
                 connected = realtime::handle_upgrade(&gateway, head) => Some(connected),
-                () = left(way) => None,
+                () = wait_for_disconnect(way) => None,
             };
             match connected {
-                Some(UpgradeOutcome::Rejected(answer)) => drop(teller.desk.put(Event::Deny(answer)).await),
-                Some(UpgradeOutcome::Accepted(session)) => teller.converse(&gateway, *session, from_caller).await,
+                Some(UpgradeOutcome::Rejected(answer)) => {
+                    let _taken = teller.mailbox.post_and_wait(ClientEvent::Deny(answer)).await;
+                }
+                Some(UpgradeOutcome::Accepted(session)) => teller.relay_session(&gateway, *session, from_caller).await,
                 // Nobody reads it; the server's own task ends with it.
-                None => teller.desk.lay(Event::Deny(ClientResponse::internal_error())),
+                None => teller.mailbox.post(ClientEvent::Deny(ClientResponse::internal_error())),
             }
-            teller.is_over = true;
+            teller.is_finished = true;
             drop(under_way);
         });
         Self { desk, jobs: jobs.clone(), to_provider: Mutex::new(Some(to_provider)) }
@@ -153,48 +155,48 @@ impl Conversation {
 }
 
 /// Resolves when the caller of a WebSocket that is not there yet has left: until it is accepted the server tells nobody.
-async fn left(way: Option<Way>) {
-    let is_open = |Way { local, remote }| sock_diag::is_connection_open(local, remote).ok();
+async fn wait_for_disconnect(way: Option<ConnectionAddresses>) {
+    let is_open = |ConnectionAddresses { local, remote }| sock_diag::is_connection_open(local, remote).ok();
     // Of a connection that the kernel does not know nothing can be said.
     let Some(way) = way.filter(|way| is_open(*way) == Some(true)) else { return pending().await };
     loop {
-        sleep(LOOK).await;
+        sleep(DISCONNECT_POLL_INTERVAL).await;
         if is_open(way) == Some(false) {
             return;
         }
     }
 }
 
-impl Drop for Conversation {
+impl Drop for WebSocketHandle {
     /// Nobody takes any more: who waits for that must not wait for ever.
     fn drop(&mut self) {
-        self.desk.is_left.store(true, Ordering::Release);
-        self.desk.taken.notify_one();
+        self.desk.is_closed.store(true, Ordering::Release);
+        self.desk.consumed.notify_one();
     }
 }
 
 /// Tells the caller what becomes of a request for a WebSocket, a panic too.
-struct Teller {
-    desk: Arc<Desk>,
+struct ClientEventSender {
+    mailbox: Arc<Mailbox>,
     is_accepted: bool,
-    is_over: bool,
+    is_finished: bool,
 }
 
-impl Teller {
-    async fn converse(
+impl ClientEventSender {
+    async fn relay_session(
         &mut self,
         gateway: &Gateway,
         mut session: WebSocketSession,
         from_caller: mpsc::Receiver<Message>,
     ) {
-        let accept = Event::Accept(session.protocol.take());
+        let accept = ClientEvent::Accept(session.protocol.take());
         self.is_accepted = true;
-        self.desk.put(accept).await;
-        let (to_caller, mut heard) = mpsc::channel(WAITING);
-        let desk = &self.desk;
+        self.mailbox.post_and_wait(accept).await;
+        let (to_caller, mut heard) = mpsc::channel(MAX_QUEUED_MESSAGES);
+        let desk = &self.mailbox;
         let telling = async move {
             while let Some(message) = heard.recv().await {
-                if !desk.put(Event::Say(message)).await {
+                if !desk.post_and_wait(ClientEvent::Send(message)).await {
                     break;
                 }
             }
@@ -203,36 +205,36 @@ impl Teller {
     }
 }
 
-impl Drop for Teller {
+impl Drop for ClientEventSender {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.is_finished {
             let frame = CloseFrame { code: CloseCode::Error, reason: "the gateway failed".into() };
-            self.desk.lay(if self.is_accepted {
-                Event::Say(Message::Close(Some(frame)))
+            self.mailbox.post(if self.is_accepted {
+                ClientEvent::Send(Message::Close(Some(frame)))
             } else {
-                Event::Deny(ClientResponse::internal_error())
+                ClientEvent::Deny(ClientResponse::internal_error())
             });
         }
     }
 }
 
-impl Desk {
-    fn lay(&self, event: Event) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
-        Python::attach(|py| drop(self.there.call0(py)));
+impl Mailbox {
+    fn post(&self, event: ClientEvent) {
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
+        Python::attach(|py| drop(self.on_event.call0(py)));
     }
 
     /// Lays something down, and waits until it was taken; false where nobody takes any more.
-    async fn put(&self, event: Event) -> bool {
-        if !self.is_left.load(Ordering::Acquire) {
-            self.lay(event);
-            self.taken.notified().await;
+    async fn post_and_wait(&self, event: ClientEvent) -> bool {
+        if !self.is_closed.load(Ordering::Acquire) {
+            self.post(event);
+            self.consumed.notified().await;
         }
-        !self.is_left.load(Ordering::Acquire)
+        !self.is_closed.load(Ordering::Acquire)
     }
 }
 
-fn accepted(py: Python<'_>, protocol: Option<String>) -> PyResult<Bound<'_, PyDict>> {
+fn accept_message(py: Python<'_>, protocol: Option<String>) -> PyResult<Bound<'_, PyDict>> {
     let message = PyDict::new(py);
     message.set_item(intern!(py, "type"), intern!(py, "websocket.accept"))?;
     message.set_item(intern!(py, "subprotocol"), protocol)?;
@@ -240,12 +242,12 @@ fn accepted(py: Python<'_>, protocol: Option<String>) -> PyResult<Bound<'_, PyDi
 }
 
 /// The answer instead of a WebSocket.
-fn denied(list: &Bound<'_, PyList>, answer: &ClientResponse) -> PyResult<()> {
+fn append_denial(list: &Bound<'_, PyList>, answer: &ClientResponse) -> PyResult<()> {
     let py = list.py();
     let start = PyDict::new(py);
     start.set_item(intern!(py, "type"), intern!(py, "websocket.http.response.start"))?;
     start.set_item(intern!(py, "status"), answer.head.status)?;
-    start.set_item(intern!(py, "headers"), pairs(py, &answer.head.headers)?)?;
+    start.set_item(intern!(py, "headers"), header_pairs(py, &answer.head.headers)?)?;
     list.append(start)?;
     let end = PyDict::new(py);
     let bytes: &[u8] = match &answer.body {
@@ -257,7 +259,7 @@ fn denied(list: &Bound<'_, PyList>, answer: &ClientResponse) -> PyResult<()> {
     list.append(end)
 }
 
-fn pairs<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList>> {
+fn header_pairs<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for (name, value) in headers.iter() {
         list.append(PyTuple::new(py, [PyBytes::new(py, name), PyBytes::new(py, value)])?)?;
@@ -265,7 +267,7 @@ fn pairs<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList>
     Ok(list)
 }
 
-fn said<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyDict>> {
+fn to_asgi_message<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
     let kind = if matches!(message, Message::Close(_)) { "websocket.close" } else { "websocket.send" };
     told.set_item(intern!(py, "type"), kind)?;

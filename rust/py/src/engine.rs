@@ -27,13 +27,13 @@ use pyo3::{
 
 use crate::{
     callback::Callback,
-    conversation::Conversation,
+    conversation::WebSocketHandle,
     errors,
     exchange::Exchange,
     peer,
-    reader::Reader,
-    runtime::{Job, Jobs, Runtime},
-    scope::{self, Expected},
+    reader::BodyReader,
+    runtime::{Job, JobRunner, Runtime},
+    scope::{self, ExpectedBody},
 };
 
 /// One engine per worker process.
@@ -53,8 +53,8 @@ impl Engine {
     #[new]
     fn new(py: Python<'_>, settings: &[u8]) -> PyResult<Self> {
         let settings: Settings = serde_json::from_slice(settings)
-            .map_err(|error| errors::invalid(py, &[Problem::new("$", error.to_string())]))?;
-        let gateway = Gateway::new(settings).map_err(|problems| errors::invalid(py, &problems))?;
+            .map_err(|error| errors::validation_error(py, &[Problem::new("$", error.to_string())]))?;
+        let gateway = Gateway::new(settings).map_err(|problems| errors::validation_error(py, &problems))?;
         Ok(Self {
             gateway: Arc::new(gateway),
             runtime: OnceLock::new(),
@@ -68,34 +68,39 @@ impl Engine {
     fn start(&self, event_loop: &Bound<'_, PyAny>, step_back: Py<PyAny>) -> PyResult<()> {
         let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
         drop(self.call_soon.set(call_soon.unbind()));
-        let runtime = Runtime::start(Arc::clone(&self.gateway), Arc::new(move || told_to(&step_back)))?;
+        let runtime = Runtime::start(Arc::clone(&self.gateway), Arc::new(move || lower_thread_priority(&step_back)))?;
         self.runtime.set(runtime).map_err(|_| PyRuntimeError::new_err("the engine was started already"))
     }
 
     /// Compiles a snapshot and puts it in the place of the old one; `EngineError` tells every problem.
     fn apply(&self, py: Python<'_>, snapshot: &[u8]) -> PyResult<()> {
-        py.detach(|| self.gateway.apply_snapshot(snapshot)).map_err(|problems| errors::invalid(py, &problems))
+        py.detach(|| self.gateway.apply_snapshot(snapshot)).map_err(|problems| errors::validation_error(py, &problems))
     }
 
     /// Takes a request that came through the server's own task; `done` is called when it is answered.
-    fn exchange(&self, scope: &Bound<'_, PyDict>, receive: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
+    fn handle_request(&self, scope: &Bound<'_, PyDict>, receive: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
         let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
         self.gateway.record_sink.metrics.asgi_fallback_requests.add(1);
-        self.begin(scope, proto, Some(done))
+        self.begin_request(scope, proto, Some(done))
     }
 
     /// Takes a request for a WebSocket. `there` is called when there is something to take for the caller, `room` when there is
     /// room again for what could not be given.
-    fn converse(&self, scope: &Bound<'_, PyDict>, there: Py<PyAny>, room: Py<PyAny>) -> PyResult<Conversation> {
-        let head = scope::socket_head(scope)?;
-        let jobs = self.jobs()?;
-        let about = (head, jobs.under_way(scope), peer::way(scope));
-        Ok(Conversation::begin(jobs, Arc::clone(&self.gateway), about, there, room))
+    fn open_websocket(
+        &self,
+        scope: &Bound<'_, PyDict>,
+        there: Py<PyAny>,
+        room: Py<PyAny>,
+    ) -> PyResult<WebSocketHandle> {
+        let head = scope::parse_websocket_head(scope)?;
+        let jobs = self.job_runner()?;
+        let about = (head, jobs.track_request(scope), peer::connection_addresses(scope));
+        Ok(WebSocketHandle::start(jobs, Arc::clone(&self.gateway), about, there, room))
     }
 
     /// Stands in the place of the loop's `call_soon_threadsafe`: takes requests before they become tasks, passes all else on.
     #[pyo3(signature = (callback, *args, context = None))]
-    fn intercept<'py>(
+    fn intercept_call<'py>(
         &self,
         callback: &Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
@@ -108,10 +113,10 @@ impl Engine {
             }
             return Ok(py.None().into_bound(py));
         }
-        if args.len() == 2 && self.took(args) {
+        if args.len() == 2 && self.try_intercept(args) {
             return Ok(py.None().into_bound(py));
         }
-        self.pass_on(callback, args, context)
+        self.call_original(callback, args, context)
     }
 
     /// The counters, as a JSON object.
@@ -138,7 +143,7 @@ impl Engine {
 }
 
 /// Where it may not be said, it is only a little slower for others.
-fn told_to(step_back: &Py<PyAny>) {
+fn lower_thread_priority(step_back: &Py<PyAny>) {
     Python::attach(|py| {
         if let Err(error) = step_back.call0(py) {
             error.write_unraisable(py, None);
@@ -148,7 +153,7 @@ fn told_to(step_back: &Py<PyAny>) {
 
 impl Engine {
     /// Whether the arguments are a request on its way to becoming a task, and were taken.
-    fn took(&self, args: &Bound<'_, PyTuple>) -> bool {
+    fn try_intercept(&self, args: &Bound<'_, PyTuple>) -> bool {
         let (Ok(coroutine), Ok(watcher)) = (args.get_borrowed_item(0), args.get_borrowed_item(1)) else { return false };
         if !self.is_watcher(&watcher) {
             return false;
@@ -157,7 +162,7 @@ impl Engine {
         let take = || {
             let scope = watcher.getattr(intern!(py, "scope"))?;
             let proto = watcher.getattr(intern!(py, "proto"))?;
-            self.begin(scope.cast::<PyDict>()?, proto.unbind(), None)
+            self.begin_request(scope.cast::<PyDict>()?, proto.unbind(), None)
         };
         // Where it cannot be taken the server's own way is still open.
         if take().is_err() {
@@ -183,28 +188,28 @@ impl Engine {
         is_it
     }
 
-    fn begin(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
-        let mut head = scope::head(scope)?;
+    fn begin_request(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
+        let mut head = scope::parse_head(scope)?;
         if self.gateway.is_management_path(&head.path) {
-            head.peer_ip = peer::caller(scope).map(|(address, _)| address.ip());
+            head.peer_ip = peer::client_address(scope).map(|(address, _)| address.ip());
         }
-        let expected = scope::expected(scope, &head)?;
-        let jobs = self.jobs()?;
+        let expected = scope::expected_body(scope, &head)?;
+        let jobs = self.job_runner()?;
         let exchange = Exchange::new(proto, scope.clone().unbind(), done);
-        if expected == Expected::Nothing {
+        if expected == ExpectedBody::Empty {
             jobs.submit(Job { request: Request { head, body: Body::empty() }, exchange });
         } else {
-            Reader::begin(scope, jobs.clone(), head, exchange, expected);
+            BodyReader::start(scope, jobs.clone(), head, exchange, expected);
         }
         Ok(())
     }
 
-    fn jobs(&self) -> PyResult<&Jobs> {
+    fn job_runner(&self) -> PyResult<&JobRunner> {
         let runtime = self.runtime.get().ok_or_else(|| PyRuntimeError::new_err("the engine was not started"))?;
-        Ok(runtime.jobs())
+        Ok(runtime.job_runner())
     }
 
-    fn pass_on<'py>(
+    fn call_original<'py>(
         &self,
         callback: &Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
@@ -237,7 +242,7 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usi
         "snapshot" => Snapshot::validate(data).err(),
         other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
     };
-    problems.map_or(Ok(()), |problems| Err(errors::invalid(py, &problems)))
+    problems.map_or(Ok(()), |problems| Err(errors::validation_error(py, &problems)))
 }
 
 /// The providers, as a JSON array of `{"slug", "base_url", "dialect"}`.
@@ -254,33 +259,33 @@ pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
 
 /// Has the kernel end the turns of this process, of so many seconds, in time while it is busy; call it after the fork.
 #[pyfunction]
-pub fn end_turns_in_time(turn: f64) -> PyResult<()> {
+pub fn start_preemption_ticker(turn: f64) -> PyResult<()> {
     let turn = Duration::try_from_secs_f64(turn).map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(preempt::start_preemption_ticker(turn)?)
 }
 
 /// Whether a field of this name, in small letters with hyphens, may hold a credential: records mask it.
 #[pyfunction]
-pub fn may_be_secret(name: &str) -> bool {
-    masking::may_be_secret(name)
+pub fn is_secret_name(name: &str) -> bool {
+    masking::is_secret_name(name)
 }
 
 /// What a provider is sent for a line of a batch, and what of it cannot be told, with commas.
 #[pyfunction]
-pub fn say_line<'py>(
+pub fn translate_batch_line<'py>(
     py: Python<'py>,
     provider: &str,
     path: &str,
     body: &[u8],
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
     let said = line_requests::translate_line(BatchLine { provider, path, body })
-        .map_err(|problem| errors::invalid(py, &[problem]))?;
+        .map_err(|problem| errors::validation_error(py, &[problem]))?;
     Ok((PyBytes::new(py, &said.body), said.dropped_params))
 }
 
 /// A provider's answer to a line of a batch with its status, an error too, as its caller reads it.
 #[pyfunction]
-pub fn tell_line<'py>(
+pub fn translate_batch_result<'py>(
     py: Python<'py>,
     provider: &str,
     path: &str,
@@ -289,25 +294,25 @@ pub fn tell_line<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (status, answer) = answered;
     let told = line_requests::translate_line_response(BatchLine { provider, path, body }, status, answer.as_bytes());
-    told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::invalid(py, &[problem]))
+    told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::validation_error(py, &[problem]))
 }
 
 /// Writes the records of lines that a provider answered in a batch of its own.
 #[pyclass(frozen, module = "penstock._engine")]
-pub struct Ledger(batch_records::BatchRecorder);
+pub struct BatchRecorder(batch_records::BatchRecorder);
 
 #[pymethods]
-impl Ledger {
+impl BatchRecorder {
     /// `prices` is what a snapshot says of prices.
     #[new]
     fn new(py: Python<'_>, prices: &[u8]) -> PyResult<Self> {
-        batch_records::BatchRecorder::new(prices).map(Self).map_err(|problems| errors::invalid(py, &problems))
+        batch_records::BatchRecorder::new(prices).map(Self).map_err(|problems| errors::validation_error(py, &problems))
     }
 
     /// The record of a line and its answer, with the end of its line.
     fn record<'py>(&self, py: Python<'py>, entry: &[u8], answer: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let written = self.0.write_record(entry, answer);
-        written.map(|line| PyBytes::new(py, &line)).map_err(|problem| errors::invalid(py, &[problem]))
+        written.map(|line| PyBytes::new(py, &line)).map_err(|problem| errors::validation_error(py, &[problem]))
     }
 
     /// What all of them cost, in nano-dollars.

@@ -28,11 +28,11 @@ impl EngineError {
 }
 
 /// Problems found in a document, as the exception to raise.
-pub fn invalid(py: Python<'_>, problems: &[Problem]) -> PyErr {
-    raise(py, "invalid", 400, problems)
+pub fn validation_error(py: Python<'_>, problems: &[Problem]) -> PyErr {
+    engine_error(py, "invalid", 400, problems)
 }
 
-pub fn raise(py: Python<'_>, code: &str, status: u16, problems: &[Problem]) -> PyErr {
+pub fn engine_error(py: Python<'_>, code: &str, status: u16, problems: &[Problem]) -> PyErr {
     let build = || {
         let list = PyList::empty(py);
         for Problem { path, message } in problems {

@@ -27,8 +27,8 @@ use pyo3::{
 use tokio::sync::oneshot;
 
 use crate::{
-    callback::{self, Event},
-    fields::fields,
+    callback::{self, WaitEvent},
+    fields::header_list,
     peer,
     runtime::Job,
 };
@@ -39,66 +39,70 @@ pub struct Exchange {
     /// The request as the server describes it, until a stream begins: it is large, and streams last.
     scope: Option<Py<PyDict>>,
     /// Known of a stream.
-    peer: Option<Peer>,
+    stream_peer: Option<StreamPeer>,
     /// Ends the server's own task, where there is one.
-    done: Option<Arc<Done>>,
+    completion: Option<Arc<CompletionGuard>>,
     /// Known already where something else is told when the caller leaves.
-    gone: Option<Gone>,
+    disconnect: Option<DisconnectSignal>,
     /// What waits to be sent before the first piece.
     head: Option<ClientResponseHead>,
-    answered: bool,
+    is_answered: bool,
 }
 
 /// Ends the server's own task when nobody needs it any more.
-pub struct Done(Py<PyAny>);
+pub struct CompletionGuard(Py<PyAny>);
 
-impl Drop for Done {
+impl Drop for CompletionGuard {
     fn drop(&mut self) {
         Python::attach(|py| drop(self.0.call0(py)));
     }
 }
 
 /// Who reads a stream, and what it was told of its length.
-struct Peer {
+struct StreamPeer {
     /// Address and port, as the server gives them.
     client: Option<Py<PyAny>>,
     /// It counts what comes (RFC 9113 §8.1.1): less than was declared is an error of this one stream.
-    counts: bool,
+    checks_length: bool,
 }
 
 /// Resolves when the caller has left.
-pub type Gone = oneshot::Receiver<()>;
+pub type DisconnectSignal = oneshot::Receiver<()>;
 
 /// What ends a stream besides its own end.
-struct Ends<C> {
-    gone: Gone,
-    closing: C,
+struct StopConditions<C> {
+    disconnect: DisconnectSignal,
+    shutdown: C,
     /// Longest wait for a caller who does not read.
-    stall: Duration,
-    hang_ups: Arc<Disconnector>,
+    write_timeout: Duration,
+    disconnector: Arc<Disconnector>,
     /// Until the last byte was handed over.
-    under_way: Option<RequestGuard>,
+    request_guard: Option<RequestGuard>,
 }
 
-enum Sent {
-    Done,
+enum SendOutcome {
+    Accepted,
     /// The caller reads slowly: wait for room.
-    Wait(oneshot::Receiver<()>),
+    Blocked(oneshot::Receiver<()>),
     Closed,
 }
 
 /// An answer of which pieces are still to come.
-pub struct Streaming {
+pub struct StreamingResponse {
     exchange: Exchange,
     stream: Box<ResponseStream>,
-    gone: Gone,
+    disconnect: DisconnectSignal,
     /// Until the last byte was handed over.
-    under_way: Option<RequestGuard>,
+    request_guard: Option<RequestGuard>,
 }
 
 /// Serves one request from its body to its whole answer, or to where its answer begins to stream: what is left then needs a
 /// third of the room, and lasts.
-pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<ConnectionTracker>, job: Job) -> Option<Streaming> {
+pub async fn serve_request(
+    gateway: &Arc<Gateway>,
+    callers: &Arc<ConnectionTracker>,
+    job: Job,
+) -> Option<StreamingResponse> {
     let Job { request, mut exchange } = job;
     let mut under_way = None;
     let (answer, gone) = {
@@ -112,8 +116,8 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<ConnectionTracker>, job
         if let Some(answer) = quick {
             (answer, None)
         } else {
-            under_way = exchange.under_way(callers);
-            let mut gone = exchange.watch();
+            under_way = exchange.track_request(callers);
+            let mut gone = exchange.watch_disconnect();
             tokio::select! {
                 biased;
                 answer = &mut work => (answer, Some(gone)),
@@ -129,30 +133,39 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<ConnectionTracker>, job
         // Objects are let go of while attached: else they wait on a list for the next who is.
         ClientResponseBody::Complete(bytes) => {
             Python::attach(|py| {
-                exchange.whole(py, reply, &bytes);
+                exchange.send_complete(py, reply, &bytes);
                 drop(exchange);
             });
             None
         }
         ClientResponseBody::Stream(stream) => {
             let gone = gone.unwrap_or_else(|| {
-                under_way = exchange.under_way(callers);
-                exchange.watch()
+                under_way = exchange.track_request(callers);
+                exchange.watch_disconnect()
             });
             // Put there now: whatever a future takes it keeps twice.
             exchange.head = Some(reply);
-            Some(Streaming { exchange, stream, gone, under_way })
+            Some(StreamingResponse { exchange, stream, disconnect: gone, request_guard: under_way })
         }
     }
 }
 
-impl Streaming {
+impl StreamingResponse {
     /// Passes on what comes, to the last byte.
-    pub async fn pass_on(self, gateway: Arc<Gateway>, hang_ups: Arc<Disconnector>) {
-        let Self { mut exchange, stream, gone, under_way } = self;
+    pub async fn send_remaining(self, gateway: Arc<Gateway>, hang_ups: Arc<Disconnector>) {
+        let Self { mut exchange, stream, disconnect: gone, request_guard: under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
         exchange
-            .stream(stream, Ends { gone, closing: gateway.wait_for_stream_shutdown(), stall, hang_ups, under_way })
+            .send_stream(
+                stream,
+                StopConditions {
+                    disconnect: gone,
+                    shutdown: gateway.wait_for_stream_shutdown(),
+                    write_timeout: stall,
+                    disconnector: hang_ups,
+                    request_guard: under_way,
+                },
+            )
             .await;
         Python::attach(|_| drop(exchange));
     }
@@ -160,13 +173,21 @@ impl Streaming {
 
 impl Exchange {
     pub fn new(proto: Py<PyAny>, scope: Py<PyDict>, done: Option<Py<PyAny>>) -> Self {
-        let done = done.map(|done| Arc::new(Done(done)));
-        Self { proto, scope: Some(scope), peer: None, done, gone: None, head: None, answered: false }
+        let completion = done.map(|done| Arc::new(CompletionGuard(done)));
+        Self {
+            proto,
+            scope: Some(scope),
+            stream_peer: None,
+            completion,
+            disconnect: None,
+            head: None,
+            is_answered: false,
+        }
     }
 
     /// Leaves it to others to notice that the caller leaves.
-    pub fn watched(mut self, gone: Gone) -> Self {
-        self.gone = Some(gone);
+    pub fn with_disconnect_signal(mut self, gone: DisconnectSignal) -> Self {
+        self.disconnect = Some(gone);
         self
     }
 
@@ -174,39 +195,45 @@ impl Exchange {
         self.proto.clone_ref(py)
     }
 
-    pub fn done(&self) -> Option<Arc<Done>> {
-        self.done.clone()
+    pub fn completion(&self) -> Option<Arc<CompletionGuard>> {
+        self.completion.clone()
     }
 
     /// Says that its caller's connection is in use.
-    fn under_way(&self, callers: &Arc<ConnectionTracker>) -> Option<RequestGuard> {
+    fn track_request(&self, callers: &Arc<ConnectionTracker>) -> Option<RequestGuard> {
         Python::attach(|py| {
-            let (caller, is_http2) = peer::caller(self.scope.as_ref()?.bind(py))?;
+            let (caller, is_http2) = peer::client_address(self.scope.as_ref()?.bind(py))?;
             Some(callers.begin_request(caller, is_http2))
         })
     }
 
-    fn watch(&mut self) -> Gone {
-        if let Some(gone) = self.gone.take() {
+    fn watch_disconnect(&mut self) -> DisconnectSignal {
+        if let Some(gone) = self.disconnect.take() {
             return gone;
         }
         let (tell, gone) = oneshot::channel();
-        Python::attach(|py| callback::watch(py, &self.proto, tell));
+        Python::attach(|py| callback::watch_disconnect(py, &self.proto, tell));
         gone
     }
 
     /// The caller is gone: there is nobody to answer.
     fn abandon(&mut self) {
-        self.answered = true;
+        self.is_answered = true;
     }
 
-    fn whole(&mut self, py: Python<'_>, reply: ClientResponseHead, body: &[u8]) {
+    fn send_complete(&mut self, py: Python<'_>, reply: ClientResponseHead, body: &[u8]) {
         self.head = Some(reply);
-        drop(self.send(py, body, false));
+        drop(self.send_chunk(py, body, false));
     }
 
-    async fn stream(&mut self, mut stream: Box<ResponseStream>, ends: Ends<impl Future<Output = ()>>) {
-        let Ends { mut gone, closing, stall, hang_ups, under_way } = ends;
+    async fn send_stream(&mut self, mut stream: Box<ResponseStream>, ends: StopConditions<impl Future<Output = ()>>) {
+        let StopConditions {
+            disconnect: mut gone,
+            shutdown: closing,
+            write_timeout: stall,
+            disconnector: hang_ups,
+            request_guard: under_way,
+        } = ends;
         let mut closing = std::pin::pin!(closing);
         let begun = Python::attach(|py| {
             let says = |says: fn(&ClientResponseHead) -> bool| self.head.as_ref().is_some_and(says);
@@ -214,9 +241,9 @@ impl Exchange {
                 says(ClientResponseHead::is_event_stream),
                 says(|reply| reply.headers.get("content-length").is_some()),
             );
-            self.peer = self.scope.take().map(|scope| Peer::of(scope.bind(py), declares));
+            self.stream_peer = self.scope.take().map(|scope| StreamPeer::from_scope(scope.bind(py), declares));
             // Any other head leaves with the first piece, which is there.
-            if at_once { self.start(py) } else { Ok(()) }
+            if at_once { self.send_head(py) } else { Ok(()) }
         });
         if begun.is_err() {
             return;
@@ -233,19 +260,19 @@ impl Exchange {
                 Ok(Some(bytes)) if stream.is_ended() => {
                     // Its end has come too: both leave in one crossing.
                     let Ok(rest) = stream.next().await else {
-                        Python::attach(|py| drop(self.send(py, &bytes, true)));
-                        return self.cut((gone, closing), (under_way, stall), &hang_ups).await;
+                        Python::attach(|py| drop(self.send_chunk(py, &bytes, true)));
+                        return self.abort_response((gone, closing), (under_way, stall), &hang_ups).await;
                     };
-                    self.last(&bytes, rest.as_deref())
+                    self.send_last(&bytes, rest.as_deref())
                 }
-                Ok(Some(bytes)) => Python::attach(|py| self.send(py, &bytes, true)),
-                Ok(None) => return Python::attach(|py| drop(self.send(py, &[], false))),
-                Err(BodyTruncated) => return self.cut((gone, closing), (under_way, stall), &hang_ups).await,
+                Ok(Some(bytes)) => Python::attach(|py| self.send_chunk(py, &bytes, true)),
+                Ok(None) => return Python::attach(|py| drop(self.send_chunk(py, &[], false))),
+                Err(BodyTruncated) => return self.abort_response((gone, closing), (under_way, stall), &hang_ups).await,
             };
             match sent {
-                Sent::Done => (),
-                Sent::Closed => return,
-                Sent::Wait(mut room) => {
+                SendOutcome::Accepted => (),
+                SendOutcome::Closed => return,
+                SendOutcome::Blocked(mut room) => {
                     let aside = tokio::select! {
                         biased;
                         _ = &mut gone => return,
@@ -257,13 +284,13 @@ impl Exchange {
                         let end = stream.stop_unread(stall);
                         drop(stream);
                         // In a box of its own: it would make the future of every stream larger.
-                        Box::pin(self.set_aside(end, (gone, room, closing), aside)).await
+                        Box::pin(self.park_stream(end, (gone, room, closing), aside)).await
                     } else {
                         // The record is not to wait for the connection's end.
                         drop(stream);
                         true
                     };
-                    if ends && let Some(client) = self.unended() {
+                    if ends && let Some(client) = self.end_truncated() {
                         Box::pin(hang_ups.disconnect_client(client)).await;
                     }
                     return;
@@ -274,10 +301,10 @@ impl Exchange {
 
     /// Leaves a stream of HTTP/2 to a reader who may never come, so that those beside it on its connection go on. Says whether the
     /// connection must end all the same: there is no other way to tell a reader who goes on that this was not all.
-    async fn set_aside(
+    async fn park_stream(
         &mut self,
         end: Result<Option<Bytes>, BodyTruncated>,
-        (gone, room, closing): (Gone, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
+        (gone, room, closing): (DisconnectSignal, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
         aside: ParkedStream,
     ) -> bool {
         // Not before: of two pieces that wait the server may send the later one first.
@@ -291,28 +318,28 @@ impl Exchange {
             Ok(last) => last.unwrap_or_default(),
             Err(BodyTruncated) => return true,
         };
-        Python::attach(|py| drop(self.send(py, &last, false)));
+        Python::attach(|py| drop(self.send_chunk(py, &last, false)));
         false
     }
 
-    fn last(&mut self, bytes: &[u8], rest: Option<&[u8]>) -> Sent {
+    fn send_last(&mut self, bytes: &[u8], rest: Option<&[u8]>) -> SendOutcome {
         let Some(more) = rest else {
-            Python::attach(|py| drop(self.send(py, bytes, false)));
-            return Sent::Closed;
+            Python::attach(|py| drop(self.send_chunk(py, bytes, false)));
+            return SendOutcome::Closed;
         };
         let joined = [bytes, more].concat();
-        Python::attach(|py| self.send(py, &joined, true))
+        Python::attach(|py| self.send_chunk(py, &joined, true))
     }
 
     /// Ends the answer in a way that no client takes for a good end. Where only the end of its connection is one, those beside it
     /// there are let come to theirs first, for as long as a caller may leave an answer unread.
-    async fn cut(
+    async fn abort_response(
         &mut self,
-        (gone, closing): (Gone, Pin<&mut impl Future<Output = ()>>),
+        (gone, closing): (DisconnectSignal, Pin<&mut impl Future<Output = ()>>),
         (under_way, longest): (Option<RequestGuard>, Duration),
         hang_ups: &Disconnector,
     ) {
-        let Some(client) = self.unended() else { return };
+        let Some(client) = self.end_truncated() else { return };
         // In a box of its own: it would make the future of every stream larger.
         let ending = Box::pin(async move {
             if let Some(aside) = under_way.and_then(RequestGuard::park) {
@@ -330,42 +357,42 @@ impl Exchange {
     }
 
     /// Ends what is known by its length to be no good end. Of all else: whose connection must end.
-    fn unended(&mut self) -> Option<SocketAddr> {
-        let Peer { client, counts } = self.peer.take()?;
+    fn end_truncated(&mut self) -> Option<SocketAddr> {
+        let StreamPeer { client, checks_length: counts } = self.stream_peer.take()?;
         Python::attach(|py| {
             if counts {
-                drop(self.send(py, &[], false));
+                drop(self.send_chunk(py, &[], false));
                 return None;
             }
-            peer::address(client?.bind(py))
+            peer::parse_address(client?.bind(py))
         })
     }
 
     /// Sends the head, where it was not sent yet.
-    fn start(&mut self, py: Python<'_>) -> PyResult<()> {
+    fn send_head(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(reply) = self.head.take() else { return Ok(()) };
         let message = PyDict::new(py);
         message.set_item(intern!(py, "type"), intern!(py, "http.response.start"))?;
         message.set_item(intern!(py, "status"), reply.status)?;
-        message.set_item(intern!(py, "headers"), fields(py, &reply.headers)?)?;
-        self.answered = true;
+        message.set_item(intern!(py, "headers"), header_list(py, &reply.headers)?)?;
+        self.is_answered = true;
         self.proto.bind(py).call_method1(intern!(py, "send"), (message,)).map(drop)
     }
 
-    fn send(&mut self, py: Python<'_>, body: &[u8], more: bool) -> Sent {
-        match self.try_send(py, body, more) {
+    fn send_chunk(&mut self, py: Python<'_>, body: &[u8], more: bool) -> SendOutcome {
+        match self.try_send_chunk(py, body, more) {
             Ok(future) if more && is_pending(&future) => {
                 let (tell, room) = oneshot::channel();
-                callback::wait(&future, Event::Room(tell));
-                Sent::Wait(room)
+                callback::wait_for_future(&future, WaitEvent::Writable(tell));
+                SendOutcome::Blocked(room)
             }
-            Ok(_) => Sent::Done,
-            Err(_) => Sent::Closed,
+            Ok(_) => SendOutcome::Accepted,
+            Err(_) => SendOutcome::Closed,
         }
     }
 
-    fn try_send<'py>(&mut self, py: Python<'py>, body: &[u8], more: bool) -> PyResult<Bound<'py, PyAny>> {
-        self.start(py)?;
+    fn try_send_chunk<'py>(&mut self, py: Python<'py>, body: &[u8], more: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.send_head(py)?;
         let message = PyDict::new(py);
         message.set_item(intern!(py, "type"), intern!(py, "http.response.body"))?;
         message.set_item(intern!(py, "body"), PyBytes::new(py, body))?;
@@ -374,26 +401,26 @@ impl Exchange {
     }
 }
 
-impl Peer {
-    fn of(scope: &Bound<'_, PyDict>, declares: bool) -> Self {
+impl StreamPeer {
+    fn from_scope(scope: &Bound<'_, PyDict>, declares: bool) -> Self {
         let py = scope.py();
         let field = |name| scope.get_item(name).ok().flatten();
         let is_http2 = || field(intern!(py, "http_version")).is_some_and(|version| version.eq("2").unwrap_or(false));
-        Self { client: field(intern!(py, "client")).map(Bound::unbind), counts: declares && is_http2() }
+        Self { client: field(intern!(py, "client")).map(Bound::unbind), checks_length: declares && is_http2() }
     }
 }
 
 /// Whether the server has to be waited for. Its answers that are there already have a type of their own, without callbacks;
 /// it is remembered, because asking an object for what it lacks costs an exception.
 fn is_pending(future: &Bound<'_, PyAny>) -> bool {
-    static READY: AtomicUsize = AtomicUsize::new(0);
+    static READY_TYPE: AtomicUsize = AtomicUsize::new(0);
     let kind = future.get_type().as_ptr() as usize;
-    if kind == READY.load(Ordering::Relaxed) {
+    if kind == READY_TYPE.load(Ordering::Relaxed) {
         return false;
     }
     let pending = future.hasattr(intern!(future.py(), "add_done_callback")).unwrap_or(false);
     if !pending {
-        READY.store(kind, Ordering::Relaxed);
+        READY_TYPE.store(kind, Ordering::Relaxed);
     }
     pending
 }
@@ -401,12 +428,12 @@ fn is_pending(future: &Bound<'_, PyAny>) -> bool {
 impl Drop for Exchange {
     /// Whatever happened, the caller gets an answer.
     fn drop(&mut self) {
-        if self.answered {
+        if self.is_answered {
             return;
         }
         let ClientResponse { head: reply, body } = ClientResponse::internal_error();
         if let ClientResponseBody::Complete(body) = body {
-            Python::attach(|py| self.whole(py, reply, &body));
+            Python::attach(|py| self.send_complete(py, reply, &body));
         }
     }
 }

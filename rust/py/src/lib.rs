@@ -21,10 +21,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _engine {
     #[pymodule_export]
-    use super::conversation::Conversation;
+    use super::conversation::WebSocketHandle;
     #[pymodule_export]
     use super::engine::{
-        Engine, Ledger, catalogue, check, config_schema, end_turns_in_time, may_be_secret, say_line, tell_line,
+        BatchRecorder, Engine, catalogue, check, config_schema, is_secret_name, start_preemption_ticker,
+        translate_batch_line, translate_batch_result,
     };
     #[pymodule_export]
     use super::errors::EngineError;

@@ -17,103 +17,109 @@ use pyo3::{prelude::*, types::PyDict};
 use tokio::sync::oneshot;
 
 use crate::{
-    callback::{self, Message},
-    exchange::{Done, Exchange},
+    callback::{self, BodyMessage},
+    exchange::{CompletionGuard, Exchange},
     peer,
-    runtime::{Job, Jobs},
-    scope::Expected,
+    runtime::{Job, JobRunner},
+    scope::ExpectedBody,
 };
 
 /// Bodies up to this size cross the border in one piece.
-const GATHERED: usize = 1024 * 1024;
+const MAX_BUFFERED_BYTES: usize = 1024 * 1024;
 /// What is left of a body when its request was answered is read for this long and thrown away, so that a caller who is
 /// still sending gets to read the answer: a connection that closes with something unread in it takes the answer along.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same for a caller who pauses.
-const LINGER_IDLE: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 32 * 1024 * 1024;
+const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_LINGER_BYTES: usize = 32 * 1024 * 1024;
 
 /// Reads the body of one request.
-pub struct Reader {
+pub struct BodyReader {
     id: u64,
-    jobs: Jobs,
+    job_runner: JobRunner,
     proto: Py<PyAny>,
     scope: Py<PyDict>,
     /// The server's own task ends no sooner than the reading: it would end the connection.
-    _done: Option<Arc<Done>>,
-    expected: Option<u64>,
-    read: u64,
+    _completion: Option<Arc<CompletionGuard>>,
+    expected_bytes: Option<u64>,
+    read_bytes: u64,
     stage: Stage,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a reader is boxed as a whole")]
 enum Stage {
     /// The request is handed to the engine with its whole body, unless that is large or takes its time.
-    Gathering {
+    Buffering {
         head: RequestHead,
         exchange: Exchange,
-        gathered: Vec<u8>,
-        looked_at: bool,
+        buffered: Vec<u8>,
+        was_polled: bool,
     },
     /// The engine has the request.
-    Feeding(Feeding),
+    Feeding(BodyFeed),
     /// Nobody wants the rest; while the answer is on its way, whoever sends it must learn that the caller left.
     Discarding {
-        tell: oneshot::Sender<()>,
-        since: Instant,
-        last: Instant,
-        left: usize,
+        disconnect_sender: oneshot::Sender<()>,
+        started_at: Instant,
+        last_chunk_at: Instant,
+        remaining_bytes: usize,
     },
     /// There is nothing more to read. The sender is kept until the engine has answered: its end would say that the caller left.
-    Broken(Feeding),
-    Over,
+    Broken(BodyFeed),
+    Finished,
 }
 
-struct Feeding {
+struct BodyFeed {
     feeder: Feeder,
     /// Tells that the caller left: while a body comes, only its reader can know.
-    tell: oneshot::Sender<()>,
+    disconnect_sender: oneshot::Sender<()>,
 }
 
 /// What becomes of a reader that the clock looked at.
-pub enum Look {
-    Stays,
+pub enum PollOutcome {
+    Waiting,
     /// The body takes its time: from here on the engine waits for it, and bounds the wait.
-    Feeds(Box<Job>),
-    Ends,
+    HandOver(Box<Job>),
+    Finished,
 }
 
-impl Reader {
+impl BodyReader {
     /// Begins to read; the request is handed over with its body, or with the first part of a large one.
-    pub fn begin(scope: &Bound<'_, PyDict>, jobs: Jobs, head: RequestHead, exchange: Exchange, expected: Expected) {
+    pub fn start(
+        scope: &Bound<'_, PyDict>,
+        jobs: JobRunner,
+        head: RequestHead,
+        exchange: Exchange,
+        expected: ExpectedBody,
+    ) {
         let py = scope.py();
-        let expected = if let Expected::Exactly(length) = expected { Some(length) } else { None };
-        let is_large = expected.is_some_and(|length| length > GATHERED as u64);
+        let expected = if let ExpectedBody::Length(length) = expected { Some(length) } else { None };
+        let is_large = expected.is_some_and(|length| length > MAX_BUFFERED_BYTES as u64);
         let is_asked_for = head.headers.get("expect").is_some();
-        let gathered = Vec::with_capacity(expected.map_or(0, |length| (length as usize).min(GATHERED)));
+        let gathered = Vec::with_capacity(expected.map_or(0, |length| (length as usize).min(MAX_BUFFERED_BYTES)));
         let mut reader = Box::new(Self {
-            id: jobs.waiting.new_id(),
+            id: jobs.body_readers.new_id(),
             proto: exchange.proto(py),
             scope: scope.clone().unbind(),
-            _done: exchange.done(),
-            jobs,
-            expected,
-            read: 0,
-            stage: Stage::Gathering { head, exchange, gathered, looked_at: false },
+            _completion: exchange.completion(),
+            job_runner: jobs,
+            expected_bytes: expected,
+            read_bytes: 0,
+            stage: Stage::Buffering { head, exchange, buffered: gathered, was_polled: false },
         });
         if !is_large {
-            return reader.more(py);
+            return reader.request_more(py);
         }
         // The engine may refuse it before it has come.
-        let jobs = reader.jobs.clone();
-        let job = reader.hand_over();
-        if let (true, Stage::Feeding(Feeding { feeder, .. })) = (is_asked_for, &reader.stage) {
+        let jobs = reader.job_runner.clone();
+        let job = reader.start_feeding();
+        if let (true, Stage::Feeding(BodyFeed { feeder, .. })) = (is_asked_for, &reader.stage) {
             feeder.pause();
-            jobs.waiting.park(reader);
-            jobs.submit_some(job);
+            jobs.body_readers.park(reader);
+            jobs.submit_if_some(job);
         } else {
-            jobs.submit_some(job);
-            reader.more(py);
+            jobs.submit_if_some(job);
+            reader.request_more(py);
         }
     }
 
@@ -122,158 +128,171 @@ impl Reader {
     }
 
     /// A piece has come, or (`None`) will never come.
-    pub fn take(mut self: Box<Self>, py: Python<'_>, message: Option<Message<'_>>) {
-        let Some(Message { body: Some(body), more }) = message else { return self.fail(py) };
+    pub fn handle_chunk(mut self: Box<Self>, py: Python<'_>, message: Option<BodyMessage<'_>>) {
+        let Some(BodyMessage { body: Some(body), has_more: more }) = message else { return self.fail_body(py) };
         let piece = body.as_bytes();
-        self.read += piece.len() as u64;
-        let complete = !more || self.expected == Some(self.read);
+        self.read_bytes += piece.len() as u64;
+        let complete = !more || self.expected_bytes == Some(self.read_bytes);
         match &mut self.stage {
-            Stage::Gathering { gathered, .. } => {
+            Stage::Buffering { buffered: gathered, .. } => {
                 gathered.extend_from_slice(piece);
                 if complete {
-                    return self.submit_whole();
+                    return self.submit_complete();
                 }
-                if gathered.len() > GATHERED {
-                    let job = self.hand_over();
-                    self.jobs.submit_some(job);
+                if gathered.len() > MAX_BUFFERED_BYTES {
+                    let job = self.start_feeding();
+                    self.job_runner.submit_if_some(job);
                 }
-                self.more(py);
+                self.request_more(py);
             }
-            Stage::Feeding(Feeding { feeder, .. }) => {
+            Stage::Feeding(BodyFeed { feeder, .. }) => {
                 if complete || feeder.reader_state() == ReaderState::Reading {
-                    return self.push(py, Bytes::copy_from_slice(piece), complete);
+                    return self.feed_chunk(py, Bytes::copy_from_slice(piece), complete);
                 }
-                self.discard();
-                self.more(py);
+                self.start_discarding();
+                self.request_more(py);
             }
-            Stage::Discarding { tell, last, left, .. } => {
+            Stage::Discarding { disconnect_sender: tell, last_chunk_at: last, remaining_bytes: left, .. } => {
                 *last = Instant::now();
                 *left = left.saturating_sub(piece.len());
                 if complete {
-                    self.watch(py);
+                    self.watch_disconnect(py);
                 } else if *left > 0 || !tell.is_closed() {
-                    self.more(py);
+                    self.request_more(py);
                 }
             }
-            Stage::Broken(_) | Stage::Over => (),
+            Stage::Broken(_) | Stage::Finished => (),
         }
     }
 
     /// The engine wants more, or nothing more.
     pub fn resume(mut self: Box<Self>, py: Python<'_>) {
-        let (Stage::Feeding(Feeding { feeder, .. }) | Stage::Broken(Feeding { feeder, .. })) = &self.stage else {
+        let (Stage::Feeding(BodyFeed { feeder, .. }) | Stage::Broken(BodyFeed { feeder, .. })) = &self.stage else {
             return;
         };
         match (&self.stage, feeder.reader_state()) {
             (Stage::Broken(_), ReaderState::Reading) => {
-                let jobs = self.jobs.clone();
-                jobs.waiting.park(self);
+                let jobs = self.job_runner.clone();
+                jobs.body_readers.park(self);
             }
             (Stage::Broken(_), _) => (),
-            (_, ReaderState::Reading) => self.more(py),
+            (_, ReaderState::Reading) => self.request_more(py),
             // The caller waits to be asked for it, and has its answer.
-            _ if self.read == 0 => (),
+            _ if self.read_bytes == 0 => (),
             _ => {
-                self.discard();
-                self.more(py);
+                self.start_discarding();
+                self.request_more(py);
             }
         }
     }
 
     /// Looks, while a piece is waited for, whether that is still of use.
-    pub fn look(&mut self, now: Instant) -> Look {
+    pub fn check_timeouts(&mut self, now: Instant) -> PollOutcome {
         match &mut self.stage {
-            Stage::Gathering { looked_at, .. } => {
+            Stage::Buffering { was_polled: looked_at, .. } => {
                 if std::mem::replace(looked_at, true) {
-                    return self.hand_over().map_or(Look::Stays, |job| Look::Feeds(Box::new(job)));
+                    return self
+                        .start_feeding()
+                        .map_or(PollOutcome::Waiting, |job| PollOutcome::HandOver(Box::new(job)));
                 }
-                Look::Stays
+                PollOutcome::Waiting
             }
-            Stage::Feeding(Feeding { feeder, .. }) => match feeder.reader_state() {
-                ReaderState::Reading => Look::Stays,
-                ReaderState::TimedOut => Look::Ends,
+            Stage::Feeding(BodyFeed { feeder, .. }) => match feeder.reader_state() {
+                ReaderState::Reading => PollOutcome::Waiting,
+                ReaderState::TimedOut => PollOutcome::Finished,
                 ReaderState::Closed => {
-                    self.discard();
-                    Look::Stays
+                    self.start_discarding();
+                    PollOutcome::Waiting
                 }
             },
-            Stage::Discarding { tell, since, last, .. } => {
+            Stage::Discarding { disconnect_sender: tell, started_at: since, last_chunk_at: last, .. } => {
                 if !tell.is_closed() {
                     *since = now;
                     *last = now;
                 }
-                if now.saturating_duration_since(*since) > LINGER || now.saturating_duration_since(*last) > LINGER_IDLE
+                if now.saturating_duration_since(*since) > LINGER_TIMEOUT
+                    || now.saturating_duration_since(*last) > LINGER_IDLE_TIMEOUT
                 {
-                    return Look::Ends;
+                    return PollOutcome::Finished;
                 }
-                Look::Stays
+                PollOutcome::Waiting
             }
-            Stage::Broken(_) | Stage::Over => Look::Ends,
+            Stage::Broken(_) | Stage::Finished => PollOutcome::Finished,
         }
     }
 
-    fn push(self: Box<Self>, py: Python<'_>, piece: Bytes, complete: bool) {
-        let Stage::Feeding(Feeding { feeder, .. }) = &self.stage else { return };
+    fn feed_chunk(self: Box<Self>, py: Python<'_>, piece: Bytes, complete: bool) {
+        let Stage::Feeding(BodyFeed { feeder, .. }) = &self.stage else { return };
         let feeder = feeder.clone();
         let wants_more = feeder.push(piece);
         if complete {
             feeder.finish(BodyEnd::Complete);
-            self.watch(py);
+            self.watch_disconnect(py);
         } else if wants_more {
-            self.more(py);
+            self.request_more(py);
         } else {
-            let (jobs, id) = (self.jobs.clone(), self.id);
-            jobs.waiting.park(self);
+            let (jobs, id) = (self.job_runner.clone(), self.id);
+            jobs.body_readers.park(self);
             // The engine may have asked before there was anybody to hear it.
             if !feeder.is_paused()
-                && let Some(reader) = jobs.waiting.take_parked(id)
+                && let Some(reader) = jobs.body_readers.take_parked(id)
             {
                 reader.resume(py);
             }
         }
     }
 
-    fn more(self: Box<Self>, py: Python<'_>) {
+    fn request_more(self: Box<Self>, py: Python<'_>) {
         let proto = self.proto.clone_ref(py);
-        callback::receive_piece(py, &proto, self);
+        callback::receive_chunk(py, &proto, self);
     }
 
-    pub fn jobs(&self) -> &Jobs {
-        &self.jobs
+    pub fn job_runner(&self) -> &JobRunner {
+        &self.job_runner
     }
 
     /// All of it was read: from now on the server itself tells whether the caller leaves.
-    fn watch(mut self: Box<Self>, py: Python<'_>) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Over);
-        if let Stage::Feeding(Feeding { tell, .. }) | Stage::Discarding { tell, .. } = stage
+    fn watch_disconnect(mut self: Box<Self>, py: Python<'_>) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Finished);
+        if let Stage::Feeding(BodyFeed { disconnect_sender: tell, .. })
+        | Stage::Discarding { disconnect_sender: tell, .. } = stage
             && !tell.is_closed()
         {
-            callback::watch(py, &self.proto, tell);
+            callback::watch_disconnect(py, &self.proto, tell);
         }
     }
 
-    fn discard(&mut self) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Over);
-        if let Stage::Feeding(Feeding { tell, .. }) = stage {
+    fn start_discarding(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Finished);
+        if let Stage::Feeding(BodyFeed { disconnect_sender: tell, .. }) = stage {
             let now = Instant::now();
-            self.stage = Stage::Discarding { tell, since: now, last: now, left: LINGER_BYTES };
+            self.stage = Stage::Discarding {
+                disconnect_sender: tell,
+                started_at: now,
+                last_chunk_at: now,
+                remaining_bytes: MAX_LINGER_BYTES,
+            };
         }
     }
 
-    fn submit_whole(mut self: Box<Self>) {
-        if let Stage::Gathering { head, exchange, gathered, .. } = std::mem::replace(&mut self.stage, Stage::Over) {
-            self.jobs.submit(Job { request: Request { head, body: Body::Complete(gathered.into()) }, exchange });
+    fn submit_complete(mut self: Box<Self>) {
+        if let Stage::Buffering { head, exchange, buffered: gathered, .. } =
+            std::mem::replace(&mut self.stage, Stage::Finished)
+        {
+            self.job_runner.submit(Job { request: Request { head, body: Body::Complete(gathered.into()) }, exchange });
         }
     }
 
     /// From here on pieces are fed.
-    fn hand_over(&mut self) -> Option<Job> {
-        let Stage::Gathering { head, exchange, gathered, .. } = std::mem::replace(&mut self.stage, Stage::Over) else {
+    fn start_feeding(&mut self) -> Option<Job> {
+        let Stage::Buffering { head, exchange, buffered: gathered, .. } =
+            std::mem::replace(&mut self.stage, Stage::Finished)
+        else {
             return None;
         };
-        let (jobs, id) = (self.jobs.clone(), self.id);
+        let (jobs, id) = (self.job_runner.clone(), self.id);
         let (feeder, reading) = feed_channel(move || {
-            if let Some(reader) = jobs.waiting.take_parked(id) {
+            if let Some(reader) = jobs.body_readers.take_parked(id) {
                 Python::attach(|py| reader.resume(py));
             }
         });
@@ -281,25 +300,29 @@ impl Reader {
             feeder.push(gathered.into());
         }
         let (tell, gone) = oneshot::channel();
-        self.stage = Stage::Feeding(Feeding { feeder, tell });
-        let body = Body::Streamed(reading, self.expected);
-        Some(Job { request: Request { head, body }, exchange: exchange.watched(gone) })
+        self.stage = Stage::Feeding(BodyFeed { feeder, disconnect_sender: tell });
+        let body = Body::Streamed(reading, self.expected_bytes);
+        Some(Job { request: Request { head, body }, exchange: exchange.with_disconnect_signal(gone) })
     }
 
-    fn fail(mut self: Box<Self>, py: Python<'_>) {
+    fn fail_body(mut self: Box<Self>, py: Python<'_>) {
         // A request that was not handed over yet is, so that it is answered and has its record.
-        let job = if let Stage::Gathering { .. } = self.stage { self.hand_over() } else { None };
-        let Stage::Feeding(Feeding { feeder, tell }) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
-        let jobs = self.jobs.clone();
-        if peer::is_there(self.scope.bind(py)) {
-            self.stage = Stage::Broken(Feeding { feeder: feeder.clone(), tell });
-            jobs.waiting.park(self);
+        let job = if let Stage::Buffering { .. } = self.stage { self.start_feeding() } else { None };
+        let Stage::Feeding(BodyFeed { feeder, disconnect_sender: tell }) =
+            std::mem::replace(&mut self.stage, Stage::Finished)
+        else {
+            return;
+        };
+        let jobs = self.job_runner.clone();
+        if peer::is_connected(self.scope.bind(py)) {
+            self.stage = Stage::Broken(BodyFeed { feeder: feeder.clone(), disconnect_sender: tell });
+            jobs.body_readers.park(self);
             feeder.finish(BodyEnd::Malformed);
         } else {
             // In this order: whoever waits for the body learns that it is broken, whoever does not that nobody waits for him.
             feeder.finish(BodyEnd::Disconnected);
             tell.send(()).ok();
         }
-        jobs.submit_some(job);
+        jobs.submit_if_some(job);
     }
 }

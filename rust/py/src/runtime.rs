@@ -26,11 +26,11 @@ use tokio::{
 use crate::{
     exchange::{self, Exchange},
     peer,
-    waiting::{self, WaitingRoom},
+    waiting::{self, BodyReaders},
 };
 
 /// How long the last records may take to leave.
-const FLUSH: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A request and the way back to its caller.
 pub struct Job {
@@ -40,34 +40,34 @@ pub struct Job {
 
 /// The way into the engine.
 #[derive(Clone)]
-pub struct Jobs(Arc<Desk>);
+pub struct JobRunner(Arc<JobRunnerState>);
 
-pub struct Desk {
+pub struct JobRunnerState {
     gateway: Arc<Gateway>,
     handle: Handle,
     /// Where request bodies are waited for.
-    pub waiting: WaitingRoom,
-    callers: Arc<ConnectionTracker>,
-    hang_ups: Arc<Disconnector>,
+    pub body_readers: BodyReaders,
+    connections: Arc<ConnectionTracker>,
+    disconnector: Arc<Disconnector>,
     /// Tasks that can go on; as many as there are requests, which the number of connections bounds.
-    ready: mpsc::UnboundedSender<Runnable>,
+    ready_tasks: mpsc::UnboundedSender<Runnable>,
 }
 
-impl Deref for Jobs {
-    type Target = Desk;
+impl Deref for JobRunner {
+    type Target = JobRunnerState;
 
-    fn deref(&self) -> &Desk {
+    fn deref(&self) -> &JobRunnerState {
         &self.0
     }
 }
 
-impl Desk {
+impl JobRunnerState {
     /// Begins a request here and now, on the thread that brought it, as far as it goes without waiting: usually until it
     /// was sent upstream. The engine's thread goes on when the answer comes, and is not woken a second time before.
     pub fn submit(&self, job: Job) {
-        let task = self.task(job);
+        let task = self.create_request_task(job);
         let _context = self.handle.enter();
-        advance(task);
+        run_task(task);
     }
 
     /// Has the engine's thread do something.
@@ -76,53 +76,54 @@ impl Desk {
     }
 
     /// Says that the connection of a request is in use, until what is given back is dropped.
-    pub fn under_way(&self, scope: &Bound<'_, PyDict>) -> Option<RequestGuard> {
-        let (caller, is_http2) = peer::caller(scope)?;
-        Some(self.callers.begin_request(caller, is_http2))
+    pub fn track_request(&self, scope: &Bound<'_, PyDict>) -> Option<RequestGuard> {
+        let (caller, is_http2) = peer::client_address(scope)?;
+        Some(self.connections.begin_request(caller, is_http2))
     }
 
-    pub fn submit_some(&self, job: Option<Job>) {
+    pub fn submit_if_some(&self, job: Option<Job>) {
         if let Some(job) = job {
             self.submit(job);
         }
     }
 
-    fn task(&self, job: Job) -> Runnable {
+    fn create_request_task(&self, job: Job) -> Runnable {
         let gateway = Arc::clone(&self.gateway);
-        let (ready, callers, hang_ups) = (self.ready.clone(), Arc::clone(&self.callers), Arc::clone(&self.hang_ups));
-        task(self.ready.clone(), async move {
-            if let Some(streaming) = exchange::serve(&gateway, &callers, job).await {
-                advance(task(ready, streaming.pass_on(gateway, hang_ups)));
+        let (ready, callers, hang_ups) =
+            (self.ready_tasks.clone(), Arc::clone(&self.connections), Arc::clone(&self.disconnector));
+        create_task(self.ready_tasks.clone(), async move {
+            if let Some(streaming) = exchange::serve_request(&gateway, &callers, job).await {
+                run_task(create_task(ready, streaming.send_remaining(gateway, hang_ups)));
             }
         })
     }
 
     /// Looks after the bodies that take their time, for ever. There may be many: each begins in its turn.
-    async fn look_after_bodies(&self) {
+    async fn poll_slow_bodies(&self) {
         loop {
-            tokio::time::sleep(waiting::EVERY).await;
-            for job in self.waiting.look() {
-                self.task(job).schedule();
+            tokio::time::sleep(waiting::POLL_INTERVAL).await;
+            for job in self.body_readers.poll_readers() {
+                self.create_request_task(job).schedule();
             }
         }
     }
 }
 
 /// Work that goes on when it can. Where the runtime has ended it is dropped, and so its request is answered with an error.
-fn task(ready: mpsc::UnboundedSender<Runnable>, work: impl Future<Output = ()> + Send + 'static) -> Runnable {
+fn create_task(ready: mpsc::UnboundedSender<Runnable>, work: impl Future<Output = ()> + Send + 'static) -> Runnable {
     let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
     handle.detach();
     task
 }
 
 /// Lets a task go on. A panic ends this one alone: what it held is dropped, which answers the caller and closes the record.
-fn advance(task: Runnable) {
+fn run_task(task: Runnable) {
     drop(catch_unwind(AssertUnwindSafe(|| task.run())));
 }
 
 pub struct Runtime {
-    jobs: Jobs,
-    stop: Mutex<Option<oneshot::Sender<()>>>,
+    job_runner: JobRunner,
+    stop_sender: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -137,31 +138,31 @@ impl Runtime {
             IdleTimeouts::from_settings(&gateway.settings),
             Arc::clone(&callers),
         );
-        let desk = Desk {
+        let desk = JobRunnerState {
             gateway: Arc::clone(&gateway),
             handle: runtime.handle().clone(),
-            waiting: WaitingRoom::default(),
-            callers,
-            hang_ups: Arc::default(),
-            ready,
+            body_readers: BodyReaders::default(),
+            connections: callers,
+            disconnector: Arc::default(),
+            ready_tasks: ready,
         };
-        let jobs = Jobs(Arc::new(desk));
+        let jobs = JobRunner(Arc::new(desk));
         let bodies = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once around everything: later attachments find their thread state and are cheap.
             Python::attach(|py| {
-                py.detach(|| runtime.block_on(run(gateway, (bodies, watch, step_back), queue, stopped)));
+                py.detach(|| runtime.block_on(run_engine(gateway, (bodies, watch, step_back), queue, stopped)));
             });
         })?;
-        Ok(Self { jobs, stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { job_runner: jobs, stop_sender: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
     }
 
-    pub fn jobs(&self) -> &Jobs {
-        &self.jobs
+    pub fn job_runner(&self) -> &JobRunner {
+        &self.job_runner
     }
 
     pub fn end_streams_after(&self, gateway: Arc<Gateway>, patience: Duration) {
-        drop(self.jobs.handle.spawn(async move {
+        drop(self.job_runner.handle.spawn(async move {
             tokio::time::sleep(patience).await;
             gateway.end_streams();
         }));
@@ -169,7 +170,7 @@ impl Runtime {
 
     /// Waits for the thread's end; the interpreter must be released meanwhile.
     pub fn stop(&self) {
-        if let Some(stop) = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(stop) = self.stop_sender.lock().unwrap_or_else(PoisonError::into_inner).take() {
             stop.send(()).ok();
         }
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -194,28 +195,28 @@ async fn end_idle_connections(mut watch: IdleConnectionReaper) {
     }
 }
 
-async fn run(
+async fn run_engine(
     gateway: Arc<Gateway>,
-    (bodies, watch, step_back): (Jobs, IdleConnectionReaper, LowerPriority),
+    (bodies, watch, step_back): (JobRunner, IdleConnectionReaper, LowerPriority),
     mut queue: mpsc::UnboundedReceiver<Runnable>,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let (stop_shipping, stop) = oneshot::channel();
     let shipping = tokio::spawn(management_proxy::ship_records(Arc::clone(&gateway), stop));
-    let hang_ups = Arc::clone(&bodies.hang_ups);
+    let hang_ups = Arc::clone(&bodies.disconnector);
     let background = [
         tokio::spawn(management_proxy::report_metrics(Arc::clone(&gateway))),
         tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&gateway), step_back)),
         tokio::spawn(management_proxy::maintain_shared_state(Arc::clone(&gateway))),
         tokio::spawn(end_idle_connections(watch)),
         tokio::spawn(async move { hang_ups.run().await }),
-        tokio::spawn(async move { bodies.look_after_bodies().await }),
+        tokio::spawn(async move { bodies.poll_slow_bodies().await }),
     ];
     loop {
         tokio::select! {
             biased;
             task = queue.recv() => match task {
-                Some(task) => advance(task),
+                Some(task) => run_task(task),
                 None => break,
             },
             _ = &mut stopped => break,
@@ -225,6 +226,6 @@ async fn run(
         task.abort();
     }
     stop_shipping.send(()).ok();
-    drop(tokio::time::timeout(FLUSH, shipping).await);
-    management_proxy::flush_records(&gateway, FLUSH).await;
+    drop(tokio::time::timeout(FLUSH_TIMEOUT, shipping).await);
+    management_proxy::flush_records(&gateway, FLUSH_TIMEOUT).await;
 }

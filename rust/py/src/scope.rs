@@ -9,27 +9,27 @@ use pyo3::{
 
 /// What the head says of the body that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
-    Nothing,
-    Exactly(u64),
+pub enum ExpectedBody {
+    Empty,
+    Length(u64),
     /// Until the server says that there is no more.
     Unknown,
 }
 
 /// Reads method, path, query and header fields.
-pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
-    let method = field(scope, intern!(scope.py(), "method"))?.cast::<PyString>()?.to_str()?.to_owned();
-    head_of(scope, method)
+pub fn parse_head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
+    let method = scope_field(scope, intern!(scope.py(), "method"))?.cast::<PyString>()?.to_str()?.to_owned();
+    build_head(scope, method)
 }
 
 /// Reads the head of a request for a WebSocket, whose method goes without saying.
-pub fn socket_head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
-    head_of(scope, "GET".to_owned())
+pub fn parse_websocket_head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
+    build_head(scope, "GET".to_owned())
 }
 
-fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<RequestHead> {
+fn build_head(scope: &Bound<'_, PyDict>, method: String) -> PyResult<RequestHead> {
     let py = scope.py();
-    let list = field(scope, intern!(py, "headers"))?;
+    let list = scope_field(scope, intern!(py, "headers"))?;
     let list = list.cast::<PyList>()?;
     let mut headers = Headers::with_capacity(list.len());
     for item in list.iter() {
@@ -38,13 +38,14 @@ fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<RequestHead> {
         let (name, value) = (name.cast::<PyBytes>()?, value.cast::<PyBytes>()?);
         let (name, value) = (name.as_bytes(), value.as_bytes());
         // The server adds an empty host where there is none; before HTTP/1.1 there need not be one.
-        if value.is_empty() && name == b"host" && version(scope)?.to_str()? == "1" {
+        if value.is_empty() && name == b"host" && http_version(scope)?.to_str()? == "1" {
             continue;
         }
         headers.push(name, value);
     }
-    let text =
-        |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
+    let text = |name| {
+        Ok::<_, PyErr>(String::from_utf8_lossy(scope_field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned())
+    };
     Ok(RequestHead {
         method,
         path: text(intern!(py, "raw_path"))?,
@@ -55,25 +56,29 @@ fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<RequestHead> {
 }
 
 /// Which body to wait for. A request of HTTP/1 without either field has none.
-pub fn expected(scope: &Bound<'_, PyDict>, head: &RequestHead) -> PyResult<Expected> {
+pub fn expected_body(scope: &Bound<'_, PyDict>, head: &RequestHead) -> PyResult<ExpectedBody> {
     if head.headers.get("transfer-encoding").is_some() {
-        return Ok(Expected::Unknown);
+        return Ok(ExpectedBody::Unknown);
     }
     if let Some(length) = head.headers.get_str("content-length") {
         return Ok(match length.parse() {
-            Ok(0) => Expected::Nothing,
-            Ok(length) => Expected::Exactly(length),
-            Err(_) => Expected::Unknown,
+            Ok(0) => ExpectedBody::Empty,
+            Ok(length) => ExpectedBody::Length(length),
+            Err(_) => ExpectedBody::Unknown,
         });
     }
-    let is_first = version(scope)?.to_str()?.starts_with('1');
-    Ok(if is_first || matches!(head.method.as_str(), "GET" | "HEAD") { Expected::Nothing } else { Expected::Unknown })
+    let is_first = http_version(scope)?.to_str()?.starts_with('1');
+    Ok(if is_first || matches!(head.method.as_str(), "GET" | "HEAD") {
+        ExpectedBody::Empty
+    } else {
+        ExpectedBody::Unknown
+    })
 }
 
-fn version<'py>(scope: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyString>> {
-    Ok(field(scope, intern!(scope.py(), "http_version"))?.cast_into::<PyString>()?)
+fn http_version<'py>(scope: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyString>> {
+    Ok(scope_field(scope, intern!(scope.py(), "http_version"))?.cast_into::<PyString>()?)
 }
 
-fn field<'py>(scope: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+fn scope_field<'py>(scope: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
     scope.get_item(name)?.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_string()))
 }

@@ -12,58 +12,58 @@ use std::{
 use pyo3::{intern, prelude::*};
 
 use crate::{
-    reader::{Look, Reader},
+    reader::{BodyReader, PollOutcome},
     runtime::Job,
 };
 
 /// How often is looked. What is gathered is handed over at the second look.
-pub const EVERY: Duration = Duration::from_millis(100);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The readers of one engine that wait for a piece, or to be asked for more.
 /// Its lock may be waited for with the interpreter attached, never the other way round.
 #[derive(Default)]
-pub struct WaitingRoom {
+pub struct BodyReaders {
     last_id: AtomicU64,
-    readers: Mutex<BTreeMap<u64, Waiting>>,
+    readers: Mutex<BTreeMap<u64, WaitingReader>>,
 }
 
-struct Waiting {
-    reader: Box<Reader>,
+struct WaitingReader {
+    reader: Box<BodyReader>,
     /// The server's promise of a piece; none where the engine has enough for now.
-    piece: Option<Py<PyAny>>,
+    chunk_future: Option<Py<PyAny>>,
 }
 
-impl WaitingRoom {
+impl BodyReaders {
     pub fn new_id(&self) -> u64 {
         self.last_id.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Waits for a piece.
-    pub fn expect(&self, reader: Box<Reader>, piece: Py<PyAny>) {
-        self.lock().insert(reader.id(), Waiting { reader, piece: Some(piece) });
+    pub fn wait_for_chunk(&self, reader: Box<BodyReader>, piece: Py<PyAny>) {
+        self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: Some(piece) });
     }
 
     /// Waits to be asked for more.
-    pub fn park(&self, reader: Box<Reader>) {
-        self.lock().insert(reader.id(), Waiting { reader, piece: None });
+    pub fn park(&self, reader: Box<BodyReader>) {
+        self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: None });
     }
 
     /// The reader whose piece has come.
-    pub fn take(&self, id: u64) -> Option<Box<Reader>> {
+    pub fn take_reader(&self, id: u64) -> Option<Box<BodyReader>> {
         self.lock().remove(&id).map(|waiting| waiting.reader)
     }
 
     /// A reader that waits to be asked for more.
-    pub fn take_parked(&self, id: u64) -> Option<Box<Reader>> {
+    pub fn take_parked(&self, id: u64) -> Option<Box<BodyReader>> {
         let mut readers = self.lock();
-        if readers.get(&id)?.piece.is_some() {
+        if readers.get(&id)?.chunk_future.is_some() {
             return None;
         }
         readers.remove(&id).map(|waiting| waiting.reader)
     }
 
     /// Lets go of the readers that wait in vain. What comes back has been waited for long enough to be handed over.
-    pub fn look(&self) -> Vec<Job> {
+    pub fn poll_readers(&self) -> Vec<Job> {
         if self.lock().is_empty() {
             return Vec::new();
         }
@@ -71,16 +71,16 @@ impl WaitingRoom {
             let (mut jobs, mut over) = (Vec::new(), Vec::new());
             let now = Instant::now();
             let mut readers = self.lock();
-            for (id, waiting) in readers.iter_mut().filter(|(_, waiting)| waiting.piece.is_some()) {
-                match waiting.reader.look(now) {
-                    Look::Stays => (),
-                    Look::Feeds(job) => jobs.push(*job),
-                    Look::Ends => over.push(*id),
+            for (id, waiting) in readers.iter_mut().filter(|(_, waiting)| waiting.chunk_future.is_some()) {
+                match waiting.reader.check_timeouts(now) {
+                    PollOutcome::Waiting => (),
+                    PollOutcome::HandOver(job) => jobs.push(*job),
+                    PollOutcome::Finished => over.push(*id),
                 }
             }
             let over: Vec<_> = over.into_iter().filter_map(|id| readers.remove(&id)).collect();
             drop(readers);
-            for piece in over.into_iter().filter_map(|waiting| waiting.piece) {
+            for piece in over.into_iter().filter_map(|waiting| waiting.chunk_future) {
                 // The server gives the connection up once nobody waits for its body.
                 drop(piece.call_method0(py, intern!(py, "cancel")));
             }
@@ -88,7 +88,7 @@ impl WaitingRoom {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, WaitingReader>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.batches.input import Line
+from penstock.batches.input import BatchLine
 from penstock.batches.providers.cohere import Cohere
 
 SAID = {
@@ -16,14 +16,14 @@ SAID = {
     "message": {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
     "usage": {"tokens": {"input_tokens": 3, "output_tokens": 2}},
 }
-LINE = Line(
+LINE = BatchLine(
     "one", "POST", "/v1/chat/completions", {"model": "command-a", "messages": [{"role": "user", "content": "?"}]}
 )
 
 
 def told(result: dict[str, Any]) -> Any:
     nobody: Any = None
-    return Cohere(nobody).told(LINE, json.dumps({"custom_id": "1", **result}).encode())
+    return Cohere(nobody).parse_result(LINE, json.dumps({"custom_id": "1", **result}).encode())
 
 
 @pytest.mark.parametrize(

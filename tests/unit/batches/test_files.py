@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.files import BATCH, FILE, inner, lines
-from penstock.errors import MissingError
+from penstock.batches.files import BATCH, FILE, iter_lines, parse_wire_id
+from penstock.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ def read(content: bytes, size: int) -> list[tuple[int, bytes | None]]:
     pieces: Any = Pieces(content, size)
 
     async def scene() -> list[tuple[int, bytes | None]]:
-        return [line async for line in lines(pieces, "name", LONGEST)]
+        return [line async for line in iter_lines(pieces, "name", LONGEST)]
 
     return asyncio.run(scene())
 
@@ -50,7 +50,7 @@ def test_lines_are_the_same_whatever_the_pieces_and_one_that_is_too_long_is_noth
 
 def test_only_an_id_of_ours_has_a_row():
     row = "01a201cb-7e66-76a4-ad8b-ed64bd7c3ab5"
-    assert inner(FILE, FILE + row) == row
+    assert parse_wire_id(FILE, FILE + row) == row
     for prefix, wire in [
         (FILE, row),
         (FILE, BATCH + row),
@@ -58,5 +58,5 @@ def test_only_an_id_of_ours_has_a_row():
         (FILE, f"{FILE}../x"),
         (FILE, FILE),
     ]:
-        with pytest.raises(MissingError):
-            inner(prefix, wire)
+        with pytest.raises(NotFoundError):
+            parse_wire_id(prefix, wire)

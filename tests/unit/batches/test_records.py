@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.batches.gateway_batch import Places
-from penstock.batches.input import Line
-from penstock.batches.records import Answer, Batch, Book
-from penstock.metrics import BatchFigures
+from penstock.batches.gateway_batch import BatchDependencies
+from penstock.batches.input import BatchLine
+from penstock.batches.records import AnsweredLine, BatchBilling, BatchInfo
+from penstock.metrics import BatchMetrics
 from penstock.records import RecordFeed
 from penstock.settings import Records, Settings
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-def answer(number: int, model: str = "gpt-4o", status: int = 200) -> Answer:
+def answer(number: int, model: str = "gpt-4o", status: int = 200) -> AnsweredLine:
     body = {"model": model, "messages": []}
-    line = Line(custom_id=f"mine-{number}", method="POST", url="/v1/chat/completions", body=body)
-    return Answer(number, line, {"status_code": status, "request_id": "r", "body": {"usage": USAGE}})
+    line = BatchLine(custom_id=f"mine-{number}", method="POST", url="/v1/chat/completions", body=body)
+    return AnsweredLine(number, line, {"status_code": status, "request_id": "r", "body": {"usage": USAGE}})
 
 
-def book(folder: Path, *, enabled: bool = True) -> tuple[Book, BatchFigures]:
+def book(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, BatchMetrics]:
     records = Records(path=str(folder / "records.jsonl"), enabled=enabled)
-    settings, figures = Settings(records=records), BatchFigures()
+    settings, figures = Settings(records=records), BatchMetrics()
     nothing = cast("Any", None)
     job = {"provider": "openai", "api_key_id": "k-1"}
-    batch = Batch("0199aaaa-0000-7000-8000-000000000001", job, '{"team":"red"}', 1_760_000_000_000)
-    return Book(batch, Places(nothing, nothing, settings, figures, RecordFeed(records))), figures
+    batch = BatchInfo("0199aaaa-0000-7000-8000-000000000001", job, '{"team":"red"}', 1_760_000_000_000)
+    return BatchBilling(batch, BatchDependencies(nothing, nothing, settings, figures, RecordFeed(records))), figures
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
@@ -41,12 +41,12 @@ def written(folder: Path) -> list[dict[str, Any]]:
 def test_lines_are_recorded_once_though_they_are_told_again(tmp_path: Path):
     async def run() -> None:
         first, figures = book(tmp_path)
-        await first.write([answer(1), answer(2)], again=False)
-        assert figures.cost > 0
+        await first.write_records([answer(1), answer(2)], again=False)
+        assert figures.cost_nanodollars > 0
         # The process died before it noted that.
         second, _ = book(tmp_path)
-        await second.write([answer(1), answer(2)], again=True)
-        await second.write([answer(3)], again=True)
+        await second.write_records([answer(1), answer(2)], again=True)
+        await second.write_records([answer(3)], again=True)
 
     asyncio.run(run())
     records = written(tmp_path)
@@ -58,11 +58,11 @@ def test_lines_are_recorded_once_though_they_are_told_again(tmp_path: Path):
 
 def test_models_of_which_nobody_knows_a_price_cost_nothing_that_is_known(tmp_path: Path):
     first, figures = book(tmp_path)
-    asyncio.run(first.write([answer(1, "made-up")], again=False))
-    assert (written(tmp_path)[0]["cost_nanodollars"], figures.cost) == (None, 0)
+    asyncio.run(first.write_records([answer(1, "made-up")], again=False))
+    assert (written(tmp_path)[0]["cost_nanodollars"], figures.cost_nanodollars) == (None, 0)
 
 
 def test_without_records_none_are_written(tmp_path: Path):
     first, _ = book(tmp_path, enabled=False)
-    asyncio.run(first.write([answer(1)], again=False))
+    asyncio.run(first.write_records([answer(1)], again=False))
     assert not (tmp_path / "records.jsonl").exists()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.batches.redaction import Hidden, of_headers
+from penstock.batches.redaction import SecretRedactor, secrets_in_headers
 
 KEY = "sk-0123456789"
 
@@ -24,7 +24,7 @@ KEY = "sk-0123456789"
     ],
 )
 def test_a_secret_is_found_wherever_it_is_sent(name: str, value: str):
-    said = Hidden(of_headers({name: value})).without(f"wrong: {KEY}!".encode())
+    said = SecretRedactor(secrets_in_headers({name: value})).redact(f"wrong: {KEY}!".encode())
     assert said == b"wrong: *****!"
 
 
@@ -37,9 +37,9 @@ def test_what_is_no_secret_stays():
         "x-api-key": "short",
     }
     said = b"vertex-ai, my-provider, project-of-mine: too short"
-    assert Hidden(of_headers(headers)).without(said) == said
+    assert SecretRedactor(secrets_in_headers(headers)).redact(said) == said
 
 
 def test_a_secret_is_found_as_json_spells_it():
     text = 'line one\nand "two"'
-    assert Hidden([text]).without(json.dumps({"said": text}).encode()) == b'{"said": "*****"}'
+    assert SecretRedactor([text]).redact(json.dumps({"said": text}).encode()) == b'{"said": "*****"}'

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.blobs.folder import PIECE, Folder
-from penstock.errors import MissingError, UnavailableError
+from penstock.blobs.folder import CHUNK_BYTES, BlobFolder
+from penstock.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,22 +23,22 @@ async def pieces(*content: bytes, fails: bool = False) -> AsyncIterator[bytes]:
         raise ZeroDivisionError
 
 
-async def everything(folder: Folder, name: str) -> list[bytes]:
+async def everything(folder: BlobFolder, name: str) -> list[bytes]:
     return [piece async for piece in folder.read(name)]
 
 
 def test_what_was_put_is_read_in_pieces_replaced_and_deleted(tmp_path: Path):
     async def scene() -> None:
-        folder = Folder(str(tmp_path / "a" / "b"))
-        long = os.urandom(PIECE + 1)
+        folder = BlobFolder(str(tmp_path / "a" / "b"))
+        long = os.urandom(CHUNK_BYTES + 1)
         assert await folder.put("x", pieces(b"1", long)) == len(long) + 1
-        assert [len(piece) for piece in await everything(folder, "x")] == [PIECE, 2]
+        assert [len(piece) for piece in await everything(folder, "x")] == [CHUNK_BYTES, 2]
         assert (tmp_path / "a" / "b" / "x").stat().st_mode & 0o777 == 0o600
         assert await folder.put("x", pieces(b"2")) == 1
         assert await everything(folder, "x") == [b"2"]
         await folder.delete("x")
         await folder.delete("x")
-        with pytest.raises(MissingError):
+        with pytest.raises(NotFoundError):
             await everything(folder, "x")
 
     asyncio.run(scene())
@@ -50,7 +50,7 @@ def names(folder: Path) -> list[str]:
 
 def test_what_breaks_off_leaves_what_was_there_before_and_nothing_else(tmp_path: Path):
     async def scene() -> None:
-        folder = Folder(str(tmp_path))
+        folder = BlobFolder(str(tmp_path))
         await folder.put("x", pieces(b"1"))
         with pytest.raises(ZeroDivisionError):
             await folder.put("x", pieces(b"2", fails=True))
@@ -63,4 +63,4 @@ def test_what_breaks_off_leaves_what_was_there_before_and_nothing_else(tmp_path:
 def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError, match="files cannot be kept"):
-        asyncio.run(Folder(str(tmp_path / "file")).put("x", pieces(b"1")))
+        asyncio.run(BlobFolder(str(tmp_path / "file")).put("x", pieces(b"1")))

@@ -12,27 +12,27 @@ import pytest
 from sqlalchemy import insert, select
 
 from penstock import schemas
-from penstock.authorization import Caller, Sent
+from penstock.authorization import Caller, PresentedCredential
 from penstock.errors import ConflictError, UnauthorisedError
-from penstock.ids import digest, new_id, new_key
-from penstock.jobs.rotate import Rotator
-from penstock.kit.audit import Asked
-from penstock.kit.authentication import Identities
-from penstock.kit.bootstrap import found
-from penstock.kit.keys import KEYS, add_text, rotate
-from penstock.kit.rotation import RotationPolicy, policy
-from penstock.kit.tenant_session import Office
-from penstock.secrets.vault import Vault, master
+from penstock.ids import generate_key, new_id, sha256_hex
+from penstock.jobs.rotate import KeyRotator
+from penstock.kit.audit import RequestInfo
+from penstock.kit.authentication import CallerAuthenticator
+from penstock.kit.bootstrap import bootstrap_organisation
+from penstock.kit.keys import KEY_RESOURCES, rotate_key, store_digest
+from penstock.kit.rotation import RotationPolicy, build_policy
+from penstock.kit.tenant_session import Services
+from penstock.secrets.vault import Vault, load_master_keys
 from penstock.settings import Secret, Settings, Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
-from penstock.store.tables import api_keys, audit, key_digests, organisations, sessions
+from penstock.store.tables import api_keys, audit_log, key_digests, organisations, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 HOUR = 3600
-ASKED = Asked("POST", "/", "", "", "")
+ASKED = RequestInfo("POST", "/", "", "", "")
 
 
 class News:
@@ -41,10 +41,10 @@ class News:
     def __init__(self) -> None:
         self.rings = 0
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self.rings += 1
 
-    async def known(self, number: int) -> None:
+    async def wait_until_applied(self, number: int) -> None:
         pass
 
 
@@ -75,25 +75,25 @@ class Scene:
         store = Store(master_key=Secret(base64.b64encode(bytes(32)).decode()))
         settings = Settings(store=store)
         self.database = Database(store, url)
-        self.vault = Vault(master(settings))
-        self.identities = Identities(self.database, None)
+        self.vault = Vault(load_master_keys(settings))
+        self.identities = CallerAuthenticator(self.database, None)
         self.news = News()
-        self.office = Office(settings, self.database, self.vault, self.identities, self.news)
-        self.rotator = Rotator(self.office)
+        self.office = Services(settings, self.database, self.vault, self.identities, self.news)
+        self.rotator = KeyRotator(self.office)
 
     async def begin(self) -> None:
         await migrate(self.database)
-        await found(self.database, None)
+        await bootstrap_organisation(self.database, None)
         self.organisation: str = (await self.rows(select(organisations)))[0]["id"]
         self.caller = Caller(id=new_id(), type="organisation-service", organisation_id=self.organisation)
 
     async def rows(self, query: Any) -> list[dict[str, Any]]:
-        async with self.database.reading() as connection:
+        async with self.database.read_connection() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
     async def key(self, **asked: Any) -> tuple[str, str]:
         """Make a key with a rotation policy, and give its id and text."""
-        text = new_key()
+        text = generate_key()
         values = {
             "name": "n",
             "type": "organisation-service",
@@ -104,11 +104,11 @@ class Scene:
             "defaults": {},
             "expires_at": asked.pop("expires_at", None),
             "last_rotated_at": None,
-            "rotation_policy": policy(RotationPolicy(**asked), None),
+            "rotation_policy": build_policy(RotationPolicy(**asked), None),
         }
-        async with self.office.writing_as(self.caller, ASKED) as desk:
-            row = await KEYS["organisation-service"].add(desk, values)
-            await add_text(desk, row["id"], text)
+        async with self.office.write_session_as(self.caller, ASKED) as desk:
+            row = await KEY_RESOURCES["organisation-service"].create(desk, values)
+            await store_digest(desk, row["id"], text)
         return row["id"], text
 
     async def policy(self, key_id: str) -> dict[str, Any]:
@@ -116,14 +116,14 @@ class Scene:
 
     async def fetch(self, key_id: str) -> str:
         """Ask for the new text, as `POST …/rotate` does."""
-        async with self.office.writing_as(self.caller, ASKED) as desk:
-            row = await KEYS["organisation-service"].get(desk, key_id)
-            return (await rotate(desk, row, None))[0]
+        async with self.office.write_session_as(self.caller, ASKED) as desk:
+            row = await KEY_RESOURCES["organisation-service"].get(desk, key_id)
+            return (await rotate_key(desk, row, None))[0]
 
     async def known(self, text: str) -> bool:
-        self.identities.forget()
+        self.identities.clear_cache()
         try:
-            await self.identities.of(Sent("key", text))
+            await self.identities.authenticate(PresentedCredential("key", text))
         except UnauthorisedError:
             return False
         return True
@@ -144,10 +144,10 @@ def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(st
         key_id, old = await scene.key(rotation_period="weekly", key_transition_period_ms=2 * HOUR * 1000)
         assert (await scene.policy(key_id))["next_rotation_at"] == "2026-11-23T00:00:00.000Z"
         clock.set("2026-11-22T23:59:59")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         clock.set("2026-11-23T00:00:00")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         assert (await scene.policy(key_id))["next_rotation_at"] == "2026-11-30T00:00:00.000Z"
         assert await scene.known(old)
         new = await scene.fetch(key_id)
@@ -161,12 +161,12 @@ def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(st
         clock.set("2026-11-23T02:00:00")
         assert not await scene.known(old)
         rings = scene.news.rings
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         # Whoever publishes knows by itself when a text is over.
         assert scene.news.rings == rings
         assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         assert await scene.known(new)
-        said = [row["action"] for row in await scene.rows(select(audit).where(audit.c.resource_id == key_id))]
+        said = [row["action"] for row in await scene.rows(select(audit_log).where(audit_log.c.resource_id == key_id))]
         assert said == ["create", "rotate", "rotate"]
 
     played(store_url, play)
@@ -176,9 +176,9 @@ def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(store_url: Secret
     async def play(scene: Scene) -> None:
         key_id, old = await scene.key(rotation_period_days=1)
         clock.set("2026-11-19T00:00:00")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         clock.set("2026-11-19T12:00:00")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         assert not await scene.known(old)
         assert await scene.known(await scene.fetch(key_id))
 
@@ -201,7 +201,7 @@ def test_the_next_moment_is_a_midnight_and_what_was_named_wins_once(
         key_id, _ = await scene.key(**asked)
         assert (await scene.policy(key_id))["next_rotation_at"] == f"{due}T00:00:00.000Z"
         clock.set(f"{due}T00:00:30")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         following = (await scene.policy(key_id))["next_rotation_at"]
         days = (datetime.fromisoformat(following) - datetime.fromisoformat(f"{due}T00:00:00Z")).days
         assert days == {"monthly": 31, "weekly": 7}.get(
@@ -218,13 +218,13 @@ def test_a_key_that_is_over_or_in_transition_is_left_alone(store_url: Secret, cl
         turning, old = await scene.key(rotation_period_days=1, key_transition_period_ms=20 * HOUR * 1000)
         await scene.fetch(turning)
         clock.set("2026-11-19T00:00:00")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         texts = await scene.rows(select(key_digests))
         assert [sum(row["api_key_id"] == key_id for row in texts) for key_id in (over, turning)] == [1, 2]
         assert await scene.known(old)
         # As soon as the transition is over its turn comes.
         clock.set("2026-11-19T06:00:01")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         assert not await scene.known(old)
         assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == turning))) == 2
 
@@ -236,10 +236,10 @@ def test_a_day_ahead_it_is_said_once(store_url: Secret, clock: Clock, caplog: py
         key_id, _ = await scene.key(rotation_period="weekly")
         for moment, said in (("2026-11-21T23:00:00", 0), ("2026-11-22T00:00:01", 1), ("2026-11-22T10:00:00", 1)):
             clock.set(moment)
-            await scene.rotator.look()
+            await scene.rotator.check_keys()
             assert [key_id in line.getMessage() for line in caplog.records].count(True) == said
         clock.set("2026-11-23T00:00:00")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         assert "the old text of the key" in caplog.text
 
     with caplog.at_level(logging.WARNING, "penstock"):
@@ -249,12 +249,12 @@ def test_a_day_ahead_it_is_said_once(store_url: Secret, clock: Clock, caplog: py
 def test_sessions_that_let_nobody_in_any_more_are_forgotten(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
         row = {"id": new_id(), "organisation_id": scene.organisation, "sha256": "0" * 64, "created_at": schemas.now()}
-        async with scene.database.writing() as connection:
+        async with scene.database.write_transaction() as connection:
             await connection.execute(insert(sessions).values(row))
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         assert len(await scene.rows(select(sessions))) == 1
         clock.set("2027-11-20T10:00:00")
-        await scene.rotator.look()
+        await scene.rotator.check_keys()
         assert not await scene.rows(select(sessions))
 
     played(store_url, play)
@@ -265,17 +265,17 @@ def test_a_session_ends_after_the_time_that_the_organisation_says(store_url: Sec
         (owner,) = await scene.rows(select(api_keys))
         (text,) = await scene.rows(select(key_digests))
         begun = {"id": new_id(), "organisation_id": scene.organisation, "api_key_id": owner["id"]}
-        row = {**begun, "key_sha256": text["sha256"], "sha256": digest("cookie"), "created_at": schemas.now()}
-        async with scene.database.writing() as connection:
+        row = {**begun, "key_sha256": text["sha256"], "sha256": sha256_hex("cookie"), "created_at": schemas.now()}
+        async with scene.database.write_transaction() as connection:
             await connection.execute(insert(sessions).values(row))
             await connection.execute(
                 organisations.update().values(settings={"session_settings": {"max_session_ttl": 900}})
             )
         for moment, good in (("2026-11-18T10:14:59", True), ("2026-11-18T10:15:00", False)):
             clock.set(moment)
-            scene.identities.forget()
+            scene.identities.clear_cache()
             try:
-                caller = await scene.identities.of(Sent("session", "cookie"))
+                caller = await scene.identities.authenticate(PresentedCredential("session", "cookie"))
             except UnauthorisedError:
                 assert not good
             else:

@@ -7,7 +7,7 @@ from msgspec import UNSET
 from sqlalchemy import BigInteger, Column, MetaData, String, Table
 
 from penstock.kit import shared_fields
-from penstock.kit.crud_routes import five
+from penstock.kit.crud_routes import crud_routes
 from penstock.kit.resource import Resource
 
 SHELVES = Table(
@@ -27,15 +27,15 @@ class NewShelf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A shelf to be made."""
 
     name: shared_fields.Name
-    workspace_id: shared_fields.Workspace = None
+    workspace_id: shared_fields.WorkspaceIdOrSlug = None
     note: shared_fields.Note = None
 
 
 class ShelfChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be changed; what is left out stays."""
 
-    name: shared_fields.MaybeName = UNSET
-    note: shared_fields.MaybeNote = UNSET
+    name: shared_fields.OptionalName = UNSET
+    note: shared_fields.OptionalNote = UNSET
 
 
 class Shelf(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +44,9 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True):
     id: shared_fields.Id
     name: shared_fields.Name
     note: shared_fields.Note
-    created_at: shared_fields.Moment
-    last_updated_at: shared_fields.Changed
-    object: shared_fields.Object = "shelf"
+    created_at: shared_fields.CreatedAt
+    last_updated_at: shared_fields.UpdatedAt
+    object: shared_fields.ObjectType = "shelf"
 
 
-routes = five(Resource("configs", SHELVES, publishes=True), "shelf", NewShelf, ShelfChange, Shelf)
+routes = crud_routes(Resource("configs", SHELVES, publishes=True), "shelf", NewShelf, ShelfChange, Shelf)

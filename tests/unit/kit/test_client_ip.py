@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from litestar.testing import RequestFactory
 
-from penstock.kit.client_ip import Proxies
+from penstock.kit.client_ip import TrustedProxies
 
 
 def client(networks: list[str], *said: str) -> str:
     """What each wrote, the last of them the edge."""
     request = RequestFactory().get("/")
     request.scope["headers"] = [(b"x-forwarded-for", value.encode()) for value in said]
-    return Proxies(networks).client(request)
+    return TrustedProxies(networks).client_address(request)
 
 
 def test_nobody_is_believed_where_nobody_is_trusted():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kit.compat import meant
+from penstock.kit.compat import normalise_body
 
 OWN = {"name": "name", "is_default": "isDefault", "kind": "type"}
 
@@ -24,4 +24,4 @@ OWN = {"name": "name", "is_default": "isDefault", "kind": "type"}
 def test_what_is_meant_is_read_and_all_else_is_left_to_be_refused(
     given: dict[str, object], said: dict[str, str], told: dict[str, object]
 ):
-    assert meant(given, OWN, said) == told
+    assert normalise_body(given, OWN, said) == told

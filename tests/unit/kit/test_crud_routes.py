@@ -12,13 +12,13 @@ from litestar import Router
 from sqlalchemy import select
 from sqlalchemy.schema import CreateTable
 
-from penstock.app import create_app, refuse_unguarded
-from penstock.kit.bootstrap import found
+from penstock.app import check_guards, create_app
+from penstock.kit.bootstrap import bootstrap_organisation
 from penstock.settings import Secret, Settings, Store
-from penstock.snapshot.build import Published, Snapshot
+from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
-from penstock.store.tables import audit
+from penstock.store.tables import audit_log
 from tests.unit.asgi import Answer, ask, living
 from tests.unit.kit import shelves
 
@@ -33,8 +33,8 @@ async def prepared(url: Secret) -> Settings:
     store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()))
     database = Database(store, url)
     await migrate(database)
-    await found(database, Secret(KEY))
-    async with database.writing() as connection:
+    await bootstrap_organisation(database, Secret(KEY))
+    async with database.write_transaction() as connection:
         await connection.execute(CreateTable(shelves.SHELVES))
     await database.close()
     return Settings(store=store)
@@ -42,8 +42,8 @@ async def prepared(url: Secret) -> Settings:
 
 async def noted(settings: Settings) -> list[str]:
     database = Database(settings.store, settings.store.url or Secret(""))
-    async with database.reading() as connection:
-        rows = await connection.execute(select(audit.c.action).where(audit.c.resource_type == "configs"))
+    async with database.read_connection() as connection:
+        rows = await connection.execute(select(audit_log.c.action).where(audit_log.c.resource_type == "configs"))
     await database.close()
     return [row.action for row in rows]
 
@@ -58,9 +58,9 @@ def test_the_shortest_resource_does_what_all_do(store_url: Secret, tmp_path: Pat
 
     async def scene() -> tuple[dict[str, Any], list[str]]:
         settings = await prepared(store_url)
-        app = create_app(settings, Published(Snapshot("first")))
+        app = create_app(settings, SnapshotChannel(Snapshot("first")))
         app.register(Router("/v1/shelves", route_handlers=shelves.routes))
-        refuse_unguarded(app)
+        check_guards(app)
         async with living(app):
             await walk(app)
         return app.openapi_schema.to_schema(), await noted(settings)

@@ -11,13 +11,13 @@ from sqlalchemy import insert
 
 from penstock.errors import InvalidError
 from penstock.ids import new_id
-from penstock.kit.listing import Page, rows
+from penstock.kit.listing import PageRequest, fetch_page
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, organisations, users, workspaces
-from penstock.store.tenant import Tenant
+from penstock.store.tenant import TenantStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def within(url: Secret, scene: Any) -> None:
         database = Database(Store(), url)
         try:
             await migrate(database)
-            async with database.writing() as connection:
+            async with database.write_transaction() as connection:
                 await scene(connection)
         finally:
             await database.close()
@@ -56,10 +56,10 @@ def within(url: Secret, scene: Any) -> None:
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_every_row_is_on_exactly_one_page(store_url: Secret, count: int, size: int, order: str):
     async def scene(connection: AsyncConnection) -> None:
-        tenant = Tenant(connection, await people(connection, count), None)
+        tenant = TenantStore(connection, await people(connection, count), None)
         seen: list[str] = []
         for number in range(count // size + 2):
-            total, page = await rows(tenant, users, Page(size=size, number=number, order=order))
+            total, page = await fetch_page(tenant, users, PageRequest(size=size, number=number, order=order))
             assert total == count
             seen += [row["email"] for row in page]
         expected = [f"{number}@x" for number in range(count)]
@@ -81,8 +81,10 @@ def test_rows_that_sort_alike_are_told_apart_by_their_ids(store_url: Secret):
         for number in range(9):
             row = {"id": new_id(), "slug": str(number), "name": "same", "creation_source": "api", **fixed, **TIMES}
             await connection.execute(insert(workspaces).values(row))
-        tenant = Tenant(connection, organisation, None)
-        pages = [await rows(tenant, workspaces, Page(size=2, number=number, sort="name")) for number in range(5)]
+        tenant = TenantStore(connection, organisation, None)
+        pages = [
+            await fetch_page(tenant, workspaces, PageRequest(size=2, number=number, sort="name")) for number in range(5)
+        ]
         assert [row["slug"] for _, page in pages for row in page] == [str(number) for number in range(9)][::-1]
 
     within(store_url, scene)
@@ -92,13 +94,13 @@ def test_rows_that_sort_alike_are_told_apart_by_their_ids(store_url: Secret):
 @pytest.mark.alone
 def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
     async def scene(connection: AsyncConnection) -> None:
-        tenant = Tenant(connection, await people(connection, 100_000), None)
+        tenant = TenantStore(connection, await people(connection, 100_000), None)
 
         async def cost(number: int) -> float:
             took = []
             for _ in range(9):
                 started = time.perf_counter()
-                await rows(tenant, users, Page(size=100, number=number))
+                await fetch_page(tenant, users, PageRequest(size=100, number=number))
                 took.append(time.perf_counter() - started)
             return min(took)
 
@@ -114,14 +116,14 @@ def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
 def test_another_tenants_rows_are_not_there(store_url: Secret):
     async def scene(connection: AsyncConnection) -> None:
         mine = await people(connection, 3)
-        other = Tenant(connection, new_id(), None)
-        (first, *_) = (await rows(Tenant(connection, mine, None), users, Page()))[1]
-        assert await rows(other, users, Page()) == (0, [])
+        other = TenantStore(connection, new_id(), None)
+        (first, *_) = (await fetch_page(TenantStore(connection, mine, None), users, PageRequest()))[1]
+        assert await fetch_page(other, users, PageRequest()) == (0, [])
         assert await other.find(users, first["id"]) is None
         await other.update(users, first["id"], {"role": "owner"})
         assert await other.delete(users, users.c.id == first["id"]) == 0
-        assert (await Tenant(connection, mine, None).find(users, first["id"])) == first
-        inside = Tenant(connection, mine, "workspace-a")
+        assert (await TenantStore(connection, mine, None).find(users, first["id"])) == first
+        inside = TenantStore(connection, mine, "workspace-a")
         assert (await inside.count(configs), inside.workspace_id) == (0, "workspace-a")
 
     within(store_url, scene)
@@ -129,8 +131,8 @@ def test_another_tenants_rows_are_not_there(store_url: Secret):
 
 def test_what_a_table_cannot_be_sorted_by_is_refused(store_url: Secret):
     async def scene(connection: AsyncConnection) -> None:
-        tenant = Tenant(connection, await people(connection, 3), None)
+        tenant = TenantStore(connection, await people(connection, 3), None)
         with pytest.raises(InvalidError, match="sort 'name' is not allowed here"):
-            await rows(tenant, users, Page(sort="name"))
+            await fetch_page(tenant, users, PageRequest(sort="name"))
 
     within(store_url, scene)

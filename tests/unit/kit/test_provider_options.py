@@ -9,8 +9,8 @@ import pytest
 
 from penstock import engine
 from penstock.errors import InvalidError
-from penstock.kit.provider_options import SECRET as HIDDEN
-from penstock.kit.provider_options import check, check_some, names, split, told
+from penstock.kit.provider_options import SECRET_FIELDS as HIDDEN
+from penstock.kit.provider_options import check_options, check_partial_options, field_names, provider_row, split_secrets
 
 AZURE: dict[str, Any] = {
     "azure_auth_mode": "default",
@@ -41,7 +41,7 @@ SECRET = "canary-0123456789"
 )
 def test_what_does_not_fit_the_provider_is_refused_by_name(provider: str, given: dict[str, Any], named: str):
     with pytest.raises(InvalidError, match=named):
-        check("configurations", provider, given)
+        check_options("configurations", provider, given)
 
 
 ENTRA = "azure_auth_mode azure_entra_tenant_id azure_entra_client_id azure_entra_client_secret azure_managed_client_id"
@@ -66,7 +66,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("provider", KNOWN)
 def test_each_field_that_clients_know_has_its_place(provider: str):
-    assert {*KNOWN[provider].split(), "custom_host", "custom_headers"} <= set(names(provider))
+    assert {*KNOWN[provider].split(), "custom_host", "custom_headers"} <= set(field_names(provider))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_each_field_that_clients_know_has_its_place(provider: str):
 def test_what_vertex_ai_is_told_otherwise_than_it_may_be_is_refused_by_its_name(given: dict[str, Any], words: str):
     whole = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
     with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
-        check("configurations", "vertex-ai", whole)
+        check_options("configurations", "vertex-ai", whole)
 
 
 def test_who_is_known_to_google_by_somebody_elses_word_and_what_was_paid_for_are_told_to_the_engine():
@@ -90,11 +90,11 @@ def test_who_is_known_to_google_by_somebody_elses_word_and_what_was_paid_for_are
     given = {"vertex_auth_type": "workloadIdentityFederation", "vertex_region": "r"}
     given |= {"vertex_service_account_json": account}
     for name in ("skipPtuCostAttribution", "vertex_skip_ptu_cost_attribution"):
-        check("configurations", "vertex-ai", {**given, name: True})
-        options = told("vertex-ai", {**given, name: True})["options"]
+        check_options("configurations", "vertex-ai", {**given, name: True})
+        options = provider_row("vertex-ai", {**given, name: True})["options"]
         assert options["vertex_skip_ptu_cost_attribution"] == "true"
         assert json.loads(options["vertex_service_account_json"]) == account
-    shown, hidden = split("configurations", given, {}, {})
+    shown, hidden = split_secrets("configurations", given, {}, {})
     assert (shown["vertex_service_account_json"], hidden["vertex_service_account_json"]) == ("*****", account)
 
 
@@ -119,8 +119,8 @@ OWN = {provider["slug"]: dict(provider["options"]) for provider in engine.catalo
 )
 def test_what_a_provider_takes_as_a_header_is_a_field_of_its_integrations(provider: str, field: str):
     key = next(key for key, header in OWN[provider].items() if header == field.replace("_", "-"))
-    check_some("configurations", provider, {field: VALUES.get(field, "x1")}, ())
-    assert told(provider, {field: "x1"})["options"][key] == "x1"
+    check_partial_options("configurations", provider, {field: VALUES.get(field, "x1")}, ())
+    assert provider_row(provider, {field: "x1"})["options"][key] == "x1"
 
 
 # What not any text will do for.
@@ -137,12 +137,12 @@ VALUES: dict[str, Any] = {
 
 def test_a_field_that_only_the_engine_knows_is_a_text_beside_those_of_the_form():
     azure = {"azure_auth_mode": "default", "azure_foundry_url": "https://x.example"}
-    check("configurations", "azure-ai", {**azure, "azure_extra_params": "pass-through"})
-    check("configurations", "databricks", {"databricks_workspace": "w"})
+    check_options("configurations", "azure-ai", {**azure, "azure_extra_params": "pass-through"})
+    check_options("configurations", "databricks", {"databricks_workspace": "w"})
     with pytest.raises(InvalidError, match=r"configurations\.azure_extra_params"):
-        check("configurations", "azure-ai", {**azure, "azure_extra_params": {"a": 1}})
+        check_options("configurations", "azure-ai", {**azure, "azure_extra_params": {"a": 1}})
     with pytest.raises(InvalidError, match="azure_foundry_url"):
-        check("configurations", "azure-ai", {"azure_auth_mode": "default", "azure_extra_params": "x"})
+        check_options("configurations", "azure-ai", {"azure_auth_mode": "default", "azure_extra_params": "x"})
 
 
 def test_every_field_that_is_a_credential_is_hidden():
@@ -154,25 +154,25 @@ def test_every_field_that_is_a_credential_is_hidden():
 def test_what_has_several_lines_is_told_in_one():
     pem = "-----BEGIN PRIVATE KEY-----\r\nabc\n-----END PRIVATE KEY-----\n"
     oracle = {f"oracle_{name}": "x" for name in ("region", "tenancy", "user", "fingerprint", "compartment_id")}
-    check("configurations", "oracle", {**oracle, "oracle_private_key": pem})
-    options = told("oracle", {**oracle, "oracle_private_key": pem})["options"]
+    check_options("configurations", "oracle", {**oracle, "oracle_private_key": pem})
+    options = provider_row("oracle", {**oracle, "oracle_private_key": pem})["options"]
     assert options["oracle_private_key"] == "-----BEGIN PRIVATE KEY-----\\nabc\\n-----END PRIVATE KEY-----\\n"
     account = {"vertex_service_account_json": json.dumps({"private_key": pem, "type": "service_account"}, indent=2)}
-    written = told("vertex-ai", account)["options"]["vertex_service_account_json"]
+    written = provider_row("vertex-ai", account)["options"]["vertex_service_account_json"]
     assert "\n" not in written
     assert json.loads(written)["private_key"] == pem
 
 
 def test_an_endpoint_of_ones_own_at_hugging_face_is_told():
     own = {"huggingface_base_url": "https://mine.endpoints.huggingface.cloud"}
-    check("configurations", "huggingface", own)
-    assert told("huggingface", own)["options"] == own
+    check_options("configurations", "huggingface", own)
+    assert provider_row("huggingface", own)["options"] == own
 
 
 def test_what_comes_from_elsewhere_is_not_asked_for():
     given = {"aws_auth_type": "accessKey", "aws_region": "r", "aws_access_key_id": "AK"}
-    check("configurations", "bedrock", given, frozenset({"aws_secret_access_key"}))
-    check("configurations", "openai", {}, frozenset({"custom_host"}))
+    check_options("configurations", "bedrock", given, frozenset({"aws_secret_access_key"}))
+    check_options("configurations", "openai", {}, frozenset({"custom_host"}))
 
 
 def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():
@@ -182,22 +182,22 @@ def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():
         "custom_headers": {"a": SECRET},
         "vertex_service_account_json": {"private_key": SECRET, "n": 1},
     }
-    shown, hidden = split("auth_config", sent, {}, {})
+    shown, hidden = split_secrets("auth_config", sent, {}, {})
     assert SECRET not in str(shown)
     assert shown["aws_role_arn"] == "arn:x"
-    assert split("auth_config", shown, shown, hidden) == (shown, hidden)
+    assert split_secrets("auth_config", shown, shown, hidden) == (shown, hidden)
     changed = {
         **shown,
         "custom_headers": {**shown["custom_headers"], "b": "new-value-0123"},
         "aws_secret_access_key": None,
     }
-    _, kept = split("auth_config", changed, shown, hidden)
+    _, kept = split_secrets("auth_config", changed, shown, hidden)
     assert kept["custom_headers"] == {"a": SECRET, "b": "new-value-0123"}
     assert "aws_secret_access_key" not in kept
 
 
 def test_the_engine_is_told_options_fields_and_deployments():
-    row = told("azure-openai", {**AZURE, "custom_headers": {"x": "y"}})
+    row = provider_row("azure-openai", {**AZURE, "custom_headers": {"x": "y"}})
     assert row["options"] == {
         "azure_auth_mode": "default",
         "resource_name": "res",
@@ -208,11 +208,11 @@ def test_the_engine_is_told_options_fields_and_deployments():
     first = {"deployment_id": "d1", "api_version": "v1"}
     assert {"main": first, "gpt-4o": first, "d1": first}.items() <= row["deployments"].items()
     flag = "anthropic_inspect_stream_for_overloaded_error"
-    assert told("anthropic", {flag: True})[flag] is True
-    assert told("openai", {"openai_project": "p"})["options"] == {"openai_project": "p"}
+    assert provider_row("anthropic", {flag: True})[flag] is True
+    assert provider_row("openai", {"openai_project": "p"})["options"] == {"openai_project": "p"}
 
 
 def test_a_service_account_is_told_as_a_text():
     account = {"client_email": "a@b.test", "private_key": SECRET}
-    options = told("vertex-ai", {"vertex_region": "r", "vertex_service_account_json": account})["options"]
+    options = provider_row("vertex-ai", {"vertex_region": "r", "vertex_service_account_json": account})["options"]
     assert json.loads(options["vertex_service_account_json"]) == account

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from penstock.errors import InvalidError
-from penstock.kit.rotation import RotationPolicy, policy
+from penstock.kit.rotation import RotationPolicy, build_policy
 
 
 def test_without_a_policy_and_a_rule_there_is_none():
-    assert policy(None, None) is None
+    assert build_policy(None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_without_a_policy_and_a_rule_there_is_none():
     ],
 )
 def test_the_words_agree_with_their_days(asked: RotationPolicy | None, enforced: int, days: int | None):
-    written = policy(asked, enforced)
+    written = build_policy(asked, enforced)
     assert written is not None
     assert (written["rotation_period_days"], written["status"]) == (days, "ACTIVE")
 
@@ -44,26 +44,26 @@ def test_the_words_agree_with_their_days(asked: RotationPolicy | None, enforced:
 )
 def test_what_contradicts_is_refused(asked: RotationPolicy, enforced: int | None):
     with pytest.raises(InvalidError):
-        policy(asked, enforced)
+        build_policy(asked, enforced)
 
 
 def test_a_moment_given_by_hand_wins_and_is_taken_back_to_midnight():
     asked = RotationPolicy(rotation_period_days=5, next_rotation_at=datetime(2099, 3, 4, 17, tzinfo=UTC))
-    written = policy(asked, None)
+    written = build_policy(asked, None)
     assert written is not None
     assert written["next_rotation_at"] == "2099-03-04T00:00:00.000Z"
 
 
 @pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=30)])
 def test_who_says_nothing_of_the_period_leaves_it_as_it_was(said: RotationPolicy):
-    before = policy(said, None)
-    after = policy(RotationPolicy(key_transition_period_ms=3_600_000), None, before)
+    before = build_policy(said, None)
+    after = build_policy(RotationPolicy(key_transition_period_ms=3_600_000), None, before)
     assert (before, after) == (before, {**(before or {}), "key_transition_period_ms": 3_600_000})
-    ended = policy(RotationPolicy(rotation_period=None), None, before)
+    ended = build_policy(RotationPolicy(rotation_period=None), None, before)
     assert ended is not None
     assert (ended["rotation_period"], ended["rotation_period_days"], ended["next_rotation_at"]) == (None, None, None)
     # What is enforced meanwhile goes before what was.
-    enforced = policy(RotationPolicy(key_transition_period_ms=3_600_000), 5, before)
+    enforced = build_policy(RotationPolicy(key_transition_period_ms=3_600_000), 5, before)
     assert enforced is not None
     assert enforced["rotation_period_days"] == 5
 
@@ -82,15 +82,15 @@ def test_who_says_nothing_of_the_period_leaves_it_as_it_was(said: RotationPolicy
 )
 @pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=7)])
 def test_who_says_the_same_again_puts_nothing_off(asked: RotationPolicy | str | None, due: str, said: RotationPolicy):
-    before = policy(said, 7)
+    before = build_policy(said, 7)
     assert before is not None
     before["next_rotation_at"] = due
     if isinstance(asked, str):
         asked = msgspec.convert(before, RotationPolicy)
-    after = policy(asked, 7, before)
+    after = build_policy(asked, 7, before)
     assert after is not None
     assert after["next_rotation_at"] == due
     # Another period begins anew.
-    other = policy(RotationPolicy(rotation_period_days=8), None, before)
+    other = build_policy(RotationPolicy(rotation_period_days=8), None, before)
     assert other is not None
     assert other["next_rotation_at"] != due

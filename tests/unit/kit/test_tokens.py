@@ -12,7 +12,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 
 from penstock.errors import PenstockError
-from penstock.kit.tokens import Tokens
+from penstock.kit.tokens import TokenVerifier
 from penstock.settings import Issuer, Jwt, Settings
 
 # Both call their key by the same id.
@@ -29,8 +29,8 @@ ISSUERS = (
 )
 
 
-def tokens(*issuers: Issuer) -> Tokens:
-    return Tokens(Settings(jwt=Jwt(enabled=True, algorithms=("ES256",)), issuers=issuers))
+def tokens(*issuers: Issuer) -> TokenVerifier:
+    return TokenVerifier(Settings(jwt=Jwt(enabled=True, algorithms=("ES256",)), issuers=issuers))
 
 
 def token(name: str, **claims: Any) -> str:
@@ -39,9 +39,9 @@ def token(name: str, **claims: Any) -> str:
     return jws.serialize_compact(head, json.dumps(said), KEYS[name], algorithms=["ES256"])
 
 
-def outcome(known: Tokens, text: str) -> int | str:
+def outcome(known: TokenVerifier, text: str) -> int | str:
     try:
-        return asyncio.run(known.read(text)).organisation_id
+        return asyncio.run(known.verify(text)).organisation_id
     except PenstockError as error:
         return error.status
 
@@ -99,9 +99,9 @@ def test_keys_that_were_kept_go_to_the_issuer_at_the_same_address_whatever_the_o
     one, other = (Issuer(jwks_url=url, issuer=url) for url in addresses)
     before = tokens(one, other)
     for source, name in zip(before.sources, KEYS, strict=True):
-        source.learn(json.loads(published(name)))
+        source.load_keys(json.loads(published(name)))
     after = tokens(other, Issuer(jwks=published("one")), one)
-    after.recall(before.published())
+    after.restore_keys(before.export_keys())
     kept = {source.own.jwks_url: [row["x"] for row in source.rows] for source in after.sources}
     assert kept[one.jwks_url] == [KEYS["one"].as_dict(private=False)["x"]] == kept[""]
     assert kept[other.jwks_url] == [KEYS["other"].as_dict(private=False)["x"]]
@@ -112,5 +112,5 @@ def test_what_is_no_set_of_keys_takes_none_of_those_that_are_known(said: dict[st
     (source,) = tokens(Issuer(jwks=published("one"))).sources
     known = list(source.rows)
     with pytest.raises(ValueError, match="array"):
-        source.learn(said)
+        source.load_keys(said)
     assert source.rows == known

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import engine
 from penstock.pricing import engine_export
-from penstock.pricing.engine_export import stated
+from penstock.pricing.engine_export import export_operator_prices
 from penstock.pricing.wire_format import PricingConfig
 from penstock.settings import Settings
 
@@ -41,7 +41,7 @@ price = 1
 
 @pytest.fixture(scope="module")
 def listed() -> dict[str, Any]:
-    return msgspec.json.decode(engine_export.listed())
+    return msgspec.json.decode(engine_export.export_public_list())
 
 
 def named(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
@@ -100,14 +100,14 @@ def test_who_sells_others_models_names_their_lists(listed: dict[str, Any]):
 
 
 def test_patterns_look_ahead_nowhere(listed: dict[str, Any]):
-    assert b"(?!" not in engine_export.listed()
+    assert b"(?!" not in engine_export.export_public_list()
     assert any("not" in str(model["names"]) for model in listed["lists"]["google"])
 
 
 def test_what_the_operator_says_comes_in_the_order_of_its_days(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text(OWN)
-    mine = engine_export.published(Settings(file=str(file)))["said"]
+    mine = engine_export.export_prices(Settings(file=str(file)))["said"]
     first, second = mine[0]["prices"]
     assert (first["request"], first["rates"], "from" in first) == (15_000_000_000, {}, False)
     assert second["rates"] == {"input": [(0, 2_000_000)], "cache_write_1h": [(0, 4_000_000)]}
@@ -120,7 +120,7 @@ def test_a_price_that_changes_changes_its_version(tmp_path: Path):
     versions: set[str] = set()
     for price in ("0.0002", "0.0002", "0.0003"):
         file.write_text(OWN.replace("0.0002", price))
-        versions.add(engine_export.published(Settings(file=str(file)))["said"][0]["prices"][1]["version"])
+        versions.add(engine_export.export_prices(Settings(file=str(file)))["said"][0]["prices"][1]["version"])
     assert len(versions) == 2
 
 
@@ -129,20 +129,23 @@ def test_searches_of_the_web_are_told_by_the_search_whoever_says_what_they_cost(
     assert price["rates"]["web_search"] == [[0, 10_000_000_000]]
     units = {"web_search": {"price": 2.5}, "maps": {"price": 1}}
     said = {"additional_units": units, "request_token": {"price": 0.002}}
-    (mine,) = stated(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+    (mine,) = export_operator_prices(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
     assert mine["rates"] == {
         "input": [(0, 20_000_000)],
         "web_search": [(0, 25_000_000_000)],
         "maps": [(0, 10_000_000_000)],
     }
     # By itself it is no price: tokens would cost nothing.
-    assert stated(msgspec.convert({"pay_as_you_go": {"additional_units": units}}, PricingConfig)) == []
-    told = engine_export.adjusted({"multiplier": {"default": 0.5, "additional_units": {"web_search": 2.0}}}) or {}
+    assert export_operator_prices(msgspec.convert({"pay_as_you_go": {"additional_units": units}}, PricingConfig)) == []
+    told = (
+        engine_export.export_adjustments({"multiplier": {"default": 0.5, "additional_units": {"web_search": 2.0}}})
+        or {}
+    )
     assert (told["factors"]["web_search"], told["factors"]["input"]) == (2_000_000, 500_000)
 
 
 def of_tokens(said: dict[str, Any]) -> list[dict[str, Any]]:
-    return stated(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+    return export_operator_prices(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
 
 
 def test_what_an_operator_says_by_the_unit_is_told_under_the_engines_names():
@@ -173,9 +176,9 @@ def test_images_are_told_by_quality_and_size_and_have_a_factor_of_their_own():
     assert mine["images"] == {"standard": {"1024x1024": 40_000_000_000, "default": 80_000_000_000}}
     (other,) = of_tokens({"image": {"standard": {"1024x1024": {"price": 4.5}}}})
     assert mine["version"] != other["version"]
-    told = engine_export.adjusted({"multiplier": {"default": 0.5, "image": {"default": 0.25}}}) or {}
+    told = engine_export.export_adjustments({"multiplier": {"default": 0.5, "image": {"default": 0.25}}}) or {}
     assert (told["request"], told["image"]) == (500_000, 250_000)
-    assert "image" not in (engine_export.adjusted({"multiplier": {"default": 0.5}}) or {})
+    assert "image" not in (engine_export.export_adjustments({"multiplier": {"default": 0.5}}) or {})
     said = {"provider": "openai", "model": "m", "prices": [mine]}
     row = {"id": "i", "allow_all": True, "models": [], "adjustment": told}
     engine.check("snapshot", msgspec.json.encode({"epoch": "1", "prices": {"said": [said]}, "models": [row]}))
@@ -183,8 +186,10 @@ def test_images_are_told_by_quality_and_size_and_have_a_factor_of_their_own():
 
 def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version():
     tokens = {"pay_as_you_go": {"request_token": {"price": 0.002}}}
-    (plain,) = stated(msgspec.convert(tokens, PricingConfig))
-    (both,) = stated(msgspec.convert({**tokens, "batch_config": {"request_token": {"price": 0.0005}}}, PricingConfig))
+    (plain,) = export_operator_prices(msgspec.convert(tokens, PricingConfig))
+    (both,) = export_operator_prices(
+        msgspec.convert({**tokens, "batch_config": {"request_token": {"price": 0.0005}}}, PricingConfig)
+    )
     assert (both["rates"], both["batch"]) == (plain["rates"], {"input": [(0, 5_000_000)]})
     assert both["version"] != plain["version"]
     assert "batch" not in plain
@@ -192,22 +197,22 @@ def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version
 
 def test_factors_are_told_for_each_kind_and_what_is_not_said_takes_the_usual_one():
     said = {"multiplier": {"default": 0.9, "request_token": 0.5, "response_token": 0, "additional_units": {"x": 3.0}}}
-    told = engine_export.adjusted(said)
+    told = engine_export.export_adjustments(said)
     assert told
     assert (told["request"], told["factors"]["input"], told["factors"]["output"]) == (900_000, 500_000, 0)
     others = {name: factor for name, factor in told["factors"].items() if name not in {"input", "output"}}
     assert set(others.values()) == {900_000}
     assert len(told["factors"]) == 19
     hours = {"multiplier": {"cache_write_input_token": 2.0, "additional_units": {"cache_write_1h": 1.5}}}
-    factors = (engine_export.adjusted(hours) or {})["factors"]
+    factors = (engine_export.export_adjustments(hours) or {})["factors"]
     assert (factors["cache_write"], factors["cache_write_1h"], factors["input"]) == (2_000_000, 1_500_000, 1_000_000)
-    assert engine_export.adjusted(None) is None
-    assert told["version"] != (engine_export.adjusted(hours) or {})["version"]
-    huge = engine_export.adjusted({"multiplier": {"default": 1e300}})
+    assert engine_export.export_adjustments(None) is None
+    assert told["version"] != (engine_export.export_adjustments(hours) or {})["version"]
+    huge = engine_export.export_adjustments({"multiplier": {"default": 1e300}})
     row = {"id": "i", "allow_all": True, "models": [], "adjustment": huge}
     engine.check("snapshot", msgspec.json.encode({"epoch": "1", "models": [row]}))
 
 
 def test_the_engine_takes_the_list_as_it_is():
-    content = {"epoch": "1", "prices": engine_export.published(Settings())}
+    content = {"epoch": "1", "prices": engine_export.export_prices(Settings())}
     engine.check("snapshot", msgspec.json.encode(content))

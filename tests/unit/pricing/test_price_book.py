@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import SettingsError
-from penstock.pricing.price_book import PriceBook, read
+from penstock.pricing.price_book import PriceBook, read_price_rows
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ request_token = {{ price = 7 }}
 
 
 def asked(file: Path | None, provider: str, model: str) -> PricingConfig | None:
-    return asyncio.run(PriceBook(Settings(file=str(file) if file else None)).price(provider, model))
+    return asyncio.run(PriceBook(Settings(file=str(file) if file else None)).find_price(provider, model))
 
 
 def test_the_list_is_told_in_cents_for_a_token():
@@ -68,7 +68,7 @@ def test_a_changed_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Pa
         draft = tmp_path / "draft"
         draft.write_text(content)
         draft.replace(file)
-        found = asyncio.run(book.price("openai", "gpt-4o"))
+        found = asyncio.run(book.find_price("openai", "gpt-4o"))
         assert found
         assert found.pay_as_you_go
         assert found.pay_as_you_go.request_token
@@ -80,7 +80,7 @@ def test_every_problem_is_told_with_its_place(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text('[[prices]]\nprovider = 1\n[[prices]]\nprovider = "a"\nmodel = "b"\ncolour = 1\n')
     with pytest.raises(SettingsError) as caught:
-        read(str(file))
+        read_price_rows(str(file))
     assert [problem.path for problem in caught.value.problems] == ["prices[0].provider", "prices[1]"]
 
 
@@ -90,8 +90,8 @@ def test_of_several_prices_the_list_shows_the_one_that_counts(tmp_path: Path):
 
     async def both() -> None:
         book = PriceBook(Settings(file=str(file)))
-        listed = (await book.models("openai"))["gpt-4o"].pricing_config
-        assert listed == await book.price("openai", "gpt-4o")
+        listed = (await book.list_models("openai"))["gpt-4o"].pricing_config
+        assert listed == await book.find_price("openai", "gpt-4o")
         assert listed.pay_as_you_go
         assert listed.pay_as_you_go.request_token
         assert listed.pay_as_you_go.request_token.price == 7

@@ -14,7 +14,7 @@ from joserfc.jwk import ECKey
 from penstock.app import create_app
 from penstock.settings import Jwt, Settings, Store
 from penstock.settings.secret import Secret
-from penstock.snapshot.build import Published, Snapshot
+from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
 from tests.founded import ADMIN_KEY
 from tests.unit.asgi import ask
@@ -103,7 +103,7 @@ async def plane(url: Secret, jwt: Jwt = NO_TOKENS, key_prefix: str = "") -> Asyn
     # None of these tests is about how long a database may take.
     store = Store(url=url, master_key=master_key, key_prefix=key_prefix, acquire_ms=20_000, statement_ms=40_000)
     database = Database(store, url)
-    app = create_app(Settings(store=store, jwt=jwt), Published(Snapshot("first")))
+    app = create_app(Settings(store=store, jwt=jwt), SnapshotChannel(Snapshot("first")))
     try:
         yield Plane(app, database)
     finally:

@@ -166,7 +166,7 @@ def test_a_key_that_is_bound_to_a_config_binds_those_that_it_makes(founded_url: 
 def test_a_limited_key_of_the_organisation_promises_no_keys_without_limits(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
-        scopes = sorted(rights.SCOPES["organisation-service"])
+        scopes = sorted(rights.SCOPES_BY_KEY_TYPE["organisation-service"])
         _, limited = await api.key_of("organisation/service", scopes=scopes, usage_limits={"credit_limit": 5})
         body = {"email": "a@x.test", "role": "member", "workspaces": [{"id": place, "role": "member"}]}
         along = {"scopes": ["completions.write"]}
@@ -225,10 +225,10 @@ def test_the_next_reset_is_to_come_and_stays_where_the_period_does(founded_url: 
         assert await due() == day(8).replace("Z", ".000Z")
         # What has passed comes back as it was shown.
         passed = {**shown, "next_usage_reset_at": "2001-01-01T00:00:00.000Z"}
-        async with api.database.writing() as connection:
+        async with api.database.write_transaction() as connection:
             await connection.execute(update(api_keys).where(api_keys.c.id == key).values(usage_limits=passed))
         await api.good("PUT", path, {"usage_limits": passed})
-        async with api.database.reading() as connection:
+        async with api.database.read_connection() as connection:
             kept = await connection.scalar(select(api_keys.c.usage_limits).where(api_keys.c.id == key))
         assert kept == passed
         limits = {"usage_limits": [{**usage, "next_usage_reset_at": day(4)}]}
@@ -283,7 +283,7 @@ def test_metadata_nests_to_a_depth_that_it_can_be_told_in(founded_url: Secret):
 def test_all_keys_that_are_asked_for_by_their_ids_are_on_one_page(founded_url: Secret):
     async def scene(api: Plane) -> None:
         made, _ = await api.key_of("organisation/service", scopes=["configs.list"])
-        async with api.database.writing() as connection:
+        async with api.database.write_transaction() as connection:
             row = (await connection.execute(select(api_keys).where(api_keys.c.id == made))).mappings().one()
             others = [{**row, "id": new_id()} for _ in range(101)]
             await connection.execute(insert(api_keys), others)

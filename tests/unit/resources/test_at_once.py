@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from penstock.store.tables import api_keys, key_digests, members, organisations, sessions, users
-from penstock.store.tenant import Tenant
+from penstock.store.tenant import TenantStore
 from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
@@ -149,9 +149,9 @@ def test_nothing_comes_of_what_is_changed_rotated_and_deleted_at_once(founded_ur
 
 async def meanwhile(api: Plane, asked: Awaitable[tuple[int, Any, dict[str, str]]], *done: Delete | Update) -> int:
     """Ask while somebody else changes the organisation, who does this before the turn goes on; give the status."""
-    async with api.database.writing() as connection:
+    async with api.database.write_transaction() as connection:
         organisation = await connection.scalar(select(organisations.c.id))
-        await Tenant(connection, str(organisation), None).alone(20_000)
+        await TenantStore(connection, str(organisation), None).lock_organisation(20_000)
         waiting = asyncio.ensure_future(asked)
         # Long enough to be known, and to compare a password; whoever is slower is refused at once.
         await asyncio.sleep(0.5)
@@ -212,14 +212,14 @@ def test_no_session_begins_with_a_password_or_a_key_that_is_not_good_any_more(fo
         cookie = await signed_in(api, "m@x.test")
         changed = update(users).where(users.c.id == user).values(password="another hash")
         old = {"email": "m@x.test", "password": PASSWORD}
-        async with api.database.reading() as connection:
+        async with api.database.read_connection() as connection:
             known = await connection.scalar(select(users.c.password).where(users.c.id == user))
         back = update(users).where(users.c.id == user).values(password=known)
         assert await meanwhile(api, nobody("POST", "auth/sessions", old), changed) == 401
         assert await meanwhile(api, nobody("POST", "auth/sessions", {"api_key": api.key}), back) == 200
         wanted = {"current_password": PASSWORD, "new_password": "yet another password"}
         assert await meanwhile(api, nobody("PUT", "auth/password", wanted, **cookie), changed) == 401
-        async with api.database.reading() as connection:
+        async with api.database.read_connection() as connection:
             kept = await connection.scalar(select(users.c.password).where(users.c.id == user))
         assert kept == "another hash"
         gone = [delete(key_digests), delete(api_keys)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select
 
-from penstock.batches.files import new_row
+from penstock.batches.files import new_file_row
 from penstock.schemas import now
 from penstock.store.tables import files
 from tests.unit.resources.managed import PASSWORD, Plane, played
@@ -86,15 +86,15 @@ def test_files_that_go_with_their_workspace_are_noted(founded_url: Secret):
         organisation = (await api.good("GET", "workspaces"))["data"][0]["organisation_id"]
         home = {"organisation_id": organisation, "workspace_id": place["id"]}
         kept, old = [
-            {**new_row("batch", name, seconds, created_by=None), **home}
+            {**new_file_row("batch", name, seconds, created_by=None), **home}
             for name, seconds in (("a.jsonl", 60), ("old.jsonl", -60))
         ]
-        async with api.database.writing() as connection:
+        async with api.database.write_transaction() as connection:
             await connection.execute(insert(files), [kept, old])
         await api.good("DELETE", f"workspaces/{place['id']}", {"name": "going", "force_delete": True})
         rows = await noted(api, resource_type="files", action="delete")
         assert [(row["resource_id"], row["workspace_id"]) for row in rows] == [(kept["id"], place["id"])]
-        async with api.database.reading() as connection:
+        async with api.database.read_connection() as connection:
             ends = (await connection.execute(select(files.c.expires_at))).scalars().all()
         assert max(ends) <= now()
 

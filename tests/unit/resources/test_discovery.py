@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def test_a_name_becomes_a_path():
-    assert resources.prefixes("virtual_keys") == ("/v1/virtual-keys",)
-    assert resources.prefixes("policies.rate_limits") == ("/v1/policies/rate-limits",)
-    assert resources.prefixes("metrics") == ("/metrics", "/dataservice/metrics")
-    assert resources.prefixes("internal") == ()
+    assert resources.path_prefixes("virtual_keys") == ("/v1/virtual-keys",)
+    assert resources.path_prefixes("policies.rate_limits") == ("/v1/policies/rate-limits",)
+    assert resources.path_prefixes("metrics") == ("/metrics", "/dataservice/metrics")
+    assert resources.path_prefixes("internal") == ()
 
 
 def test_files_and_folders_are_found_and_private_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -33,8 +33,8 @@ def test_files_and_folders_are_found_and_private_ones_are_not(tmp_path: Path, mo
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(resources, "__file__", str(tmp_path / "__init__.py"))
-    assert resources.names() == ["status", "policies.usage_limits"]
-    assert resources.paths() == ["/v1/status", "/v1/policies/usage-limits"]
+    assert resources.module_names() == ["status", "policies.usage_limits"]
+    assert resources.forwarded_prefixes() == ["/v1/status", "/v1/policies/usage-limits"]
 
 
 def test_what_faces_the_network_imports_neither_litestar_nor_a_resource():

@@ -49,7 +49,7 @@ def test_an_id_means_what_has_it_and_not_what_has_it_as_its_slug(founded_url: Se
         made = {"ai_provider_id": "openai", "key": KEY}
         ours, theirs = [await api.good("POST", "integrations", {**made, "name": name}) for name in ("ours", "theirs")]
         # As it could be written before.
-        async with api.database.writing() as connection:
+        async with api.database.write_transaction() as connection:
             taken = update(integrations).where(integrations.c.id == theirs["id"]).values(slug=ours["id"])
             await connection.execute(taken)
             # Another order of the rows on the disk.

@@ -6,15 +6,15 @@ import json
 from typing import Any
 
 from penstock.resources import _last_known as known
-from penstock.snapshot.append_log import Piece
-from penstock.snapshot.build import NOTHING, Stored
+from penstock.snapshot.append_log import Chunk
+from penstock.snapshot.build import EMPTY_STORE_DATA, StoreData
 
 
-def piece(**rows: list[dict[str, Any]]) -> Piece:
-    return Piece.of(json.dumps({"name": "part", **rows}, separators=(",", ":")).encode())
+def piece(**rows: list[dict[str, Any]]) -> Chunk:
+    return Chunk.from_bytes(json.dumps({"name": "part", **rows}, separators=(",", ":")).encode())
 
 
-def stored(*keys: dict[str, Any]) -> Stored:
+def stored(*keys: dict[str, Any]) -> StoreData:
     configs = [{"id": "c-1", "slug": "pc-1", "workspace": "w", "config": {"provider": "@a"}}]
     providers = [
         {"slug": "a", "workspace": "w", "provider": "mock", "models": "i", "expires_at": None},
@@ -23,7 +23,7 @@ def stored(*keys: dict[str, Any]) -> Stored:
     ]
     own = [{"slug": "m", "enabled": True, "custom_host": None}, {"slug": "deployed", "enabled": True, "options": {}}]
     models = [{"id": "i", "allow_all": False, "models": own, "adjustment": None}]
-    return Stored(
+    return StoreData(
         pieces={"keys/1": piece(keys=list(keys)), "configs/1": piece(configs=configs)},
         providers=json.dumps(providers)[1:-1].encode(),
         models=json.dumps(models)[1:-1].encode(),
@@ -35,13 +35,13 @@ KEY = {"id": "k", "sha256": "d" * 64, "name": "app", "workspace": "w", "expires_
 
 
 def test_a_key_that_calls_models_is_known_and_may_nothing_else():
-    caller = known.caller_of(stored(KEY), KEY["sha256"])
+    caller = known.find_caller(stored(KEY), KEY["sha256"])
     assert caller
     assert (caller.id, caller.workspace_id, caller.organisation_id) == ("k", "w", "o")
     assert (caller.scopes, caller.is_last_known) == ({"completions.write"}, True)
     bound = {**KEY, "defaults": {"config_id": "c-1", "allow_config_override": False}}
-    assert known.own_config(stored(KEY), caller) == (None, True)
-    assert known.own_config(stored(bound), caller) == ("c-1", False)
+    assert known.find_default_config(stored(KEY), caller) == (None, True)
+    assert known.find_default_config(stored(bound), caller) == ("c-1", False)
 
 
 def test_who_has_ended_or_may_call_no_models_or_is_not_there_is_not_known():
@@ -50,17 +50,17 @@ def test_who_has_ended_or_may_call_no_models_or_is_not_there_is_not_known():
         {"id": "k", "sha256": KEY["sha256"], "lacks": "scope"},
         {**KEY, "workspace": "v"},
     ):
-        assert known.caller_of(stored(key), KEY["sha256"]) is None
+        assert known.find_caller(stored(key), KEY["sha256"]) is None
     # A digest that stands somewhere else is no key's.
-    assert known.caller_of(stored({**KEY, "sha256": "e" * 64, "name": KEY["sha256"]}), KEY["sha256"]) is None
-    assert known.caller_of(NOTHING, KEY["sha256"]) is None
+    assert known.find_caller(stored({**KEY, "sha256": "e" * 64, "name": KEY["sha256"]}), KEY["sha256"]) is None
+    assert known.find_caller(EMPTY_STORE_DATA, KEY["sha256"]) is None
 
 
 def test_configs_and_providers_are_those_of_the_workspace():
     said = stored(KEY)
-    assert known.config_of(said, "w", "pc-1") == known.config_of(said, "w", "c-1") == b'{"provider":"@a"}'
-    assert known.config_of(said, "v", "pc-1") is None
-    rows, models = known.providers_of(said, "w")
+    assert known.find_config(said, "w", "pc-1") == known.find_config(said, "w", "c-1") == b'{"provider":"@a"}'
+    assert known.find_config(said, "v", "pc-1") is None
+    rows, models = known.list_providers(said, "w")
     assert [(row["slug"], row["allow_all_models"]) for row in rows] == [("a", False)]
     # What is a deployment alone is no model of the catalogue.
     assert models[rows[0]["integration_id"]] == [{"slug": "m", "enabled": True}]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, update
 
-from penstock.store.tables import audit, key_digests, organisations, sessions
+from penstock.store.tables import audit_log, key_digests, organisations, sessions
 from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_a_session_ends_with_the_text_that_opened_it(founded_url: Secret):
         _, new = await signed_in(api, {"api_key": text})
         # In transition both are good.
         assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
-        async with api.database.writing() as connection:
+        async with api.database.write_transaction() as connection:
             ended = key_digests.c.expires_at.is_not(None)
             await connection.execute(update(key_digests).where(ended).values(expires_at=1))
         api.forget()
@@ -45,14 +45,16 @@ def test_sessions_that_another_password_ends_are_noted(founded_url: Secret):
         body = {"email": "a@x.test", "password": PASSWORD}
         anybody, own = await signed_in(api, body)
         others = [await signed_in(api, body) for _ in range(2)]
-        async with api.database.reading() as connection:
+        async with api.database.read_connection() as connection:
             begun = (await connection.execute(select(sessions.c.id).order_by(sessions.c.id))).scalars().all()
         change = {"current_password": PASSWORD, "new_password": "another password of twelve"}
         await anybody.good("PUT", "auth/password", change, **own)
         for _, fields in others:
             assert (await anybody("GET", "auth/self", **fields))[0] == 401
-        query = select(audit.c.resource_id).where(audit.c.resource_type == "sessions", audit.c.action == "delete")
-        async with api.database.reading() as connection:
+        query = select(audit_log.c.resource_id).where(
+            audit_log.c.resource_type == "sessions", audit_log.c.action == "delete"
+        )
+        async with api.database.read_connection() as connection:
             noted = (await connection.execute(query)).scalars().all()
         assert sorted(noted) == sorted(begun[1:])
 
@@ -67,7 +69,7 @@ def test_who_signs_in_stays_so_for_a_year_at_most(founded_url: Secret):
             rules = {"session_settings": {"max_session_ttl": seconds}}
             await api.refused(400, "max_session_ttl", "PUT", "admin/organisation/settings", rules)
         # As it may have been written before.
-        async with api.database.writing() as connection:
+        async with api.database.write_transaction() as connection:
             await connection.execute(update(organisations).values(settings=rules))
         shown = await api.good("GET", "admin/organisation/settings")
         assert shown["session_settings"]["max_session_ttl"] == longest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import update
 
-from penstock.authorization import SCOPES, of_person
+from penstock.authorization import SCOPES_BY_KEY_TYPE, user_scopes
 from penstock.schemas import now
 from penstock.store.tables import invites
 from tests.unit.resources.managed import PASSWORD, Plane, played
@@ -20,7 +20,7 @@ OTHER = "another password of twelve"
 
 
 async def expire(api: Plane, invite_id: str) -> None:
-    async with api.database.writing() as connection:
+    async with api.database.write_transaction() as connection:
         await connection.execute(update(invites).where(invites.c.id == invite_id).values(expires_at=1))
 
 
@@ -33,7 +33,7 @@ def test_an_expired_invitation_is_no_way_into_an_account_that_exists_meanwhile(f
         # The older one is no longer open, and no longer to be sent again.
         await api.refused(409, "is cancelled", "POST", f"{INVITES}/{old}/resend")
         # As it was before accepting closed it.
-        async with api.database.writing() as connection:
+        async with api.database.write_transaction() as connection:
             values = {"status": "pending", "expires_at": now() + 3_600_000}
             await connection.execute(update(invites).where(invites.c.id == old).values(values))
         await api.refused(409, "user of this organisation already", "POST", f"{INVITES}/{old}/resend")
@@ -49,7 +49,9 @@ def test_an_expired_invitation_is_no_way_into_an_account_that_exists_meanwhile(f
 def test_who_sends_again_must_be_able_to_give_what_is_promised(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = await api.workspace()
-        scopes = sorted((of_person("member") & SCOPES["organisation-service"]) | {"organisation_users.create"})
+        scopes = sorted(
+            (user_scopes("member") & SCOPES_BY_KEY_TYPE["organisation-service"]) | {"organisation_users.create"}
+        )
         _, desk = await api.key_of("organisation/service", scopes=scopes)
         plain, _ = await api.invited("b@x.test")
         assert (await desk("POST", f"{INVITES}/{plain}/resend"))[0] == 200

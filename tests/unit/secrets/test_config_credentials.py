@@ -9,12 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidError
-from penstock.secrets.config_credentials import Divided, divide, is_same, joined, read, write
-from penstock.secrets.masks import has_strangers, restored
+from penstock.secrets.config_credentials import (
+    SplitDocument,
+    decode_secrets,
+    encode_secrets,
+    is_same_document,
+    join_credentials,
+    split_credentials,
+)
+from penstock.secrets.masks import has_unknown_masks, restore_masks
 
 KEY, OTHER = "sk-0123456789-abc", "sk-9876543210-abc"
 MASK = "sk*****abc"
-NOTHING = Divided({}, {})
+NOTHING = SplitDocument({}, {})
 
 
 def pool(*keys: str, **more: object) -> dict[str, Any]:
@@ -46,23 +53,23 @@ def pool(*keys: str, **more: object) -> dict[str, Any]:
     ],
 )
 def test_what_is_secret_is_found_at_any_depth_and_put_back(config: dict[str, Any]):
-    divided = divide(config)
-    assert KEY not in str(divided.shown)
-    kept = Divided(divided.shown, read(write(divided.hidden)))
-    assert joined(kept) == config
-    assert restored("config", divided.shown, kept) == config
+    divided = split_credentials(config)
+    assert KEY not in str(divided.masked)
+    kept = SplitDocument(divided.masked, decode_secrets(encode_secrets(divided.secrets)))
+    assert join_credentials(kept) == config
+    assert restore_masks("config", divided.masked, kept) == config
 
 
 def test_of_an_address_is_shown_where_it_leads_to():
     config = {"custom_host": f"https://me:{KEY}@host.test/v1", "default_params": {"url": f"https://a.test/b?sig={KEY}"}}
-    shown = divide(config).shown
+    shown = split_credentials(config).masked
     assert (shown["custom_host"], shown["default_params"]["url"]) == (
         "https://*****@host.test/v1",
         "https://a.test/b?*****",
     )
     shown["default_params"]["url"] = "https://elsewhere.test/b?*****"
     with pytest.raises(InvalidError, match=r"default_params\.url is masked"):
-        restored("config", shown, divide(config))
+        restore_masks("config", shown, split_credentials(config))
 
 
 @pytest.mark.parametrize(
@@ -79,13 +86,13 @@ def test_of_an_address_is_shown_where_it_leads_to():
 )
 def test_what_parameters_say_otherwise_is_shown(params: dict[str, Any]):
     config = {"override_params": params, "vertex_auth_type": "service-account"}
-    assert divide(config) == Divided(config, {})
+    assert split_credentials(config) == SplitDocument(config, {})
 
 
 def test_conditions_are_shown():
     condition = {"query": {"metadata.api_key": {"$eq": "gold-customers"}}, "then": "a"}
     config = {"targets": [{"strategy": {"mode": "conditional", "conditions": [condition]}, "targets": [{"name": "a"}]}]}
-    assert divide(config) == Divided(config, {})
+    assert split_credentials(config) == SplitDocument(config, {})
 
 
 def test_what_is_no_secret_is_shown():
@@ -95,14 +102,14 @@ def test_what_is_no_secret_is_shown():
         "strategy": {"mode": "single"},
         "override_params": {"max_tokens": 5, "tools": [tool], "stop": "*****"},
     }
-    assert divide(config) == Divided(config, {})
-    assert restored("config", config, NOTHING) == config
+    assert split_credentials(config) == SplitDocument(config, {})
+    assert restore_masks("config", config, NOTHING) == config
 
 
 def test_credentials_follow_targets_that_change_places_come_and_go():
-    before = divide(pool(KEY, OTHER))
-    assert [target["api_key"] for target in before.shown["targets"]] == [MASK, MASK]
-    first, second = before.shown["targets"]
+    before = split_credentials(pool(KEY, OTHER))
+    assert [target["api_key"] for target in before.masked["targets"]] == [MASK, MASK]
+    first, second = before.masked["targets"]
     new = {"provider": "openai", "api_key": "sk-quite-another"}
     for sent, keys in (
         ([second, first], [OTHER, KEY]),
@@ -111,7 +118,7 @@ def test_credentials_follow_targets_that_change_places_come_and_go():
         ([first, second, second], [KEY, OTHER, OTHER]),
         ([second], [OTHER]),
     ):
-        whole = restored("config", {**before.shown, "targets": sent}, before)
+        whole = restore_masks("config", {**before.masked, "targets": sent}, before)
         assert [target["api_key"] for target in whole["targets"]] == keys
 
 
@@ -119,31 +126,31 @@ def test_targets_that_have_names_are_told_apart_though_all_else_changes():
     config = pool(KEY, OTHER)
     for name, target in zip("ab", config["targets"], strict=True):
         target["name"] = name
-    before = divide(config)
-    swapped = [{**target, "weight": 7} for target in reversed(before.shown["targets"])]
-    whole = restored("config", {**before.shown, "targets": swapped}, before)
+    before = split_credentials(config)
+    swapped = [{**target, "weight": 7} for target in reversed(before.masked["targets"])]
+    whole = restore_masks("config", {**before.masked, "targets": swapped}, before)
     assert [target["api_key"] for target in whole["targets"]] == [OTHER, KEY]
 
 
 def test_where_it_cannot_be_told_which_credential_is_meant_it_is_refused_by_its_place():
-    before = divide(pool(KEY, OTHER))
-    changed = [{**target, "weight": 7 + index} for index, target in enumerate(before.shown["targets"])]
+    before = split_credentials(pool(KEY, OTHER))
+    changed = [{**target, "weight": 7 + index} for index, target in enumerate(before.masked["targets"])]
     with pytest.raises(InvalidError, match="several credentials") as refused:
-        restored("config", {**before.shown, "targets": changed}, before)
+        restore_masks("config", {**before.masked, "targets": changed}, before)
     assert [problem.path for problem in refused.value.problems] == [
         f"config.targets[{index}].api_key" for index in (0, 1)
     ]
 
 
 def test_a_credential_goes_to_nobody_whom_it_was_not_for():
-    before = divide({"targets": [{"provider": "openai", "api_key": KEY}]})
+    before = split_credentials({"targets": [{"provider": "openai", "api_key": KEY}]})
     for more in ({"provider": "anthropic"}, {"custom_host": "https://elsewhere.test/v1"}):
-        sent = {"targets": [{**before.shown["targets"][0], **more}]}
+        sent = {"targets": [{**before.masked["targets"][0], **more}]}
         with pytest.raises(InvalidError, match=r"config\.targets\[0\]\.api_key is masked"):
-            restored("config", sent, before)
-    around = {"custom_host": "https://elsewhere.test/v1", **before.shown}
+            restore_masks("config", sent, before)
+    around = {"custom_host": "https://elsewhere.test/v1", **before.masked}
     with pytest.raises(InvalidError, match="is masked"):
-        restored("config", around, before)
+        restore_masks("config", around, before)
 
 
 @pytest.mark.parametrize(
@@ -168,24 +175,26 @@ def test_a_credential_goes_to_nobody_whom_it_was_not_for():
 )
 def test_a_credential_stays_where_nothing_that_decides_where_it_goes_has_changed(member: str, other: object):
     group = {"provider": "one", "targets": [{"api_key": KEY, member: "first", "weight": 1}]}
-    for before in (divide(group), divide({"targets": [group]})):
-        whole = {**before.shown, "cache": "simple", "request_timeout": 5, "override_params": {"a": 1}}
-        assert KEY in str(restored("config", whole, before))
-    before = divide(group)
-    (target,) = before.shown["targets"]
+    for before in (split_credentials(group), split_credentials({"targets": [group]})):
+        whole = {**before.masked, "cache": "simple", "request_timeout": 5, "override_params": {"a": 1}}
+        assert KEY in str(restore_masks("config", whole, before))
+    before = split_credentials(group)
+    (target,) = before.masked["targets"]
     lost = {name: item for name, item in target.items() if name != member}
-    assert KEY in str(restored("config", {**before.shown, "targets": [{**target, "weight": 2, "name": "b"}]}, before))
+    assert KEY in str(
+        restore_masks("config", {**before.masked, "targets": [{**target, "weight": 2, "name": "b"}]}, before)
+    )
     for changed in ({**target, member: other}, lost):
         with pytest.raises(InvalidError, match="is masked, and stands for no credential"):
-            restored("config", {**before.shown, "targets": [changed]}, before)
+            restore_masks("config", {**before.masked, "targets": [changed]}, before)
     with pytest.raises(InvalidError, match="is masked"):
-        restored("config", {**before.shown, member: other}, before)
+        restore_masks("config", {**before.masked, member: other}, before)
 
 
 @pytest.mark.parametrize("member", ["openai_project", "api_version", "deployment_id", "aws_role_arn", "passthrough"])
 def test_a_credential_stays_where_something_else_is_asked_of_the_same(member: str):
-    before = divide({"provider": "one", "api_key": KEY, member: "first"})
-    assert KEY in str(restored("config", {**before.shown, member: "another"}, before))
+    before = split_credentials({"provider": "one", "api_key": KEY, member: "first"})
+    assert KEY in str(restore_masks("config", {**before.masked, member: "another"}, before))
 
 
 @pytest.mark.parametrize(
@@ -199,9 +208,9 @@ def test_a_credential_stays_where_something_else_is_asked_of_the_same(member: st
     ],
 )
 def test_a_mask_that_was_moved_to_another_place_is_refused(moved: dict[str, Any]):
-    before = divide({"provider": "openai", "api_key": KEY})
+    before = split_credentials({"provider": "openai", "api_key": KEY})
     with pytest.raises(InvalidError, match="is masked"):
-        restored("config", {"provider": "openai", **moved}, before)
+        restore_masks("config", {"provider": "openai", **moved}, before)
 
 
 TOOL = {
@@ -218,14 +227,14 @@ def tools(*rows: dict[str, Any], **more: object) -> dict[str, Any]:
 
 
 def test_what_is_secret_in_a_parameter_follows_it_where_all_of_it_is_as_it_was():
-    before = divide(tools(TOOL))
-    assert KEY not in str(before.shown)
-    (tool,) = before.shown["override_params"]["tools"]
-    for sent in (tools(tool, temperature=1), tools({"type": "function"}, tool), {**before.shown, "strategy": {}}):
-        assert KEY in str(restored("config", sent, before))
-        assert OTHER in str(restored("config", sent, before))
+    before = split_credentials(tools(TOOL))
+    assert KEY not in str(before.masked)
+    (tool,) = before.masked["override_params"]["tools"]
+    for sent in (tools(tool, temperature=1), tools({"type": "function"}, tool), {**before.masked, "strategy": {}}):
+        assert KEY in str(restore_masks("config", sent, before))
+        assert OTHER in str(restore_masks("config", sent, before))
     with pytest.raises(InvalidError) as refused:
-        restored("config", tools({**tool, "server_url": "https://elsewhere.test"}), before)
+        restore_masks("config", tools({**tool, "server_url": "https://elsewhere.test"}), before)
     places = [problem.path.removeprefix("config.override_params.tools[0].") for problem in refused.value.problems]
     assert places == ["authorization", "headers[0].value"]
 
@@ -241,10 +250,10 @@ def test_what_is_secret_in_a_parameter_follows_it_where_all_of_it_is_as_it_was()
     ],
 )
 def test_what_is_secret_in_a_parameter_reaches_no_other_targets(targets: list[Any]):
-    before = divide(tools(TOOL))
-    assert KEY in str(restored("config", {**before.shown, "targets": before.shown["targets"][::-1]}, before))
+    before = split_credentials(tools(TOOL))
+    assert KEY in str(restore_masks("config", {**before.masked, "targets": before.masked["targets"][::-1]}, before))
     with pytest.raises(InvalidError, match="is masked"):
-        restored("config", {**before.shown, "targets": targets}, before)
+        restore_masks("config", {**before.masked, "targets": targets}, before)
 
 
 @pytest.mark.parametrize("place", [("hook",), ("hook", "auth"), ()])
@@ -256,34 +265,34 @@ def test_an_address_beside_it_within_a_parameter_stays_too(place: tuple[str, ...
         inner["url"] = address
         return {"provider": "openai", "override_params": {"hook": inner} if place else inner}
 
-    before = divide(params("https://one.test", KEY))
-    assert KEY in str(restored("config", before.shown, before))
+    before = split_credentials(params("https://one.test", KEY))
+    assert KEY in str(restore_masks("config", before.masked, before))
     with pytest.raises(InvalidError, match="is masked"):
-        restored("config", params("https://elsewhere.test", MASK), before)
+        restore_masks("config", params("https://elsewhere.test", MASK), before)
 
 
 def test_an_older_version_is_asked_only_for_what_the_last_one_knows_nothing_of():
-    last, older = divide(pool(KEY, OTHER)), divide(pool("sk-quite-another-abc"))
-    changed = [{**target, "weight": 7 + index} for index, target in enumerate(last.shown["targets"])]
-    sent = {**last.shown, "targets": changed}
-    assert not has_strangers(sent, last)
+    last, older = split_credentials(pool(KEY, OTHER)), split_credentials(pool("sk-quite-another-abc"))
+    changed = [{**target, "weight": 7 + index} for index, target in enumerate(last.masked["targets"])]
+    sent = {**last.masked, "targets": changed}
+    assert not has_unknown_masks(sent, last)
     with pytest.raises(InvalidError, match="several credentials"):
-        restored("config", sent, last, [older])
-    last, older = divide(pool(KEY)), divide({"targets": [{"provider": "mock", "api_key": OTHER}]})
-    sent = {"targets": [*last.shown["targets"], *older.shown["targets"]]}
-    assert has_strangers(sent, last)
-    whole = restored("config", sent, last, [last, older])
+        restore_masks("config", sent, last, [older])
+    last, older = split_credentials(pool(KEY)), split_credentials({"targets": [{"provider": "mock", "api_key": OTHER}]})
+    sent = {"targets": [*last.masked["targets"], *older.masked["targets"]]}
+    assert has_unknown_masks(sent, last)
+    whole = restore_masks("config", sent, last, [last, older])
     assert [target["api_key"] for target in whole["targets"]] == [KEY, OTHER]
-    another = divide({"targets": [{"provider": "mock", "api_key": "sk-quite-another-abc"}]})
+    another = split_credentials({"targets": [{"provider": "mock", "api_key": "sk-quite-another-abc"}]})
     with pytest.raises(InvalidError, match="several credentials"):
-        restored("config", sent, last, [older, another])
+        restore_masks("config", sent, last, [older, another])
 
 
 def test_what_python_calls_equal_is_not_the_same():
     for one, other in ((1, True), (1, 1.0), (0, False)):
-        assert not is_same(divide({"a": one}), divide({"a": other}))
-    assert is_same(divide({"api_key": KEY}), divide({"api_key": KEY}))
-    assert not is_same(divide({"api_key": KEY}), divide({"api_key": OTHER}))
+        assert not is_same_document(split_credentials({"a": one}), split_credentials({"a": other}))
+    assert is_same_document(split_credentials({"api_key": KEY}), split_credentials({"api_key": KEY}))
+    assert not is_same_document(split_credentials({"api_key": KEY}), split_credentials({"api_key": OTHER}))
 
 
 LEAVES = st.sampled_from(
@@ -313,24 +322,24 @@ PARTS = st.recursive(LEAVES, lambda part: st.lists(part, max_size=3) | st.dictio
 @settings(deadline=None, derandomize=True, database=None)
 @given(st.dictionaries(WORDS, PARTS, max_size=5))
 def test_whatever_comes_back_as_it_was_shown_is_as_it_was(config: dict[str, Any]):
-    before = divide(config)
-    kept = Divided(before.shown, read(write(before.hidden)))
-    again = restored("config", before.shown, kept, [before])
-    assert is_same(divide(again), before)
-    assert joined(before) == config
+    before = split_credentials(config)
+    kept = SplitDocument(before.masked, decode_secrets(encode_secrets(before.secrets)))
+    again = restore_masks("config", before.masked, kept, [before])
+    assert is_same_document(split_credentials(again), before)
+    assert join_credentials(before) == config
 
 
 def test_many_credentials_come_back_at_once():
     rows = [{"name": f"x-{index}", "value": f"{KEY}-{index}-abc"} for index in range(1000)]
     config = {**pool(*(f"{KEY}-{index}-abc" for index in range(1000))), "override_params": {"headers": rows}}
-    before = divide(config)
-    assert restored("config", before.shown, before) == config
+    before = split_credentials(config)
+    assert restore_masks("config", before.masked, before) == config
 
 
 def test_a_mask_of_nothing_is_refused():
     with pytest.raises(InvalidError, match=r"config\.api_key is masked"):
-        restored("config", {"provider": "openai", "api_key": MASK}, NOTHING)
+        restore_masks("config", {"provider": "openai", "api_key": MASK}, NOTHING)
     # Where only the whole text says that it is secret.
-    before = divide({"provider": "openai", "override_params": {"said": '{"api_key": "' + KEY + '"}'}})
+    before = split_credentials({"provider": "openai", "override_params": {"said": '{"api_key": "' + KEY + '"}'}})
     with pytest.raises(InvalidError, match=r"override_params\.said is masked"):
-        restored("config", {**before.shown, "provider": "anthropic"}, before)
+        restore_masks("config", {**before.masked, "provider": "anthropic"}, before)

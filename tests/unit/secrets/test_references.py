@@ -9,14 +9,14 @@ import pytest
 
 from penstock.errors import InvalidError, UnavailableError
 from penstock.secrets import backends
-from penstock.secrets.references import Question, Secrets, check
+from penstock.secrets.references import SecretCache, SecretLookup, check_auth_config
 from penstock.settings import Settings
 from penstock.settings.identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ONE = Question("r-1", "one", "aws_sm", {"aws_auth_type": "accessKey"}, "a/b")
+ONE = SecretLookup("r-1", "one", "aws_sm", {"aws_auth_type": "accessKey"}, "a/b")
 
 
 class Place:
@@ -40,17 +40,17 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     return found
 
 
-def filled(secrets: Secrets, kind: str = "aws_sm", **mapping: str | None) -> Any:
+def filled(secrets: SecretCache, kind: str = "aws_sm", **mapping: str | None) -> Any:
     whole = {"target_field": "key", "secret_reference_id": "r-1", "secret_key": None, "value_format": None, **mapping}
-    return secrets.filled([whole], None, {}, {"r-1": {"secret_key": None, "manager_type": kind}})
+    return secrets.fill_mapped_fields([whole], None, {}, {"r-1": {"secret_key": None, "manager_type": kind}})
 
 
-def refresh(secrets: Secrets, *questions: Question) -> bool:
+def refresh(secrets: SecretCache, *questions: SecretLookup) -> bool:
     return asyncio.run(secrets.refresh(questions))
 
 
 def test_what_is_fresh_is_not_asked_for_again(place: Place):
-    secrets = Secrets(Settings())
+    secrets = SecretCache(Settings())
     assert refresh(secrets, ONE) is True
     assert refresh(secrets, ONE) is False
     assert place.asked == 1
@@ -68,27 +68,27 @@ def test_what_is_fresh_is_not_asked_for_again(place: Place):
     ],
 )
 def test_nobody_is_asked_as_this_machine_unless_its_operator_lends_that(place: Place, auth: dict[str, str]):
-    question = Question("r-1", "one", "aws_sm", auth, "a/b")
-    secrets = Secrets(Settings())
+    question = SecretLookup("r-1", "one", "aws_sm", auth, "a/b")
+    secrets = SecretCache(Settings())
     assert (refresh(secrets, question), place.asked, filled(secrets)) == (True, 0, None)
-    lent = Secrets(Settings(identity=Identity(lend=True)))
+    lent = SecretCache(Settings(identity=Identity(lend=True)))
     assert (refresh(lent, question), place.asked, filled(lent)) == (True, 1, ("first", {}))
 
 
 def test_another_question_is_asked_at_once_and_its_answer_is_not_the_old_one(place: Place):
-    secrets = Secrets(Settings())
+    secrets = SecretCache(Settings())
     refresh(secrets, ONE)
     place.text = None
-    assert refresh(secrets, Question("r-1", "one", "aws_sm", ONE.auth, "other")) is True
+    assert refresh(secrets, SecretLookup("r-1", "one", "aws_sm", ONE.auth, "other")) is True
     assert filled(secrets) is None
 
 
 def test_what_was_known_is_kept_on_while_its_place_is_away_also_over_a_restart(place: Place):
-    before = Secrets(Settings())
+    before = SecretCache(Settings())
     refresh(before, ONE)
     place.text = None
-    after = Secrets(Settings())
-    after.seed(before.known())
+    after = SecretCache(Settings())
+    after.restore_values(before.export_values())
     assert refresh(after, ONE) is False
     assert place.asked == 2
     assert filled(after) == ("first", {})
@@ -96,7 +96,7 @@ def test_what_was_known_is_kept_on_while_its_place_is_away_also_over_a_restart(p
 
 def test_parts_of_a_secret_fill_fields_by_their_form(place: Place):
     place.text = '{"a":"x","n":5,"o":{"k":1},"t":"{\\"k\\":2}"}'
-    secrets = Secrets(Settings())
+    secrets = SecretCache(Settings())
     refresh(secrets, ONE)
     assert filled(secrets, secret_key="a")[0] == "x"
     assert filled(secrets, secret_key="n")[0] == "5"
@@ -108,22 +108,22 @@ def test_parts_of_a_secret_fill_fields_by_their_form(place: Place):
 
 def test_a_secret_of_one_field_is_that_field_where_secrets_are_tables_and_is_found_by_its_name_too(place: Place):
     place.text = '{"password":"x"}'
-    secrets = Secrets(Settings())
+    secrets = SecretCache(Settings())
     refresh(secrets, ONE)
     assert filled(secrets, "hashicorp_vault")[0] == "x"
     assert filled(secrets, "hashicorp_vault", secret_key="password")[0] == "x"
     assert filled(secrets, "hashicorp_vault", secret_key="none") is None
     assert filled(secrets, "aws_sm")[0] == place.text
     # As it was remembered before.
-    secrets.seed({"r-1": (b"", "x")})
+    secrets.restore_values({"r-1": (b"", "x")})
     assert filled(secrets, "hashicorp_vault")[0] == "x"
 
 
 def test_what_nobody_needs_any_more_is_forgotten(place: Place):
-    secrets = Secrets(Settings())
+    secrets = SecretCache(Settings())
     refresh(secrets, ONE)
     refresh(secrets)
-    assert (secrets.known(), place.asked) == ({}, 1)
+    assert (secrets.export_values(), place.asked) == ({}, 1)
 
 
 AZURE, VAULT = {"azure_vault_url": "https://v.vault.azure.net"}, {"vault_addr": "https://vault.test"}
@@ -143,9 +143,9 @@ def test_a_way_that_would_ask_as_this_machine_is_refused_where_it_is_written_and
     kind: str, field: str, auth: dict[str, str]
 ):
     with pytest.raises(InvalidError, match=rf"auth_config\.{field} '{auth[field]}' would .* identity\.lend"):
-        check(kind, auth, lends=False)
-    check(kind, auth, lends=True)
+        check_auth_config(kind, auth, lends=False)
+    check_auth_config(kind, auth, lends=True)
 
 
 def test_a_way_with_what_was_stored_needs_no_lending():
-    check("hashicorp_vault", {"vault_auth_type": "token", "vault_token": "t", **VAULT}, lends=False)
+    check_auth_config("hashicorp_vault", {"vault_auth_type": "token", "vault_token": "t", **VAULT}, lends=False)

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.errors import SettingsError
 from penstock.settings import Settings
-from penstock.snapshot.append_log import Piece
-from penstock.snapshot.build import Kept, Published, Snapshot, gather, gather_good
+from penstock.snapshot.append_log import Chunk
+from penstock.snapshot.build import Snapshot, SnapshotBackup, SnapshotChannel, build_snapshot, build_valid_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,18 +55,18 @@ def settings(folder: Path, text: str) -> Settings:
 
 
 def read(snapshot: Snapshot) -> dict[str, Any]:
-    return json.loads(snapshot.document())
+    return json.loads(snapshot.to_json())
 
 
 def test_without_a_file_nothing_but_the_management_paths_is_known():
-    content = read(gather(Settings()))
+    content = read(build_snapshot(Settings()))
     assert (content["keys"], content["providers"], content["configs"]) == ([], [], [])
     assert set(content["management"]) >= {"/v1/health", "/v1/version", "/schema", "/metrics", "/dataservice/metrics"}
     assert not [path for path in content["management"] if "internal" in path]
 
 
 def test_the_tables_become_what_the_engine_reads(tmp_path: Path):
-    snapshot = gather(settings(tmp_path, GOOD), ENV)
+    snapshot = build_snapshot(settings(tmp_path, GOOD), ENV)
     content = read(snapshot)
     digest = hashlib.sha256(b"canary-dev").hexdigest()
     assert content["keys"][0] | {"id": ""} == {"id": "", "name": "dev", "sha256": digest, "expires_at": 1893456000}
@@ -85,20 +85,20 @@ def test_the_tables_become_what_the_engine_reads(tmp_path: Path):
     assert [row["config"] for row in content["configs"]] == [{"provider": "@my-openai"}] * 2
     assert content["epoch"] == snapshot.epoch
     assert snapshot.keys == 2
-    assert "canary-dev" not in snapshot.document().decode()
+    assert "canary-dev" not in snapshot.to_json().decode()
     assert "canary" not in repr(snapshot)
 
 
 def test_the_epoch_follows_the_content_alone(tmp_path: Path):
-    first = gather(settings(tmp_path, GOOD), ENV)
-    assert gather(settings(tmp_path, "# a remark\n" + GOOD), ENV).epoch == first.epoch
-    assert gather(settings(tmp_path, GOOD), {**ENV, "OPENAI_KEY": "other"}).epoch != first.epoch
+    first = build_snapshot(settings(tmp_path, GOOD), ENV)
+    assert build_snapshot(settings(tmp_path, "# a remark\n" + GOOD), ENV).epoch == first.epoch
+    assert build_snapshot(settings(tmp_path, GOOD), {**ENV, "OPENAI_KEY": "other"}).epoch != first.epoch
 
 
 def test_a_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
     one, two = "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n", "[[keys]]\nname = 'b'\nkey = 'key-of-y'\n"
-    ids = {key["name"]: key["id"] for key in read(gather(settings(tmp_path, one + two)))["keys"]}
-    assert {key["name"]: key["id"] for key in read(gather(settings(tmp_path, two + one)))["keys"]} == ids
+    ids = {key["name"]: key["id"] for key in read(build_snapshot(settings(tmp_path, one + two)))["keys"]}
+    assert {key["name"]: key["id"] for key in read(build_snapshot(settings(tmp_path, two + one)))["keys"]} == ids
 
 
 @pytest.mark.parametrize(
@@ -130,95 +130,95 @@ def test_a_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, path: str, said: str):
     with pytest.raises(SettingsError) as caught:
-        gather(settings(tmp_path, text), {})
+        build_snapshot(settings(tmp_path, text), {})
     first = caught.value.problems[0]
     assert (first.path, said in first.message) == (path, True), str(caught.value)
 
 
 def test_the_engines_own_parser_has_the_last_word(tmp_path: Path):
     with pytest.raises(SettingsError) as caught:
-        gather_good(settings(tmp_path, "[[providers]]\nslug = 'a'\nprovider = 'no-such-maker'\n"))
+        build_valid_snapshot(settings(tmp_path, "[[providers]]\nslug = 'a'\nprovider = 'no-such-maker'\n"))
     assert caught.value.problems[0].path.startswith("providers[0]")
 
 
 def test_one_who_waits_gets_the_next_snapshot_at_once():
     async def scene() -> None:
-        published = Published(Snapshot("1", b"one"))
-        assert (await published.newer_than("", 5)) == published.current
-        waiting = [asyncio.create_task(published.newer_than("1", 5)) for _ in range(3)]
+        published = SnapshotChannel(Snapshot("1", b"one"))
+        assert (await published.wait_for_newer("", 5)) == published.current
+        waiting = [asyncio.create_task(published.wait_for_newer("1", 5)) for _ in range(3)]
         await asyncio.sleep(0)
         published.publish(Snapshot("2", b"two"))
         assert [snapshot.epoch for snapshot in await asyncio.gather(*waiting) if snapshot] == ["2"] * 3
-        assert await published.newer_than("2", 0.01) is None
+        assert await published.wait_for_newer("2", 0.01) is None
 
     asyncio.run(scene())
 
 
 def test_a_worker_that_does_not_come_to_a_change_is_waited_for_so_long_and_counted():
     async def scene() -> None:
-        published = Published(Snapshot("1", b"one"))
+        published = SnapshotChannel(Snapshot("1", b"one"))
         running = published.running
         for worker in (1, 2):
-            published.hear(worker, "1")
+            published.record_worker_epoch(worker, "1")
         published.publish(Snapshot("2", b"two"))
-        waiting = asyncio.create_task(running.reach(5, lambda: running.all_run(1)))
-        published.hear(1, "2")
+        waiting = asyncio.create_task(running.wait_until(5, lambda: running.all_reached(1)))
+        published.record_worker_epoch(1, "2")
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        published.hear(2, "2")
+        published.record_worker_epoch(2, "2")
         assert await waiting
         published.publish(Snapshot("3", b"three"))
-        published.hear(1, "3")
+        published.record_worker_epoch(1, "3")
         # One that runs on what nobody remembers is behind as well.
-        published.hear(2, "x")
-        assert not await running.reach(0.01, lambda: running.all_run(published.number))
+        published.record_worker_epoch(2, "x")
+        assert not await running.wait_until(0.01, lambda: running.all_reached(published.number))
         assert (running.waits, running.given_up) == (2, 1)
         # Whoever else waits for it goes on, and so do changes that come, until it is heard of again.
-        waiting = asyncio.create_task(running.reach(5, lambda: running.all_run(published.number)))
+        waiting = asyncio.create_task(running.wait_until(5, lambda: running.all_reached(published.number)))
         await asyncio.sleep(0)
-        running.give_up(published.number)
+        running.drop_lagging_workers(published.number)
         assert await waiting
-        published.hear(2, "x")
-        assert not running.all_run(published.number)
-        published.hear(2, "3")
-        assert running.all_run(published.number)
+        published.record_worker_epoch(2, "x")
+        assert not running.all_reached(published.number)
+        published.record_worker_epoch(2, "3")
+        assert running.all_reached(published.number)
 
     asyncio.run(scene())
 
 
 def test_a_worker_that_is_no_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
-    published = Published(Snapshot("1", b"one"))
-    published.hear(1, "1")
+    published = SnapshotChannel(Snapshot("1", b"one"))
+    published.record_worker_epoch(1, "1")
     published.publish(Snapshot("2", b"two"))
-    assert not published.running.all_run(1)
+    assert not published.running.all_reached(1)
     monkeypatch.setattr("penstock.snapshot.build.GONE_SECONDS", 0.0)
-    assert published.running.all_run(1)
+    assert published.running.all_reached(1)
 
 
 def test_nobody_waits_for_a_process_that_leaves():
     async def scene() -> None:
-        published = Published(Snapshot("1", b"one"))
-        waiting = asyncio.create_task(published.newer_than("1", 60))
+        published = SnapshotChannel(Snapshot("1", b"one"))
+        waiting = asyncio.create_task(published.wait_for_newer("1", 60))
         await asyncio.sleep(0)
         published.close()
         assert await waiting is None
-        assert await published.newer_than("1", 60) is None
+        assert await published.wait_for_newer("1", 60) is None
 
     asyncio.run(scene())
 
 
 def test_what_is_published_is_kept_for_those_who_come_back():
-    first, second = Snapshot("1", b"one"), Snapshot("2", b"two" * 100_000, {"p": Piece.of(b"piece")}, 2)
-    kept = Kept(first)
-    published = Published(kept.last(), kept)
+    first, second = Snapshot("1", b"one"), Snapshot("2", b"two" * 100_000, {"p": Chunk.from_bytes(b"piece")}, 2)
+    kept = SnapshotBackup(first)
+    published = SnapshotChannel(kept.load_latest(), kept)
     assert published.current == first
     published.publish(second)
-    assert kept.last() == second
+    assert kept.load_latest() == second
 
 
 def test_a_process_that_dies_while_keeping_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch):
-    kept = Kept(Snapshot("1", b"one"))
-    kept.keep(Snapshot("2", b"two"))
+    kept = SnapshotBackup(Snapshot("1", b"one"))
+    kept.store(Snapshot("2", b"two"))
 
     def dies(place: int, data: bytes, offset: int) -> int:
         if len(data) < 10:
@@ -229,7 +229,7 @@ def test_a_process_that_dies_while_keeping_leaves_the_one_before(monkeypatch: py
     with monkeypatch.context() as dying:
         dying.setattr("os.pwrite", dies)
         with pytest.raises(KeyboardInterrupt):
-            kept.keep(Snapshot("3", b"three"))
-    assert kept.last().epoch == "2"
-    kept.keep(Snapshot("4", b"four"))
-    assert kept.last().epoch == "4"
+            kept.store(Snapshot("3", b"three"))
+    assert kept.load_latest().epoch == "2"
+    kept.store(Snapshot("4", b"four"))
+    assert kept.load_latest().epoch == "4"

@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.settings import Settings
-from penstock.snapshot.append_log import Piece
-from penstock.snapshot.build import Published, Stored, gather_good
-from penstock.snapshot.file_watcher import Watcher
+from penstock.snapshot.append_log import Chunk
+from penstock.snapshot.build import SnapshotChannel, StoreData, build_valid_snapshot
+from penstock.snapshot.file_watcher import ConfigFileWatcher
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +28,8 @@ class Scene:
         self.path = folder / "penstock.toml"
         self.path.write_text(ONE)
         self.settings = Settings(file=str(self.path))
-        self.published = Published(gather_good(self.settings))
-        self.watcher = Watcher(self.settings, self.published)
+        self.published = SnapshotChannel(build_valid_snapshot(self.settings))
+        self.watcher = ConfigFileWatcher(self.settings, self.published)
         self.first = self.epoch
 
     @property
@@ -39,7 +39,7 @@ class Scene:
     def look(self, times: int = 1) -> None:
         async def looks() -> None:
             for _ in range(times):
-                await self.watcher.look()
+                await self.watcher.check_file()
 
         asyncio.run(looks())
 
@@ -82,13 +82,13 @@ def test_what_the_store_says_meanwhile_is_not_undone(tmp_path: Path):
 
     async def both() -> None:
         async with scene.published.turn:
-            look = asyncio.create_task(scene.watcher.look())
+            look = asyncio.create_task(scene.watcher.check_file())
             await asyncio.sleep(0)
-            scene.published.stored = Stored({"configs/00": Piece.of(PART)})
+            scene.published.stored = StoreData({"configs/00": Chunk.from_bytes(PART)})
         await look
 
     asyncio.run(both())
-    assert b"pc-new" in scene.published.current.document()
+    assert b"pc-new" in scene.published.current.to_json()
 
 
 def test_a_bad_file_is_said_once_and_the_old_snapshot_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -119,8 +119,8 @@ def test_it_looks_by_itself_and_at_once_when_asked(tmp_path: Path):
         watching = asyncio.create_task(scene.watcher.run())
         await asyncio.sleep(0.05)
         scene.path.write_text(TWO)
-        scene.watcher.ask()
-        snapshot = await scene.published.newer_than(scene.first, 5)
+        scene.watcher.request_reload()
+        snapshot = await scene.published.wait_for_newer(scene.first, 5)
         assert snapshot is not None
         watching.cancel()
 

@@ -12,10 +12,10 @@ from sqlalchemy import delete, exc, insert, select, text
 from penstock.errors import ConflictError, InvalidError, SettingsError, UnavailableError
 from penstock.settings import Store
 from penstock.settings.secret import Secret
-from penstock.store.database import Database, parse
+from penstock.store.database import Database, parse_url
 from penstock.store.migrate import migrate
-from penstock.store.tables import changes, organisations
-from penstock.store.tenant import Tenant
+from penstock.store.tables import change_counter, organisations
+from penstock.store.tenant import TenantStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,13 +28,13 @@ ROW: dict[str, Any] = {"id": "1", "slug": "o", "name": "o", "settings": {}, "cre
 
 
 async def write(database: Database, *rows: dict[str, object]) -> None:
-    async with database.writing() as connection:
+    async with database.write_transaction() as connection:
         for row in rows:
             await connection.execute(insert(organisations).values(row))
 
 
 async def find(database: Database, **values: object) -> None:
-    async with database.reading() as connection:
+    async with database.read_connection() as connection:
         named = [organisations.c[name] == value for name, value in values.items()]
         await connection.execute(select(organisations).where(*named))
 
@@ -44,13 +44,13 @@ async def find(database: Database, **values: object) -> None:
     [("postgresql://a:b@h/d", "asyncpg"), ("postgres://a@h/d", "asyncpg"), ("sqlite:///x.db", "aiosqlite")],
 )
 def test_the_driver_is_one_that_does_not_block(url: str, driver: str):
-    assert parse(Secret(url)).get_driver_name() == driver
+    assert parse_url(Secret(url)).get_driver_name() == driver
 
 
 @pytest.mark.parametrize("url", ["mysql://a:canary@h/d", "canary", "postgresql//canary"])
 def test_another_address_is_refused_without_being_told(url: str):
     with pytest.raises(SettingsError, match=r"store\.url is not allowed") as raised:
-        parse(Secret(url))
+        parse_url(Secret(url))
     assert "canary" not in str(raised.value)
 
 
@@ -58,8 +58,8 @@ def test_a_store_without_tables_says_what_to_do(tmp_path: Path):
     async def scene() -> None:
         database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         with pytest.raises(UnavailableError, match="penstock migrate"):
-            async with database.reading() as connection:
-                await connection.execute(select(changes))
+            async with database.read_connection() as connection:
+                await connection.execute(select(change_counter))
         await database.close()
 
     asyncio.run(scene())
@@ -103,7 +103,7 @@ def test_postgresql_takes_no_text_that_is_too_long_or_holds_a_nul(
 
 def test_a_mistake_of_ours_is_not_taken_for_a_store_that_is_away(store_url: Secret):
     async def wrong(database: Database, mistake: int) -> None:
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             found = await connection.execute(select(organisations))
             match mistake:
                 case 0:
@@ -128,7 +128,7 @@ def test_a_mistake_of_ours_is_not_taken_for_a_store_that_is_away(store_url: Secr
                 await wrong(database, mistake)
         # A statement that waits for a connection that broke is the store's matter.
         with pytest.raises(UnavailableError):
-            async with database.reading():
+            async with database.read_connection():
                 raise exc.PendingRollbackError("it broke")
         await database.close()
 
@@ -141,12 +141,12 @@ def test_a_change_is_kept_whole_or_not_at_all(tmp_path: Path):
         await migrate(database)
         with pytest.raises(ConflictError, match="taken"):
             await write(database, ROW, ROW)
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert (await connection.execute(select(organisations))).all() == []
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await connection.execute(insert(organisations).values(ROW))
             # Who writes meanwhile is told in time, and who reads sees what was there before.
-            async with database.reading() as other:
+            async with database.read_connection() as other:
                 assert (await other.execute(select(organisations))).all() == []
             with pytest.raises(UnavailableError):
                 await write(database, {**ROW, "id": "2", "slug": "p"})
@@ -158,13 +158,13 @@ def test_a_change_is_kept_whole_or_not_at_all(tmp_path: Path):
 def test_a_pool_that_is_used_up_is_told_in_time(tmp_path: Path):
     async def scene() -> None:
         database = Database(Store(connections=1, acquire_ms=100), Secret(f"sqlite:///{tmp_path}/penstock.db"))
-        async with database.reading():
+        async with database.read_connection():
             started = asyncio.get_running_loop().time()
             with pytest.raises(UnavailableError):
-                async with database.reading():
+                async with database.read_connection():
                     pass
             assert asyncio.get_running_loop().time() - started < 1
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await connection.scalar(text("SELECT 1")) == 1
         await database.close()
 
@@ -181,7 +181,7 @@ def test_who_is_in_the_way_of_others_is_told_so_and_not_that_the_store_is_away(p
         holds = [asyncio.Event(), asyncio.Event()]
 
         async def lock(first: int, second: int) -> None:
-            async with database.writing() as connection:
+            async with database.write_transaction() as connection:
                 await connection.execute(text(query), {"number": first})
                 holds[first].set()
                 await holds[second].wait()
@@ -193,18 +193,18 @@ def test_who_is_in_the_way_of_others_is_told_so_and_not_that_the_store_is_away(p
         assert "at this moment" in str(lost)
         await migrate(database)
         await write(database, ROW)
-        async with database.writing() as connection:
-            await Tenant(connection, ROW["id"], None).alone(database.turn_ms)
+        async with database.write_transaction() as connection:
+            await TenantStore(connection, ROW["id"], None).lock_organisation(database.turn_ms)
             with pytest.raises(UnavailableError, match="at this moment"):
-                async with database.writing() as other:
-                    await Tenant(other, ROW["id"], None).alone(database.turn_ms)
+                async with database.write_transaction() as other:
+                    await TenantStore(other, ROW["id"], None).lock_organisation(database.turn_ms)
         await database.close()
 
     asyncio.run(scene())
 
 
 async def _misread(database: Database) -> object:
-    async with database.reading() as connection:
+    async with database.read_connection() as connection:
         row = (await connection.execute(text("select 1 as one"))).mappings().one()
         return row["two"]
 
@@ -222,7 +222,7 @@ def test_a_mistake_of_ours_is_not_laid_on_the_store(tmp_path: Path):
 async def backends(url: Secret) -> list[int]:
     """Which processes of the server serve this database, but for who asks."""
     other = Database(Store(), url)
-    async with other.reading() as connection:
+    async with other.read_connection() as connection:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         found = [*(await connection.scalars(text(query)))]
     await other.close()
@@ -235,14 +235,14 @@ def test_who_reads_after_a_rest_is_given_a_connection_that_is_still_there(postgr
     async def scene() -> None:
         database, other = Database(Store(), url), Database(Store(), url)
         for rested in (0.0, 0.4):
-            async with database.reading() as connection:
+            async with database.read_connection() as connection:
                 pid = await connection.scalar(text("SELECT pg_backend_pid()"))
             await asyncio.sleep(rested)
             if rested:
-                async with other.reading() as connection:
+                async with other.read_connection() as connection:
                     assert await connection.scalar(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
                 await asyncio.sleep(0.1)
-            async with database.reading() as connection:
+            async with database.read_connection() as connection:
                 found = await connection.scalar(text("SELECT pg_backend_pid()"))
             # The first time it is the one that rested.
             assert (found == pid) == (not rested)
@@ -256,8 +256,8 @@ def test_who_writes_takes_the_connection_that_rests(store_url: Secret):
     async def scene() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
-        async with database.reading() as connection:
-            await connection.execute(select(changes))
+        async with database.read_connection() as connection:
+            await connection.execute(select(change_counter))
         await write(database, ROW)
         pool = cast("QueuePool", database._engine.pool)
         assert (pool.checkedin(), pool.checkedout()) == (1, 0)
@@ -272,8 +272,8 @@ def test_no_connection_rests_while_somebody_waits_for_one(store_url: Secret):
         await migrate(database)
 
         async def read(number: int) -> None:
-            async with database.reading() as connection:
-                await connection.execute(select(changes))
+            async with database.read_connection() as connection:
+                await connection.execute(select(change_counter))
                 await asyncio.sleep(0.01 * (number % 3))
 
         began = asyncio.get_running_loop().time()
@@ -287,7 +287,7 @@ def test_no_connection_rests_while_somebody_waits_for_one(store_url: Secret):
 
 async def _write_twice(database: Database) -> None:
     await write(database, ROW)
-    async with database.writing() as connection:
+    async with database.write_transaction() as connection:
         await connection.execute(delete(organisations))
 
 
@@ -298,7 +298,7 @@ def test_no_connection_is_left_behind(postgres: Postgres):
         database = Database(Store(), url)
 
         async def read() -> None:
-            async with database.reading() as connection:
+            async with database.read_connection() as connection:
                 await connection.execute(text("SELECT pg_sleep(0.1)"))
 
         await asyncio.gather(*(read() for _ in range(4)))

@@ -11,10 +11,10 @@ from sqlalchemy import bindparam, func, insert, select
 from penstock.errors import InvalidError
 from penstock.settings import Store
 from penstock.store.database import Database
-from penstock.store.fast_reads import Reading
+from penstock.store.fast_reads import ReadConnection
 from penstock.store.migrate import migrate
 from penstock.store.tables import organisations, workspaces
-from penstock.store.tenant import Tenant
+from penstock.store.tenant import TenantStore
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -25,7 +25,7 @@ NAMED = select(workspaces).where(workspaces.c.id.in_(bindparam("ids", expanding=
 
 
 async def fill(database: Database) -> None:
-    async with database.writing() as connection:
+    async with database.write_transaction() as connection:
         organisation = {"id": "o", "slug": "o", "name": "é", "settings": {"on": True}, **TIMES}
         await connection.execute(insert(organisations).values(organisation))
         rows = [
@@ -68,14 +68,14 @@ def test_rows_are_those_that_sqlalchemy_reads(store_url: Secret):
     async def scene(database: Database) -> None:
         # The second time all of them were written before, with other values in them.
         for number in (2, 3):
-            async with database.reading() as connection:
-                assert isinstance(connection, Reading)
+            async with database.read_connection() as connection:
+                assert isinstance(connection, ReadConnection)
                 for query in queries(number):
                     said = [dict(row) for row in (await connection.execute(query)).mappings()]
-                    assert await connection.rows(query) == said, str(query)
+                    assert await connection.fetch_rows(query) == said, str(query)
                 for ids in (["1"], ["1", "3"], []):
                     said = [dict(row) for row in (await connection.execute(NAMED, {"ids": ids})).mappings()]
-                    assert await connection.asked(NAMED, {"ids": ids}) == said
+                    assert await connection.fetch_prepared(NAMED, {"ids": ids}) == said
 
     played(store_url, scene)
 
@@ -84,16 +84,16 @@ def test_what_is_wrong_with_a_value_is_told_and_the_connection_goes_on(store_url
     async def scene(database: Database) -> None:
         for _ in range(2):
             with pytest.raises(InvalidError, match="name must be Unicode text"):
-                async with database.reading() as connection:
-                    await Tenant(connection, "o", None).rows(
+                async with database.read_connection() as connection:
+                    await TenantStore(connection, "o", None).fetch_rows(
                         select(workspaces).where(workspaces.c.name == "half \ud800"), workspaces
                     )
-            async with database.reading() as connection:
-                assert await Tenant(connection, "o", None).count(workspaces) == 3
+            async with database.read_connection() as connection:
+                assert await TenantStore(connection, "o", None).count(workspaces) == 3
         # What was written by another is seen by who reads next.
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await connection.execute(workspaces.delete().where(workspaces.c.id == "3"))
-        async with database.reading() as connection:
-            assert await Tenant(connection, "o", None).count(workspaces) == 2
+        async with database.read_connection() as connection:
+            assert await TenantStore(connection, "o", None).count(workspaces) == 2
 
     played(store_url, scene)

@@ -11,13 +11,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import JSON, BigInteger, Boolean, Integer, String, func, insert, inspect, select
 from sqlalchemy import table as named
 
-from penstock.jobs.prepare import Sealer
-from penstock.secrets.vault import Master
+from penstock.jobs.prepare import MigrationSealer
+from penstock.secrets.vault import MasterKeys
 from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
-from penstock.store.migrate import SCRIPTS, migrate, newest, revision
-from penstock.store.tables import departed, metadata, organisations, users
+from penstock.store.migrate import SCRIPTS_DIR, current_revision, migrate, newest_revision
+from penstock.store.tables import metadata, organisations, removed_members, users
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,13 +32,13 @@ def difference(connection: Connection) -> list[Any]:
 def test_the_migrations_make_the_tables_that_the_code_names_and_take_them_away(store_url: Secret):
     async def scene() -> None:
         database = Database(Store(), store_url)
-        assert await migrate(database) == (None, newest())
-        assert await migrate(database) == (newest(), newest())
-        assert await revision(database) == newest()
-        async with database.reading() as connection:
+        assert await migrate(database) == (None, newest_revision())
+        assert await migrate(database) == (newest_revision(), newest_revision())
+        assert await current_revision(database) == newest_revision()
+        async with database.read_connection() as connection:
             assert await connection.run_sync(difference) == []
-        assert await migrate(database, "base") == (newest(), None)
-        async with database.reading() as connection:
+        assert await migrate(database, "base") == (newest_revision(), None)
+        async with database.read_connection() as connection:
             assert await connection.run_sync(lambda there: inspect(there).get_table_names()) == ["alembic_version"]
         await database.close()
 
@@ -62,7 +62,7 @@ def fill(connection: Connection) -> None:
     """Put a row into each table that leads from parents to children; none of it is sealed, and nobody left a workspace alone."""
     for table in metadata.sorted_tables:
         left_out = {column for column in table.columns if column.nullable and column.name.startswith("sealed")}
-        kept = (column for column in table.columns if column not in left_out | {departed.c.workspace_id})
+        kept = (column for column in table.columns if column not in left_out | {removed_members.c.workspace_id})
         row = {column.name: value(column) for column in kept}
         connection.execute(insert(table).values({**row, **({"config": "{}"} if "config" in row else {})}))
 
@@ -77,19 +77,19 @@ def test_no_row_is_lost_on_the_way_down_and_up(store_url: Secret):
     async def scene() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await connection.run_sync(fill)
             before = await connection.run_sync(counts)
         assert set(before.values()) == {1}
-        for script in list(ScriptDirectory(str(SCRIPTS)).walk_revisions())[1:]:
+        for script in list(ScriptDirectory(str(SCRIPTS_DIR)).walk_revisions())[1:]:
             await migrate(database, script.revision)
-            async with database.reading() as connection:
+            async with database.read_connection() as connection:
                 after = await connection.run_sync(counts)
             # Tables that came later are gone, as a whole.
             assert after == {name: before[name] for name in after}, script.revision
             before = after
-        await migrate(database, sealing=Sealer.of(Master([bytes(32)])))
-        async with database.reading() as connection:
+        await migrate(database, sealing=MigrationSealer.from_key(MasterKeys([bytes(32)])))
+        async with database.read_connection() as connection:
             after = await connection.run_sync(counts)
             assert await connection.run_sync(difference) == []
         assert {name: after[name] for name in before} == before
@@ -104,14 +104,15 @@ def test_who_left_a_workspace_alone_did_not_leave_the_organisation_on_the_way_do
         await migrate(database)
         organisation = {"id": "o", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
         gone = {"organisation_id": "o", "user_id": "u", "email": "u@x.test", "created_at": 1}
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await connection.execute(insert(organisations).values(organisation))
             await connection.execute(
-                insert(departed), [{**gone, "id": "1", "workspace_id": None}, {**gone, "id": "2", "workspace_id": "w"}]
+                insert(removed_members),
+                [{**gone, "id": "1", "workspace_id": None}, {**gone, "id": "2", "workspace_id": "w"}],
             )
         await migrate(database, "0012_addresses")
-        async with database.reading() as connection:
-            assert (await connection.scalars(select(departed.c.id))).all() == ["1"]
+        async with database.read_connection() as connection:
+            assert (await connection.scalars(select(removed_members.c.id))).all() == ["1"]
         await database.close()
 
     asyncio.run(scene())
@@ -135,14 +136,14 @@ def test_an_owner_whose_address_was_kept_with_capitals_is_found_by_it(store_url:
         times = {"created_at": 1, "last_updated_at": 1}
         person = {"organisation_id": "o", "first_name": "", "last_name": "", "role": "owner", **times}
         typed = {"1": "Owner@Example.com", "2": "Twice@example.com", "3": "twice@example.com"}
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             organisation = {"id": "o", "slug": "o", "name": "o", "settings": {}, **times}
             await connection.execute(insert(organisations).values(organisation))
             await connection.execute(
                 insert(users), [{"id": own, "email": said, **person} for own, said in typed.items()]
             )
         await migrate(database)
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             found = (await connection.execute(select(users.c.id, users.c.email))).all()
         assert {row.id: row.email for row in found} == {**typed, "1": "owner@example.com"}
         await database.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.store.fast_reads import Reading
+    from penstock.store.fast_reads import ReadConnection
 
 ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
 LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most) SELECT count(*) FROM n")
@@ -33,7 +33,7 @@ def run(folder: Path, scene: Callable[[Database], Awaitable[None]], connections:
     async def whole() -> None:
         database = Database(Store(connections=connections, acquire_ms=200), Secret(f"sqlite:///{folder}/penstock.db"))
         await migrate(database)
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             await connection.execute(insert(organisations).values(ROW))
         await scene(database)
         await database.close()
@@ -52,7 +52,7 @@ async def on_which_thread(connection: AsyncConnection, query: str) -> int:
 
 def test_a_short_read_is_done_on_the_spot(tmp_path: Path):
     async def scene(database: Database) -> None:
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await on_which_thread(connection, "SELECT thread()") == threading.get_ident()
 
     run(tmp_path, scene)
@@ -60,7 +60,7 @@ def test_a_short_read_is_done_on_the_spot(tmp_path: Path):
 
 def test_a_write_is_not_done_on_the_event_loop(tmp_path: Path):
     async def scene(database: Database) -> None:
-        async with database.writing() as connection:
+        async with database.write_transaction() as connection:
             assert await on_which_thread(connection, "SELECT thread()") != threading.get_ident()
 
     run(tmp_path, scene)
@@ -77,11 +77,11 @@ def test_a_long_read_leaves_the_event_loop_and_the_next_one_comes_back(tmp_path:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await connection.scalar(LONG, {"most": 1_000_000}) == 1_000_000
             assert ticks > 10
         ticking.cancel()
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await on_which_thread(connection, "SELECT thread()") == threading.get_ident()
 
     run(tmp_path, scene)
@@ -93,9 +93,11 @@ def test_a_read_that_is_given_up_spoils_nothing(tmp_path: Path):
         numbers = numbers.union_all(select(numbers.c.i + 1).where(numbers.c.i < 300_000))
 
         async def long(way: int) -> None:
-            async with database.reading() as connection:
+            async with database.read_connection() as connection:
                 if way:
-                    await cast("Reading", connection).rows(select(func.count().label("many")).select_from(numbers))
+                    await cast("ReadConnection", connection).fetch_rows(
+                        select(func.count().label("many")).select_from(numbers)
+                    )
                 else:
                     await connection.scalar(LONG, {"most": 300_000})
 
@@ -106,9 +108,9 @@ def test_a_read_that_is_given_up_spoils_nothing(tmp_path: Path):
             with suppress(asyncio.CancelledError):
                 await reading
             # There is one connection alone.
-            async with asyncio.timeout(5), database.reading() as connection:
+            async with asyncio.timeout(5), database.read_connection() as connection:
                 assert (await connection.execute(select(organisations.c.id))).scalars().all() == ["1"]
-            async with database.writing() as connection:
+            async with database.write_transaction() as connection:
                 await connection.execute(organisations.update().values(name="p"))
 
     run(tmp_path, scene)
@@ -116,12 +118,12 @@ def test_a_read_that_is_given_up_spoils_nothing(tmp_path: Path):
 
 def test_all_reads_of_a_transaction_see_one_state(tmp_path: Path):
     async def scene(database: Database) -> None:
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "o"
-            async with database.writing() as other:
+            async with database.write_transaction() as other:
                 await other.execute(organisations.update().values(name="p"))
             assert await connection.scalar(select(organisations.c.name)) == "o"
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "p"
 
     run(tmp_path, scene, connections=2)
@@ -130,13 +132,13 @@ def test_all_reads_of_a_transaction_see_one_state(tmp_path: Path):
 def test_what_went_wrong_within_a_write_is_not_kept(tmp_path: Path):
     async def scene(database: Database) -> None:
         async def write() -> None:
-            async with database.writing() as connection:
+            async with database.write_transaction() as connection:
                 await connection.execute(organisations.update().values(name="p"))
                 await connection.execute(text("SELECT no_such_function()"))
 
         with pytest.raises(UnavailableError):
             await write()
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "o"
 
     run(tmp_path, scene)
@@ -145,7 +147,7 @@ def test_what_went_wrong_within_a_write_is_not_kept(tmp_path: Path):
 def test_a_write_that_nobody_confirmed_is_not_seen_by_who_reads_next(tmp_path: Path):
     async def scene(database: Database) -> None:
         async def write() -> None:
-            async with database.writing() as connection:
+            async with database.write_transaction() as connection:
                 await connection.execute(organisations.update().values(name="p"))
                 await asyncio.sleep(60)
 
@@ -154,7 +156,7 @@ def test_a_write_that_nobody_confirmed_is_not_seen_by_who_reads_next(tmp_path: P
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
-        async with database.reading() as connection:
+        async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "o"
 
     run(tmp_path, scene)

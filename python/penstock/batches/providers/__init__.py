@@ -13,9 +13,9 @@ from penstock.batches.providers.vertex_ai import VertexAi
 from penstock.engine import catalogue
 
 if TYPE_CHECKING:
-    from penstock.batches.providers.batch_provider import Way
+    from penstock.batches.providers.batch_provider import BatchProvider
 
-WAYS: dict[str, type[Way]] = {
+PROVIDERS_BY_NAME: dict[str, type[BatchProvider]] = {
     "anthropic": Anthropic,
     "bedrock": Bedrock,
     "cohere": Cohere,
@@ -23,15 +23,15 @@ WAYS: dict[str, type[Way]] = {
     "vertex-ai": VertexAi,
 }
 # What those offer who run batches in OpenAI's way.
-OFFER = "createBatch"
+BATCH_OPERATION = "createBatch"
 
 
-def ways() -> dict[str, type[Way]]:
+def batch_providers_by_name() -> dict[str, type[BatchProvider]]:
     """Give all who run batches, by their own names."""
-    shared = {provider["slug"]: OpenAi for provider in catalogue() if OFFER in provider["offers"]}
-    return {**shared, **WAYS}
+    shared = {provider["slug"]: OpenAi for provider in catalogue() if BATCH_OPERATION in provider["offers"]}
+    return {**shared, **PROVIDERS_BY_NAME}
 
 
-def way_of(provider: str) -> type[Way]:
+def batch_provider_for(provider: str) -> type[BatchProvider]:
     """Give the way in which a provider runs batches; it was looked at before that it does."""
-    return WAYS.get(provider, OpenAi)
+    return PROVIDERS_BY_NAME.get(provider, OpenAi)

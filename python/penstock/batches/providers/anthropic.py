@@ -6,18 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.batches.edge_messages import JSON
+from penstock.batches.edge_messages import JSON_MEDIA_TYPE
 from penstock.batches.providers import batch_provider
-from penstock.batches.providers.batch_provider import Named, Seen, Told, Way, name_of
+from penstock.batches.providers.batch_provider import (
+    BatchProvider,
+    BatchStatus,
+    CreatedObject,
+    LineResult,
+    custom_id_of_line,
+)
 from penstock.batches.providers.client import Upload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from penstock.batches.input import Fault, Input, Line
+    from penstock.batches.input import BatchInput, BatchLine, LineFault
 
 SLUG = "anthropic"
-STATUSES = {
+STATUS_BY_ERROR_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
@@ -30,7 +36,7 @@ STATUSES = {
 }
 
 
-class Counts(msgspec.Struct):
+class RequestCounts(msgspec.Struct):
     """How many lines there are."""
 
     succeeded: int = 0
@@ -43,81 +49,81 @@ class Batch(msgspec.Struct):
     """A batch."""
 
     processing_status: str
-    request_counts: Counts = msgspec.field(default_factory=Counts)
+    request_counts: RequestCounts = msgspec.field(default_factory=RequestCounts)
 
 
-class Problem(msgspec.Struct):
+class ErrorDetail(msgspec.Struct):
     """What is wrong."""
 
     message: str = ""
     type: str = ""
 
 
-class Envelope(msgspec.Struct):
+class ErrorEnvelope(msgspec.Struct):
     """An error with what is around it."""
 
-    error: Problem = msgspec.field(default_factory=Problem)
+    error: ErrorDetail = msgspec.field(default_factory=ErrorDetail)
     request_id: str | None = None
     type: str = "error"
 
 
-class Found(msgspec.Struct):
+class LineResponse(msgspec.Struct):
     """How a line ended."""
 
     type: str
     message: dict[str, Any] = {}
-    error: Envelope | None = None
+    error: ErrorEnvelope | None = None
 
 
-class Result(msgspec.Struct):
+class ResultLine(msgspec.Struct):
     """A line of the answers."""
 
-    result: Found
+    result: LineResponse
 
 
-class Anthropic(Way):
+class Anthropic(BatchProvider):
     """Lines are said in Anthropic's words."""
 
     @classmethod
-    def faults(cls, line: Line, first: Line) -> Iterator[Fault]:  # noqa: ARG003 - others need it
+    def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:  # noqa: ARG003 - others need it
         """Say what cannot be said."""
-        return batch_provider.unsaid(SLUG, line)
+        return batch_provider.check_translatable(SLUG, line)
 
-    async def submit(self, given: Input) -> str:
+    async def submit(self, given: BatchInput) -> str:
         """Hand all lines over, and give what the batch is called there."""
-        upload = Upload("POST", "/v1/messages/batches", JSON, _requests(given))
-        return (await self._talk.make(Named, upload)).id
+        upload = Upload("POST", "/v1/messages/batches", JSON_MEDIA_TYPE, _encode_requests(given))
+        return (await self._client.upload_and_decode(CreatedObject, upload)).id
 
-    async def look(self, name: str) -> Seen:
+    async def fetch_status(self, name: str) -> BatchStatus:
         """Say how far it is."""
-        batch = await self._talk.ask(Batch, "GET", f"/v1/messages/batches/{name}")
+        batch = await self._client.request_json(Batch, "GET", f"/v1/messages/batches/{name}")
         counts = batch.request_counts
         failed = counts.errored + counts.canceled + counts.expired
         if batch.processing_status != "ended":
-            return Seen("in_progress", counts.succeeded, failed)
+            return BatchStatus("in_progress", counts.succeeded, failed)
         status = "cancelled" if counts.canceled else "expired" if counts.expired else "completed"
-        return Seen(status, counts.succeeded, failed, (f"/v1/messages/batches/{name}/results",))
+        return BatchStatus(status, counts.succeeded, failed, (f"/v1/messages/batches/{name}/results",))
 
     async def cancel(self, name: str) -> None:
         """Ask for its end."""
-        await self._talk.say("POST", f"/v1/messages/batches/{name}/cancel")
+        await self._client.send_request("POST", f"/v1/messages/batches/{name}/cancel")
 
-    def told(self, line: Line, result: bytes) -> Told:
+    def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
         """Read the result of one line."""
-        found = msgspec.json.decode(result, type=Result).result
+        found = msgspec.json.decode(result, type=ResultLine).result
         if found.type == "succeeded":
-            return batch_provider.told(SLUG, line, 200, found.message, str(found.message.get("id", "")))
+            return batch_provider.translate_result(SLUG, line, 200, found.message, str(found.message.get("id", "")))
         if found.type == "errored" and found.error:
-            status = STATUSES.get(found.error.error.type, 500)
-            return batch_provider.told(SLUG, line, status, found.error, found.error.request_id or "")
+            status = STATUS_BY_ERROR_TYPE.get(found.error.error.type, 500)
+            return batch_provider.translate_result(SLUG, line, status, found.error, found.error.request_id or "")
         code = "batch_expired" if found.type == "expired" else "batch_cancelled"
-        return Told(None, {"code": code, "message": "the batch ended before this line was answered"})
+        return LineResult(None, {"code": code, "message": "the batch ended before this line was answered"})
 
 
-async def _requests(given: Input) -> AsyncIterator[bytes]:
+async def _encode_requests(given: BatchInput) -> AsyncIterator[bytes]:
     before = b'{"requests":['
     async for number, line in given.requests():
-        params, _ = batch_provider.said(SLUG, line)
-        yield before + msgspec.json.encode({"custom_id": name_of(number), "params": params})
+        params, _ = batch_provider.translate_line(SLUG, line)
+        yield before + msgspec.json.encode({"custom_id": custom_id_of_line(number), "params": params})
         before = b","
     yield b"]}"

@@ -6,50 +6,50 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.batches.edge_messages import JSON, Call, Reply
-from penstock.batches.files import BATCH, lines
-from penstock.batches.providers.batch_provider import GOOD
-from penstock.errors import LostError
+from penstock.batches.edge_messages import JSON_MEDIA_TYPE, EdgeRequest, EdgeResponse
+from penstock.batches.files import BATCH, iter_lines
+from penstock.batches.providers.batch_provider import SUCCESS_STATUS_END
+from penstock.errors import IncompleteResponseError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from penstock.batches.edge_client import Edge
-    from penstock.blobs.folder import Folder
+    from penstock.batches.edge_client import EdgeClient
+    from penstock.blobs.folder import BlobFolder
     from penstock.store.tenant import Row
 
 # What is said of a batch, or of a file, is far smaller.
-MOST = 1024 * 1024
-LONGEST_ANSWER = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES = 1024 * 1024
+MAX_RESULT_LINE_BYTES = 64 * 1024 * 1024
 # More than a batch may have.
-MOST_LINES = 1_000_000
+MAX_LINE_NUMBER = 1_000_000
 
-Form = TypeVar("Form")
+Decoded = TypeVar("Decoded")
 
 
-class RefusedError(LostError):
+class RequestRejectedError(IncompleteResponseError):
     """The same question would be answered the same way again."""
 
 
-class GoneError(RefusedError):
+class ProviderNotFoundError(RequestRejectedError):
     """What is asked after is not there."""
 
 
-class TakenError(RefusedError):
+class AlreadyExistsError(RequestRejectedError):
     """What is to be made is there."""
 
 
-class BusyError(LostError):
+class ProviderBusyError(IncompleteResponseError):
     """Nothing was done, and another time it may be."""
 
 
-BUSY = (429, 503, 529)
-REFUSALS = (400, 401, 403, 405, 413, 415, 422)
-ERRORS: dict[int, type[LostError]] = {
-    **dict.fromkeys(REFUSALS, RefusedError),
-    **dict.fromkeys(BUSY, BusyError),
-    404: GoneError,
-    409: TakenError,
+BUSY_STATUSES = (429, 503, 529)
+REJECTION_STATUSES = (400, 401, 403, 405, 413, 415, 422)
+ERROR_BY_STATUS: dict[int, type[IncompleteResponseError]] = {
+    **dict.fromkeys(REJECTION_STATUSES, RequestRejectedError),
+    **dict.fromkeys(BUSY_STATUSES, ProviderBusyError),
+    404: ProviderNotFoundError,
+    409: AlreadyExistsError,
 }
 
 
@@ -58,14 +58,14 @@ class Upload(NamedTuple):
 
     method: str
     path: str
-    kind: str
-    pieces: AsyncIterator[bytes]
+    content_type: str
+    chunks: AsyncIterator[bytes]
 
 
-class Talk:
+class BatchClient:
     """Asks in the name of one batch."""
 
-    def __init__(self, row: Row, headers: Mapping[str, str], edge: Edge, blobs: Folder) -> None:
+    def __init__(self, row: Row, headers: Mapping[str, str], edge: EdgeClient, blobs: BlobFolder) -> None:
         """Know whose the questions are."""
         self.row = row
         self.headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
@@ -74,49 +74,51 @@ class Talk:
         # Of what is sent in one piece.
         self._draft = f"{row['id']}.draft"
 
-    async def ask(self, form: type[Form], method: str, path: str, body: bytes = b"") -> Form:
+    async def request_json(self, form: type[Decoded], method: str, path: str, body: bytes = b"") -> Decoded:
         """Ask, and give what was answered well."""
-        call = Call(method, path, self.headers, body, JSON if body else "")
-        return _read(await self._edge.ask(call, MOST), form)
+        call = EdgeRequest(method, path, self.headers, body, JSON_MEDIA_TYPE if body else "")
+        return _decode_reply(await self._edge.send_request(call, MAX_RESPONSE_BYTES), form)
 
-    async def say(self, method: str, path: str) -> None:
+    async def send_request(self, method: str, path: str) -> None:
         """Ask where nothing is to be read of a good answer."""
-        _check(await self._edge.ask(Call(method, path, self.headers), MOST))
+        _raise_for_status(await self._edge.send_request(EdgeRequest(method, path, self.headers), MAX_RESPONSE_BYTES))
 
-    async def send(self, upload: Upload) -> Reply:
+    async def send_upload(self, upload: Upload) -> EdgeResponse:
         """Send something long, whose length must be known before."""
         try:
-            length = await self._blobs.put(self._draft, upload.pieces)
+            length = await self._blobs.put(self._draft, upload.chunks)
             headers = {**self.headers, "content-length": str(length)}
-            call = Call(upload.method, upload.path, headers, self._blobs.read(self._draft), upload.kind)
-            return _check(await self._edge.ask(call, MOST))
+            call = EdgeRequest(upload.method, upload.path, headers, self._blobs.read(self._draft), upload.content_type)
+            return _raise_for_status(await self._edge.send_request(call, MAX_RESPONSE_BYTES))
         finally:
             await self._blobs.delete(self._draft)
 
-    async def make(self, form: type[Form], upload: Upload) -> Form:
+    async def upload_and_decode(self, form: type[Decoded], upload: Upload) -> Decoded:
         """Send something long, and give what was made of it."""
-        return _read(await self.send(upload), form)
+        return _decode_reply(await self.send_upload(upload), form)
 
-    async def results(self, path: str, number_of: Callable[[bytes], int | None]) -> AsyncIterator[tuple[int, bytes]]:
+    async def download_results(
+        self, path: str, number_of: Callable[[bytes], int | None]
+    ) -> AsyncIterator[tuple[int, bytes]]:
         """Give the lines at a path as they are, each with its number; none of those that are no batch's."""
         try:
-            await self._blobs.put(self._draft, self._edge.pieces(Call("GET", path, self.headers)))
-            async for _, text in lines(self._blobs, self._draft, LONGEST_ANSWER):
-                number = _number(text, number_of)
-                if text and number and 0 < number <= MOST_LINES:
-                    yield number, self._edge.hidden.without(text)
+            await self._blobs.put(self._draft, self._edge.stream_body(EdgeRequest("GET", path, self.headers)))
+            async for _, text in iter_lines(self._blobs, self._draft, MAX_RESULT_LINE_BYTES):
+                number = _line_number_or_none(text, number_of)
+                if text and number and 0 < number <= MAX_LINE_NUMBER:
+                    yield number, self._edge.hidden.redact(text)
         finally:
             await self._blobs.delete(self._draft)
 
 
-def form(
+def build_multipart_form(
     boundary: str, fields: Mapping[str, str], content: AsyncIterator[bytes], field: str = "file"
 ) -> tuple[str, AsyncIterator[bytes]]:
     """Put lines into a form, under the name of a field, beside other fields; give its type, and its pieces."""
-    return f"multipart/form-data; boundary={boundary}", _pieces(boundary, fields, content, field)
+    return f"multipart/form-data; boundary={boundary}", _multipart_chunks(boundary, fields, content, field)
 
 
-async def _pieces(
+async def _multipart_chunks(
     boundary: str, fields: Mapping[str, str], content: AsyncIterator[bytes], field: str
 ) -> AsyncIterator[bytes]:
     part = f'--{boundary}\r\ncontent-disposition: form-data; name="'
@@ -128,23 +130,23 @@ async def _pieces(
     yield f"\r\n--{boundary}--\r\n".encode()
 
 
-def _number(text: bytes | None, number_of: Callable[[bytes], int | None]) -> int | None:
+def _line_number_or_none(text: bytes | None, number_of: Callable[[bytes], int | None]) -> int | None:
     try:
         return number_of(text or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         return None
 
 
-def _check(reply: Reply) -> Reply:
-    if reply.status < GOOD:
+def _raise_for_status(reply: EdgeResponse) -> EdgeResponse:
+    if reply.status < SUCCESS_STATUS_END:
         return reply
     message = f"{reply.status}: {reply.body[:500].decode('utf-8', 'replace')}"
-    raise ERRORS.get(reply.status, LostError)(message)
+    raise ERROR_BY_STATUS.get(reply.status, IncompleteResponseError)(message)
 
 
-def _read(reply: Reply, form: type[Form]) -> Form:
+def _decode_reply(reply: EdgeResponse, form: type[Decoded]) -> Decoded:
     try:
-        return msgspec.json.decode(_check(reply).body, type=form)
+        return msgspec.json.decode(_raise_for_status(reply).body, type=form)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         message = f"the provider's answer cannot be read: {error}"
-        raise LostError(message) from None
+        raise IncompleteResponseError(message) from None

@@ -9,15 +9,21 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.batches.providers import batch_provider
-from penstock.batches.providers.batch_provider import Named, Seen, Told, Way, name_of
-from penstock.batches.providers.client import BusyError, RefusedError, Upload, form
-from penstock.errors import LostError
+from penstock.batches.providers.batch_provider import (
+    BatchProvider,
+    BatchStatus,
+    CreatedObject,
+    LineResult,
+    custom_id_of_line,
+)
+from penstock.batches.providers.client import ProviderBusyError, RequestRejectedError, Upload, build_multipart_form
+from penstock.errors import IncompleteResponseError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from penstock.batches.input import Fault, Input, Line
-    from penstock.batches.providers.client import Talk
+    from penstock.batches.input import BatchInput, BatchLine, LineFault
+    from penstock.batches.providers.client import BatchClient
 
 SLUG, EMBEDDINGS = "cohere", "/v1/embeddings"
 JOBS, DATASETS, FILES = "/v1/batch_jobs", "/v1/batch_datasets", "/v1/files"
@@ -40,9 +46,9 @@ CHAT_FIELDS = frozenset(
     ]
 )
 EMBED_FIELDS = frozenset(["texts", "images", "input_type", "embedding_types", "output_dimension", "truncate"])
-PARTS = frozenset(["text", "thinking", "image_url"])
+CONTENT_PART_TYPES = frozenset(["text", "thinking", "image_url"])
 # Those that are not named are on their way.
-STATES = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "cancelled"}
+STATUS_BY_STATE = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "cancelled"}
 READY, WRONG = "validated", frozenset(["failed", "skipped"])
 
 
@@ -57,7 +63,7 @@ class Batch(msgspec.Struct):
     status_reason: str | None = None
 
 
-class Batched(msgspec.Struct):
+class BatchEnvelope(msgspec.Struct):
     """A batch with what is around it."""
 
     batch: Batch
@@ -70,13 +76,13 @@ class Dataset(msgspec.Struct):
     validation_error: str | None = None
 
 
-class Located(msgspec.Struct):
+class DatasetEnvelope(msgspec.Struct):
     """A dataset with what is around it."""
 
     dataset: Dataset
 
 
-class Result(msgspec.Struct):
+class ResultRecord(msgspec.Struct):
     """A line of the answers."""
 
     custom_id: str
@@ -86,86 +92,88 @@ class Result(msgspec.Struct):
     error: dict[str, Any] | str | None = None
 
 
-class Cohere(Way):
+class Cohere(BatchProvider):
     """Lines are said in Cohere's words, as far as its batches know them."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: BatchClient) -> None:
         """Know no dataset yet."""
         super().__init__(talk)
         self._dataset = ""
 
     @classmethod
-    def faults(cls, line: Line, first: Line) -> Iterator[Fault]:
+    def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
         """Say what cannot be said, or not in a batch."""
-        yield from batch_provider.another_model(line, first)
-        unsaid = list(batch_provider.unsaid(SLUG, line))
-        yield from unsaid or _unbatched(line)
+        yield from batch_provider.check_same_model(line, first)
+        unsaid = list(batch_provider.check_translatable(SLUG, line))
+        yield from unsaid or _validate_batch_fields(line)
 
-    async def submit(self, given: Input) -> str:
+    async def submit(self, given: BatchInput) -> str:
         """Hand all lines over, and give what the batch is called there; not before Cohere has looked at them."""
-        talk = self._talk
+        talk = self._client
         name = f"gateway-{talk.row['id']}"
         if not self._dataset:
             kind = EMBED_KIND if talk.row["endpoint"] == EMBEDDINGS else CHAT_KIND
-            content = form(secrets.token_hex(16), {}, _lines(given), field="data")
-            self._dataset = (await talk.make(Named, Upload("POST", f"{DATASETS}/{name}?type={kind}", *content))).id
-        found = await self._located(self._dataset)
+            content = build_multipart_form(secrets.token_hex(16), {}, _encode_lines(given), field="data")
+            self._dataset = (
+                await talk.upload_and_decode(CreatedObject, Upload("POST", f"{DATASETS}/{name}?type={kind}", *content))
+            ).id
+        found = await self._fetch_dataset(self._dataset)
         if found.validation_status in WRONG:
-            raise RefusedError(found.validation_error or "Cohere cannot read these lines")
+            raise RequestRejectedError(found.validation_error or "Cohere cannot read these lines")
         if found.validation_status != READY:
             message = "Cohere looks at these lines"
-            raise BusyError(message)
-        made = {"name": name, "input_dataset_id": self._dataset, "model": await batch_provider.model_of(given)}
-        return (await talk.ask(Batched, "POST", JOBS, msgspec.json.encode(made))).batch.id
+            raise ProviderBusyError(message)
+        made = {"name": name, "input_dataset_id": self._dataset, "model": await batch_provider.model_of_batch(given)}
+        return (await talk.request_json(BatchEnvelope, "POST", JOBS, msgspec.json.encode(made))).batch.id
 
-    async def look(self, name: str) -> Seen:
+    async def fetch_status(self, name: str) -> BatchStatus:
         """Say how far it is."""
-        batch = (await self._talk.ask(Batched, "GET", f"{JOBS}/{quote(name, safe='')}")).batch
-        status = STATES.get(batch.status.removeprefix("BATCH_STATUS_"), "in_progress")
+        batch = (await self._client.request_json(BatchEnvelope, "GET", f"{JOBS}/{quote(name, safe='')}")).batch
+        status = STATUS_BY_STATE.get(batch.status.removeprefix("BATCH_STATUS_"), "in_progress")
         counts = (batch.num_successful_records or 0, batch.num_failed_records or 0)
         paths = (batch.output_dataset_id,) if batch.output_dataset_id else ()
-        return Seen(status, *counts, paths, batch.status_reason or "")
+        return BatchStatus(status, *counts, paths, batch.status_reason or "")
 
     async def cancel(self, name: str) -> None:
         """Ask for its end."""
-        await self._talk.say("POST", f"{JOBS}/{quote(name, safe='')}/cancel")
+        await self._client.send_request("POST", f"{JOBS}/{quote(name, safe='')}/cancel")
 
-    async def results(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
+    async def fetch_results(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
         """Give the results of a dataset, from all of its files."""
-        found = await self._located(path)
+        found = await self._fetch_dataset(path)
         if found.validation_status in WRONG:
-            raise RefusedError(found.validation_error or "Cohere's answers cannot be read")
+            raise RequestRejectedError(found.validation_error or "Cohere's answers cannot be read")
         if found.validation_status != READY:
             message = "Cohere looks at the answers"
-            raise LostError(message)
-        async for result in self._talk.results(f"{FILES}/{quote(path, safe='')}/content", self.number):
+            raise IncompleteResponseError(message)
+        async for result in self._client.download_results(f"{FILES}/{quote(path, safe='')}/content", self.line_number):
             yield result
 
-    def told(self, line: Line, result: bytes) -> Told:
+    def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
         """Read the result of one line."""
-        found = msgspec.json.decode(result, type=Result)
+        found = msgspec.json.decode(result, type=ResultRecord)
         said = found.body or found.response
         if found.error or not said:
-            return Told(None, _failure(found.error))
+            return LineResult(None, _error_object(found.error))
         body: Any = msgspec.json.decode(said) if isinstance(said, str) else said
         body = body.get("body", body)
-        return batch_provider.told(SLUG, line, 200, body, str(body.get("id") or ""))
+        return batch_provider.translate_result(SLUG, line, 200, body, str(body.get("id") or ""))
 
-    async def _located(self, name: str) -> Dataset:
-        return (await self._talk.ask(Located, "GET", f"{DATASETS}/{quote(name, safe='')}")).dataset
+    async def _fetch_dataset(self, name: str) -> Dataset:
+        return (await self._client.request_json(DatasetEnvelope, "GET", f"{DATASETS}/{quote(name, safe='')}")).dataset
 
 
-def _failure(error: dict[str, Any] | str | None) -> dict[str, Any]:
+def _error_object(error: dict[str, Any] | str | None) -> dict[str, Any]:
     message = error.get("message") if isinstance(error, dict) else error
     return {"code": "provider_failed", "message": str(message or "the model gave no answer")}
 
 
-def _unbatched(line: Line) -> Iterator[Fault]:
+def _validate_batch_fields(line: BatchLine) -> Iterator[LineFault]:
     """Say what of a line Cohere would be told in a request, and cannot be in a batch."""
-    body = _rendered(line)
+    body = _render_line(line)
     unknown = body.keys() - (EMBED_FIELDS if line.url == EMBEDDINGS else CHAT_FIELDS)
     contents = (message.get("content") for message in body.get("messages", []))
-    kinds = {part.get("type") for content in contents for part in content or ()} - PARTS
+    kinds = {part.get("type") for content in contents for part in content or ()} - CONTENT_PART_TYPES
     if wrong := sorted(unknown) + [f"content of type {kind!r}" for kind in sorted(map(str, kinds))]:
         message = (
             f"it cannot be said to cohere in a batch: {', '.join(wrong)}; hint: it can in completion_window 'immediate'"
@@ -173,9 +181,9 @@ def _unbatched(line: Line) -> Iterator[Fault]:
         yield "untranslatable", message, "body"
 
 
-def _rendered(line: Line) -> dict[str, Any]:
+def _render_line(line: BatchLine) -> dict[str, Any]:
     """Say a line as a dataset has it: without a model, and flatter than a request."""
-    said, _ = batch_provider.said(SLUG, line)
+    said, _ = batch_provider.translate_line(SLUG, line)
     body: dict[str, Any] = msgspec.json.decode(said)
     for name in ("model", "stream"):
         body.pop(name, None)
@@ -195,7 +203,7 @@ def _rendered(line: Line) -> dict[str, Any]:
     return body
 
 
-async def _lines(given: Input) -> AsyncIterator[bytes]:
+async def _encode_lines(given: BatchInput) -> AsyncIterator[bytes]:
     async for number, line in given.requests():
-        yield msgspec.json.encode({"custom_id": name_of(number), "body": _rendered(line)})
+        yield msgspec.json.encode({"custom_id": custom_id_of_line(number), "body": _render_line(line)})
         yield b"\n"

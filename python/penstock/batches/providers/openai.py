@@ -9,52 +9,58 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.batches.files import BATCH
-from penstock.batches.providers.batch_provider import Named, Seen, Told, Way, name_of
-from penstock.batches.providers.client import RefusedError, Upload, form
+from penstock.batches.providers.batch_provider import (
+    BatchProvider,
+    BatchStatus,
+    CreatedObject,
+    LineResult,
+    custom_id_of_line,
+)
+from penstock.batches.providers.client import RequestRejectedError, Upload, build_multipart_form
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.batches.input import Input, Line
+    from penstock.batches.input import BatchInput, BatchLine
 
 
 # What a batch says there of ours.
-MARK = "gateway_batch"
+METADATA_KEY = "gateway_batch"
 # So many pages are looked through for a batch that may be there.
-PAGES = 10
+MAX_LIST_PAGES = 10
 
 
-class Known(msgspec.Struct):
+class ListedBatch(msgspec.Struct):
     """A batch of a list."""
 
     id: str
     metadata: dict[str, str] | None = None
 
 
-class Page(msgspec.Struct):
+class BatchPage(msgspec.Struct):
     """Batches, newest first."""
 
-    data: list[Known]
+    data: list[ListedBatch]
     has_more: bool = False
 
 
-class Counts(msgspec.Struct):
+class RequestCounts(msgspec.Struct):
     """How many lines there are."""
 
     completed: int = 0
     failed: int = 0
 
 
-class Problem(msgspec.Struct):
+class ErrorDetail(msgspec.Struct):
     """What is wrong."""
 
     message: str = ""
 
 
-class Problems(msgspec.Struct):
+class ErrorList(msgspec.Struct):
     """What is wrong with a batch."""
 
-    data: list[Problem] = []
+    data: list[ErrorDetail] = []
 
 
 class Batch(msgspec.Struct):
@@ -63,71 +69,75 @@ class Batch(msgspec.Struct):
     status: str
     output_file_id: str | None = None
     error_file_id: str | None = None
-    request_counts: Counts | None = None
-    errors: Problems | None = None
+    request_counts: RequestCounts | None = None
+    errors: ErrorList | None = None
 
 
-class Result(msgspec.Struct):
+class ResultLine(msgspec.Struct):
     """A line of the answers."""
 
     response: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
 
-class OpenAi(Way):
+class OpenAi(BatchProvider):
     """Lines go and come as they are."""
 
-    KNOWS_AGAIN = True
+    CAN_RESUBMIT = True
 
-    async def submit(self, given: Input) -> str:
+    async def submit(self, given: BatchInput) -> str:
         """Hand all lines over, and give what the batch is called there."""
         boundary = secrets.token_hex(16)
-        upload = Upload("POST", "/v1/files", *form(boundary, {"purpose": "batch"}, _lines(given)))
-        row = self._talk.row
+        upload = Upload(
+            "POST", "/v1/files", *build_multipart_form(boundary, {"purpose": "batch"}, _encode_lines(given))
+        )
+        row = self._client.row
         made = {
-            "input_file_id": (await self._talk.make(Named, upload)).id,
+            "input_file_id": (await self._client.upload_and_decode(CreatedObject, upload)).id,
             "endpoint": row["endpoint"],
             "completion_window": row["completion_window"],
-            "metadata": {MARK: BATCH + row["id"]},
+            "metadata": {METADATA_KEY: BATCH + row["id"]},
         }
-        return (await self._talk.ask(Named, "POST", "/v1/batches", msgspec.json.encode(made))).id
+        return (await self._client.request_json(CreatedObject, "POST", "/v1/batches", msgspec.json.encode(made))).id
 
-    async def found(self) -> str | None:
+    async def find_submitted(self) -> str | None:
         """Look for the one that says it is this batch's."""
         after = ""
-        for _ in range(PAGES):
+        for _ in range(MAX_LIST_PAGES):
             try:
-                page = await self._talk.ask(Page, "GET", f"/v1/batches?limit=100{after}")
-            except RefusedError:
+                page = await self._client.request_json(BatchPage, "GET", f"/v1/batches?limit=100{after}")
+            except RequestRejectedError:
                 # Who has no list cannot say: it is handed over.
                 return None
             for known in page.data:
-                if (known.metadata or {}).get(MARK) == BATCH + self._talk.row["id"]:
+                if (known.metadata or {}).get(METADATA_KEY) == BATCH + self._client.row["id"]:
                     return known.id
             if not page.has_more or not page.data:
                 break
             after = f"&after={quote(page.data[-1].id, safe='')}"
         return None
 
-    async def look(self, name: str) -> Seen:
+    async def fetch_status(self, name: str) -> BatchStatus:
         """Say how far it is."""
-        batch = await self._talk.ask(Batch, "GET", f"/v1/batches/{name}")
-        counts = batch.request_counts or Counts()
+        batch = await self._client.request_json(Batch, "GET", f"/v1/batches/{name}")
+        counts = batch.request_counts or RequestCounts()
         paths = [f"/v1/files/{file}/content" for file in (batch.output_file_id, batch.error_file_id) if file]
-        why = next((problem.message for problem in (batch.errors or Problems()).data), "")
-        return Seen(batch.status, counts.completed, counts.failed, tuple(paths), why)
+        why = next((problem.message for problem in (batch.errors or ErrorList()).data), "")
+        return BatchStatus(batch.status, counts.completed, counts.failed, tuple(paths), why)
 
     async def cancel(self, name: str) -> None:
         """Ask for its end."""
-        await self._talk.say("POST", f"/v1/batches/{name}/cancel")
+        await self._client.send_request("POST", f"/v1/batches/{name}/cancel")
 
-    def told(self, line: Line, result: bytes) -> Told:  # noqa: ARG002 - others need it
+    def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - others need it
         """Read the result of one line."""
-        read = msgspec.json.decode(result, type=Result)
-        return Told(read.response, read.error)
+        read = msgspec.json.decode(result, type=ResultLine)
+        return LineResult(read.response, read.error)
 
 
-async def _lines(given: Input) -> AsyncIterator[bytes]:
+async def _encode_lines(given: BatchInput) -> AsyncIterator[bytes]:
     async for number, line in given.requests():
-        yield msgspec.json.encode({"custom_id": name_of(number), "method": "POST", "url": line.url, "body": line.body})
+        yield msgspec.json.encode(
+            {"custom_id": custom_id_of_line(number), "method": "POST", "url": line.url, "body": line.body}
+        )
         yield b"\n"

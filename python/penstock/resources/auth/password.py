@@ -10,44 +10,44 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from penstock.authorization import signed_in
+from penstock.authorization import signed_in_only
 from penstock.errors import ForbiddenError
-from penstock.kit.members import USERS
-from penstock.kit.passwords import Password, Passwords
-from penstock.kit.session_revocation import end
-from penstock.kit.tenant_session import Office, Work
-from penstock.schemas import Done
+from penstock.kit.members import USER_RESOURCE
+from penstock.kit.passwords import Password, PasswordService
+from penstock.kit.session_revocation import end_sessions
+from penstock.kit.tenant_session import RequestContext, Services
+from penstock.schemas import EmptyResponse
 from penstock.store.tables import sessions
 
 
-class PasswordChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The old password and the new."""
 
     current_password: Annotated[str, Meta(max_length=256, description="the password of before")]
     new_password: Password
 
 
-@put("/", guards=[signed_in], summary="Change password", tags=["Auth"])
-async def update(
-    data: JSONBody[PasswordChange],
-    work: NamedDependency[Work],
-    office: NamedDependency[Office],
-    passwords: NamedDependency[Passwords],
-) -> Done:
+@put("/", guards=[signed_in_only], summary="Change password", tags=["Auth"])
+async def change_password(
+    data: JSONBody[ChangePassword],
+    work: NamedDependency[RequestContext],
+    office: NamedDependency[Services],
+    passwords: NamedDependency[PasswordService],
+) -> EmptyResponse:
     """Change the password of the person who is signed in; all other sessions of theirs end."""
     caller = work.caller
     if caller.user_id is None or caller.session_id is None:
         raise ForbiddenError("only a person who signed in has a password")
-    async with work.anywhere() as desk:
-        row = await USERS.get(desk, caller.user_id)
-    await passwords.check(row["email"], row["password"], data.current_password)
-    hashed = await passwords.hash(data.new_password)
-    async with work.at_home() as desk:
-        await passwords.refuse_changed(desk.connection, caller.user_id, row["password"])
-        await USERS.change(desk, row, {"password": hashed})
-        await end(desk, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
-    office.forget()
-    return Done()
+    async with work.unchecked_read_session() as desk:
+        row = await USER_RESOURCE.get(desk, caller.user_id)
+    await passwords.check_password(row["email"], row["password"], data.current_password)
+    hashed = await passwords.hash_password(data.new_password)
+    async with work.unchecked_write_session() as desk:
+        await passwords.reject_changed_password(desk.connection, caller.user_id, row["password"])
+        await USER_RESOURCE.update(desk, row, {"password": hashed})
+        await end_sessions(desk, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
+    office.clear_caller_cache()
+    return EmptyResponse()
 
 
-routes = [update]
+routes = [change_password]

@@ -10,13 +10,13 @@ from litestar.di import NamedDependency
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.authorization import Caller, csrf, shown, signed_in
-from penstock.kit.shared_fields import Email, FirstName, Id, LastName, Object, Organisation, Slug
-from penstock.kit.tenant_session import Work
+from penstock.authorization import Caller, csrf_token, extract_credential, signed_in_only
+from penstock.kit.shared_fields import Email, FirstName, Id, LastName, ObjectType, OrganisationId, Slug
+from penstock.kit.tenant_session import RequestContext
 from penstock.store.tables import organisations, users, workspaces
 
 
-class Me(msgspec.Struct, frozen=True, kw_only=True):
+class SelfUser(msgspec.Struct, frozen=True, kw_only=True):
     """The person."""
 
     id: Id
@@ -26,7 +26,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     role: Annotated[str, Meta(description="`owner`, `admin` or `member`")]
 
 
-class Mine(msgspec.Struct, frozen=True, kw_only=True):
+class SelfWorkspace(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace that is open to the caller."""
 
     id: Id
@@ -36,47 +36,47 @@ class Mine(msgspec.Struct, frozen=True, kw_only=True):
     scopes: Annotated[list[str], Meta(description="what the caller may do there")]
 
 
-class Self(msgspec.Struct, frozen=True, kw_only=True):
+class SelfDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Who is calling."""
 
     by: Annotated[str, Meta(description="`session` or `token`")]
-    organisation_id: Organisation
+    organisation_id: OrganisationId
     organisation_name: Annotated[str, Meta(description="name of the organisation")]
-    user: Annotated[Me | None, Meta(description="the person; null for a session of an organisation's key")]
+    user: Annotated[SelfUser | None, Meta(description="the person; null for a session of an organisation's key")]
     scopes: Annotated[list[str], Meta(description="what the caller may do in the organisation as a whole")]
-    workspaces: Annotated[list[Mine], Meta(description="the workspaces that are open to the caller")]
+    workspaces: Annotated[list[SelfWorkspace], Meta(description="the workspaces that are open to the caller")]
     csrf_token: Annotated[str | None, Meta(description="what changes send as x-csrf-token; null without a session")]
-    object: Object = "self"
+    object: ObjectType = "self"
 
 
-@get("/", guards=[signed_in], summary="Get self", tags=["Auth"])
-async def show(work: NamedDependency[Work], request: Request[Any, Caller, Any]) -> Self:
+@get("/", guards=[signed_in_only], summary="Get self", tags=["Auth"])
+async def get_self(work: NamedDependency[RequestContext], request: Request[Any, Caller, Any]) -> SelfDetail:
     """Say who is calling. An API key alone is turned away with 403."""
     caller = work.caller
-    async with work.anywhere() as desk:
+    async with work.unchecked_read_session() as desk:
         organisation = await desk.find(organisations, caller.organisation_id) or {}
         user = await desk.find(users, caller.user_id) if caller.user_id else None
         query = select(workspaces).where(workspaces.c.status == "active").order_by(workspaces.c.id)
-        if caller.user_id and not caller.leads:
+        if caller.user_id and not caller.is_organisation_admin:
             query = query.where(workspaces.c.id.in_(list(caller.roles)))
-        rows = await desk.rows(query, workspaces)
-    sent = shown(request)
-    return Self(
+        rows = await desk.fetch_rows(query, workspaces)
+    sent = extract_credential(request)
+    return SelfDetail(
         by=caller.by,
         organisation_id=caller.organisation_id,
         organisation_name=organisation.get("name", ""),
-        user=Me(**{name: user[name] for name in Me.__struct_fields__}) if user else None,
-        scopes=sorted(caller.grants(None)),
+        user=SelfUser(**{name: user[name] for name in SelfUser.__struct_fields__}) if user else None,
+        scopes=sorted(caller.granted_scopes(None)),
         workspaces=[
-            Mine(
+            SelfWorkspace(
                 **{name: row[name] for name in ("id", "slug", "name")},
                 role=caller.roles.get(row["id"]),
-                scopes=sorted(caller.grants(row["id"])),
+                scopes=sorted(caller.granted_scopes(row["id"])),
             )
             for row in rows
         ],
-        csrf_token=csrf(sent.text) if sent.kind == "session" else None,
+        csrf_token=csrf_token(sent.text) if sent.kind == "session" else None,
     )
 
 
-routes = [show]
+routes = [get_self]

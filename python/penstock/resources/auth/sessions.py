@@ -13,16 +13,16 @@ from litestar.params import JSONBody
 from msgspec import Meta
 from sqlalchemy import insert, select
 
-from penstock.authorization import SESSION_COOKIE, Caller, Sent, anyone, csrf, signed_in
+from penstock.authorization import SESSION_COOKIE, Caller, PresentedCredential, allow_anyone, csrf_token, signed_in_only
 from penstock.errors import ForbiddenError, UnauthorisedError
-from penstock.ids import digest, new_id
-from penstock.kit.authentication import Identities, session_ttl
+from penstock.ids import new_id, sha256_hex
+from penstock.kit.authentication import CallerAuthenticator, session_ttl_seconds
 from penstock.kit.client_ip import is_behind_tls
-from penstock.kit.passwords import Passwords
-from penstock.kit.rules import of_organisation
-from penstock.kit.shared_fields import Object
-from penstock.kit.tenant_session import Desk, Office, Work, asked
-from penstock.schemas import Done, now, refuse, when
+from penstock.kit.passwords import PasswordService
+from penstock.kit.rules import organisation_rules
+from penstock.kit.shared_fields import ObjectType
+from penstock.kit.tenant_session import RequestContext, Services, TenantSession, read_request_metadata
+from penstock.schemas import EmptyResponse, field_error, format_required_timestamp, now
 from penstock.settings import Settings
 from penstock.store.tables import sessions, users
 
@@ -39,77 +39,81 @@ class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ] = None
 
 
-REFUSES = {
+ERROR_DESCRIPTIONS = {
     401: "The password or the key is not good, or nobody has this e-mail address.",
     403: "Keys of workspaces do not sign in.",
 }
 
 
-class SignedIn(msgspec.Struct, frozen=True):
+class CreatedSession(msgspec.Struct, frozen=True):
     """A session; its cookie is in the answer's header."""
 
     csrf_token: Annotated[str, Meta(description="what every change sends along as x-csrf-token")]
     expires_at: Annotated[str, Meta(description="when the session ends")]
-    object: Object = "session"
+    object: ObjectType = "session"
 
 
-@post("/", status_code=200, guards=[anyone], summary="Sign in", tags=TAGS, opt={"refuses": REFUSES})
-async def create(
+@post("/", status_code=200, guards=[allow_anyone], summary="Sign in", tags=TAGS, opt={"refuses": ERROR_DESCRIPTIONS})
+async def sign_in(
     data: JSONBody[SignIn],
-    office: NamedDependency[Office],
-    passwords: NamedDependency[Passwords],
-    identities: NamedDependency[Identities],
+    office: NamedDependency[Services],
+    passwords: NamedDependency[PasswordService],
+    identities: NamedDependency[CallerAuthenticator],
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
-) -> Response[SignedIn]:
+) -> Response[CreatedSession]:
     """Sign in. After ten wrong passwords for an e-mail address, or 100 failures from one place, within five minutes: 429."""
-    about = await asked(request)
-    passwords.from_address.refuse(about.client)
+    about = await read_request_metadata(request)
+    passwords.from_address.check_limit(about.client)
     try:
-        caller, known = await _caller(data, office, passwords, identities)
+        caller, known = await _authenticate(data, office, passwords, identities)
     except UnauthorisedError:
-        passwords.from_address.note(about.client)
+        passwords.from_address.record_failure(about.client)
         raise
     text = secrets.token_urlsafe(32)
-    async with office.writing_as(caller, about) as desk:
+    async with office.write_session_as(caller, about) as desk:
         if data.api_key is not None:
-            await identities.again(desk.connection, Sent("key", data.api_key.strip()))
+            await identities.authenticate_uncached(desk.connection, PresentedCredential("key", data.api_key.strip()))
         else:
-            await passwords.refuse_changed(desk.connection, caller.id, known)
-        seconds = session_ttl(await of_organisation(desk))
-        begun = await _begin(desk, caller, text, data.api_key)
+            await passwords.reject_changed_password(desk.connection, caller.id, known)
+        seconds = session_ttl_seconds(await organisation_rules(desk))
+        begun = await _create_session(desk, caller, text, data.api_key)
     secure = is_behind_tls(settings, request)
     cookie = Cookie(
         SESSION_COOKIE, value=text, path="/", max_age=seconds, httponly=True, secure=secure, samesite="strict"
     )
-    return Response(SignedIn(csrf(text), when(begun + seconds * 1000)), cookies=[cookie])
+    return Response(
+        CreatedSession(csrf_token(text), format_required_timestamp(begun + seconds * 1000)), cookies=[cookie]
+    )
 
 
-@delete("/", status_code=200, guards=[signed_in], summary="Sign out", tags=TAGS)
-async def remove(work: NamedDependency[Work], office: NamedDependency[Office]) -> Response[Done]:
+@delete("/", status_code=200, guards=[signed_in_only], summary="Sign out", tags=TAGS)
+async def sign_out(work: NamedDependency[RequestContext], office: NamedDependency[Services]) -> Response[EmptyResponse]:
     """Sign out: the session ends everywhere."""
     if work.caller.session_id is None:
         raise ForbiddenError("a token is no session: it ends by itself")
-    async with work.at_home() as desk:
+    async with work.unchecked_write_session() as desk:
         await desk.delete(sessions, sessions.c.id == work.caller.session_id)
-        await desk.note("sessions.delete", before={"id": work.caller.session_id})
-    office.forget()
-    return Response(Done(), cookies=[Cookie(SESSION_COOKIE, value="", path="/", max_age=0, samesite="strict")])
+        await desk.record_change("sessions.delete", before={"id": work.caller.session_id})
+    office.clear_caller_cache()
+    return Response(EmptyResponse(), cookies=[Cookie(SESSION_COOKIE, value="", path="/", max_age=0, samesite="strict")])
 
 
-async def _caller(data: SignIn, office: Office, passwords: Passwords, identities: Identities) -> tuple[Caller, str]:
+async def _authenticate(
+    data: SignIn, office: Services, passwords: PasswordService, identities: CallerAuthenticator
+) -> tuple[Caller, str]:
     """Say who signs in, and the hash that the password was compared with, if there was one."""
     if data.api_key is not None and data.email is None and data.password is None:
-        caller = await identities.of(Sent("key", data.api_key.strip()))
+        caller = await identities.authenticate(PresentedCredential("key", data.api_key.strip()))
         if caller.type != "organisation-service" or caller.by != "key":
             raise ForbiddenError("only a key of the organisation signs in; keys of workspaces are for calls")
         return caller, ""
     if data.email is None or data.password is None or data.api_key is not None:
-        raise refuse("", "needs either email and password, or api_key")
+        raise field_error("", "needs either email and password, or api_key")
     email = data.email.lower()
-    async with office.database.reading() as connection:
+    async with office.database.read_connection() as connection:
         row = (await connection.execute(select(users).where(users.c.email == email))).mappings().first()
-    await passwords.check(email, row["password"] if row else None, data.password)
+    await passwords.check_password(email, row["password"] if row else None, data.password)
     # Whoever is not there has failed by now.
     known = dict(row or {})
     caller = Caller(
@@ -118,20 +122,20 @@ async def _caller(data: SignIn, office: Office, passwords: Passwords, identities
     return caller, known["password"]
 
 
-async def _begin(desk: Desk, caller: Caller, text: str, key: str | None) -> int:
+async def _create_session(desk: TenantSession, caller: Caller, text: str, key: str | None) -> int:
     moment = now()
     row: dict[str, Any] = {
         "id": new_id(),
         "organisation_id": caller.organisation_id,
         "user_id": caller.user_id,
         "api_key_id": caller.id if key else None,
-        "key_sha256": digest(key.strip()) if key else None,
-        "sha256": digest(text),
+        "key_sha256": sha256_hex(key.strip()) if key else None,
+        "sha256": sha256_hex(text),
         "created_at": moment,
     }
     await desk.connection.execute(insert(sessions).values(row))
-    await desk.note("sessions.create", after=row)
+    await desk.record_change("sessions.create", after=row)
     return moment
 
 
-routes = [create, remove]
+routes = [sign_in, sign_out]

@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 for name in ("azure", "botocore"):
     logging.getLogger(name).setLevel(logging.WARNING)
 
-PLACES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
+BACKEND_MODULES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
 
 
 # Ways of signing in as the machine itself.
-AS_MACHINE = {
+MACHINE_AUTH_METHODS = {
     "aws_auth_type": {"serviceRole", "assumedRole"},
     "azure_auth_mode": {"managed", "default"},
     "vault_auth_type": {"kubernetes"},
 }
 
 
-def as_machine(auth: Mapping[str, Any]) -> str | None:
+def machine_identity_field(auth: Mapping[str, Any]) -> str | None:
     """Name the field by which a place would be asked as this machine, and not with what somebody stored."""
-    return next((field for field, ways in AS_MACHINE.items() if auth.get(field) in ways), None)
+    return next((field for field, ways in MACHINE_AUTH_METHODS.items() if auth.get(field) in ways), None)
 
 
-async def load(place: str) -> ModuleType:
+async def load_backend(place: str) -> ModuleType:
     """Load the library of a place, if it is not there yet: some take a second."""
-    return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{PLACES[place]}")
+    return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{BACKEND_MODULES[place]}")
 
 
 async def fetch(settings: Settings, place: str, auth: Mapping[str, Any], path: str) -> str:
     """Ask a place for the secret at a path. What went wrong is told without a word of what was sent or answered."""
-    source = await load(place)
+    source = await load_backend(place)
     seconds = settings.secrets.fetch_ms / 1000
     try:
         return await asyncio.wait_for(source.fetch(settings, auth, path), seconds)

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
     from penstock.settings import Settings
 
-SESSION = "penstock"
+ROLE_SESSION_NAME = "penstock"
 
 
 async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     """Give the text of a secret by its name or ARN; what is binary is read as UTF-8."""
     async with AsyncExitStack() as stack:
-        keys = await _keys(settings, auth, stack)
-        client = await _client("secretsmanager", settings, auth, keys, stack)
+        keys = await _credentials(settings, auth, stack)
+        client = await _create_client("secretsmanager", settings, auth, keys, stack)
         found = await client.get_secret_value(SecretId=path)
     text = found.get("SecretString")
     return text if text is not None else found["SecretBinary"].decode()
 
 
-async def _keys(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitStack) -> dict[str, str]:
+async def _credentials(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitStack) -> dict[str, str]:
     """Find the credentials; those of the machine itself where none are named."""
     if auth["aws_auth_type"] == "accessKey":
         return {
@@ -35,10 +35,10 @@ async def _keys(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitSta
         }
     if auth["aws_auth_type"] == "serviceRole":
         return {}
-    asked = {"RoleArn": auth["aws_role_arn"], "RoleSessionName": SESSION}
+    asked = {"RoleArn": auth["aws_role_arn"], "RoleSessionName": ROLE_SESSION_NAME}
     if auth.get("aws_external_id"):
         asked["ExternalId"] = auth["aws_external_id"]
-    client = await _client("sts", settings, auth, {}, stack)
+    client = await _create_client("sts", settings, auth, {}, stack)
     given = (await client.assume_role(**asked))["Credentials"]
     return {
         "aws_access_key_id": given["AccessKeyId"],
@@ -47,7 +47,7 @@ async def _keys(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitSta
     }
 
 
-async def _client(
+async def _create_client(
     service: str, settings: Settings, auth: Mapping[str, Any], keys: dict[str, str], stack: AsyncExitStack
 ) -> Any:  # noqa: ANN401 - its clients are made when it runs
     seconds = settings.secrets.fetch_ms / 1000

@@ -19,13 +19,13 @@ async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     options: dict[str, Any] = {"retry_total": 1}
     if settings.upstream.tls_ca:
         options["connection_verify"] = settings.upstream.tls_ca
-    credential = _credential(settings, auth, options)
+    credential = _create_credential(settings, auth, options)
     async with credential, SecretClient(auth["azure_vault_url"], credential, **options) as client:
         found = await client.get_secret(name, version or None)
     return found.value or ""
 
 
-def _credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401 - of several kinds
+def _create_credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401 - of several kinds
     """Choose who asks; those of the machine itself where nobody is named."""
     if settings.secrets.azure_authority:
         # A cloud of one's own is not known to Microsoft's directory.

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 # Where Kubernetes puts what a pod proves itself with.
-TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+SERVICE_ACCOUNT_TOKEN_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     """Give the fields of the secret at a path, as a JSON object."""
     # The library waits; it does so in a thread.
-    return await asyncio.to_thread(_fetch, settings, auth, path.strip("/"))
+    return await asyncio.to_thread(_fetch_blocking, settings, auth, path.strip("/"))
 
 
-def _fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
+def _fetch_blocking(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     client = hvac.Client(
         url=auth["vault_addr"],
         # With none it would take the machine's own, and show it to whoever is there.
@@ -37,7 +37,7 @@ def _fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     )
     try:
         _sign_in(client, auth)
-        fields = _read(client, path)
+        fields = _read_secret(client, path)
     finally:
         client.adapter.close()
     return msgspec.json.encode(fields).decode()
@@ -49,10 +49,10 @@ def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401 - hv
     elif auth["vault_auth_type"] == "approle":
         client.auth.approle.login(role_id=auth["vault_role_id"], secret_id=auth["vault_secret_id"])
     else:
-        client.auth.kubernetes.login(role=auth["vault_role"], jwt=TOKEN.read_text())
+        client.auth.kubernetes.login(role=auth["vault_role"], jwt=SERVICE_ACCOUNT_TOKEN_PATH.read_text())
 
 
-def _read(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - hvac has no types
+def _read_secret(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - hvac has no types
     """Read what is there; in an engine that keeps versions, `mount/name` stands for `mount/data/name`."""
     mount, _, name = path.partition("/")
     try:

@@ -95,7 +95,7 @@ async fn a_file_with_a_line_for_another_model_goes_nowhere() {
     }
     let no_form = Ask::new("POST", "/v1/files").header("x-gateway-provider", "@some").body(line("good"));
     assert_eq!(rig.send(no_form).await.status, 400);
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
     for (at, lines, purpose) in [
         ("some", line("good").repeat(3), "batch"),
         ("some", line("other"), "assistants"),
@@ -105,7 +105,7 @@ async fn a_file_with_a_line_for_another_model_goes_nowhere() {
         let told = rig.send(whole_upload(at, form(&lines, purpose))).await;
         assert_eq!(told.status, 200, "{}", told.text());
     }
-    assert_eq!(provider.ledger().len(), 4);
+    assert_eq!(provider.ledger_entries().len(), 4);
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn a_file_at_a_provider_that_makes_no_batches_of_files_may_be_anything() {
     let form = part("name=\"file\"; filename=\"a.pdf\"", "%PDF") + "--b-1--\r\n";
     let told = rig.send(whole_upload("some", form).header("anthropic-version", "2023-06-01")).await;
     assert_eq!(told.status, 200, "{}", told.text());
-    assert_eq!(provider.ledger().len(), 1);
+    assert_eq!(provider.ledger_entries().len(), 1);
 }
 
 #[tokio::test]
@@ -149,11 +149,11 @@ async fn a_batch_of_messages_names_no_other_model_either() {
         let told = rig.send(ask(at, path, model)).await;
         assert_eq!(told.status, 403, "{at} {path} {model}: {}", told.text());
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
     for path in [batches, "/v1/messages/batches/b/cancel"] {
         assert_eq!(rig.send(ask("anthropic", path, "good")).await.status, 200, "{path}");
     }
-    assert_eq!(provider.ledger().len(), 2);
+    assert_eq!(provider.ledger_entries().len(), 2);
 }
 
 /// A provider that keeps what it read of one request, and whether its form ended.
@@ -308,5 +308,5 @@ async fn lines_that_come_in_another_way_than_a_file_are_refused() {
     }
     let told = rig.send(batch("some", &with("model", json!("other")))).await;
     assert_eq!(outcome(&told), refused("model_not_allowed"));
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }

@@ -19,7 +19,7 @@ async fn the_output_of_a_providers_batch_comes_as_lines() {
     let told = rig.send(get("/v1/batches/b-1/output?api-version=2")).await;
     assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
     assert_eq!(told.header("content-type"), Some("application/octet-stream"));
-    let asked: Vec<_> = provider.ledger().into_iter().map(|seen| seen.path).collect();
+    let asked: Vec<_> = provider.ledger_entries().into_iter().map(|seen| seen.path).collect();
     assert_eq!(asked, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
     assert_eq!(rig.records().len(), 2);
 }
@@ -180,11 +180,11 @@ async fn what_the_gateway_keeps_is_asked_of_the_control_process() {
         // There is none here.
         assert_eq!(rig.send(ask).await.code(), "control_down");
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
     let theirs = made.replace("gw_file_1", "file-1");
     let passed = rig.send(ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
-    assert_eq!(provider.ledger().len(), 1);
+    assert_eq!(provider.ledger_entries().len(), 1);
     assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.code(), "control_down");
 }
 

@@ -36,7 +36,7 @@ async fn a_body_that_comes_in_pieces_is_put_together() {
         assert_eq!(rig.send(ask).await.status, 200);
         feeding.await.unwrap();
     }
-    for entry in provider.ledger() {
+    for entry in provider.ledger_entries() {
         let length = body.len();
         assert_eq!((entry.body_bytes, entry.header("content-length")), (length as u64, Some(&*length.to_string())));
         assert_eq!(entry.header("transfer-encoding"), None);
@@ -122,7 +122,7 @@ async fn a_body_above_the_limit_is_refused_before_anything_leaves() {
             assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
         }
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
     let at_the_limit = format!("{:1000}", words("mock", false));
     assert_eq!(rig.send(post(CHAT, at_the_limit)).await.status, 200);
 }
@@ -155,7 +155,7 @@ async fn a_body_that_is_not_as_long_as_was_declared_never_gets_out_of_step_with_
         assert_eq!((told.status, told.code().as_str()), (400, code));
         assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
     }
-    assert!(provider.ledger().iter().all(|seen| seen.path != "/smuggled"));
+    assert!(provider.ledger_entries().iter().all(|seen| seen.path != "/smuggled"));
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn json_that_is_none_is_refused_at_its_byte() {
         let told = rig.send(post(MESSAGES, body)).await;
         assert_eq!((told.status, &told.json()["error"]["type"]), (400, &json!("invalid_request_error")), "{body}");
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -250,7 +250,7 @@ async fn an_empty_body_has_a_length_where_the_method_takes_one() {
     rig.send(post("/v1/batches/b/cancel", "")).await;
     rig.send(get("/v1/batches")).await;
     let lengths: Vec<_> =
-        provider.ledger().iter().map(|entry| entry.header("content-length").map(ToOwned::to_owned)).collect();
+        provider.ledger_entries().iter().map(|entry| entry.header("content-length").map(ToOwned::to_owned)).collect();
     assert_eq!(lengths, [Some("0".to_owned()), None]);
 }
 
@@ -323,7 +323,7 @@ async fn what_is_uploaded_when_the_caller_leaves_is_dropped_at_the_provider() {
     let gateway = std::sync::Arc::clone(&rig.gateway);
     let work = tokio::time::timeout(Duration::from_millis(50), gateway.handle(ask.request()));
     assert!(work.await.is_err());
-    until("the provider sees it", || provider.ledger().len() == 1).await;
-    assert_eq!(provider.ledger()[0].outcome, penstock_mock::Outcome::ClientClosed);
+    until("the provider sees it", || provider.ledger_entries().len() == 1).await;
+    assert_eq!(provider.ledger_entries()[0].outcome, penstock_mock::Outcome::ClientClosed);
     assert_eq!(rig.record()["outcome"], "aborted");
 }

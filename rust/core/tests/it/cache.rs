@@ -290,5 +290,5 @@ async fn what_is_kept_does_not_come_compressed_and_all_else_may() {
     // Nor is more read than what is kept: a list is nobody's question.
     let list = Ask::new("GET", "/v1/proxy/files").header("x-gateway-config", &kept().to_string());
     assert_eq!(rig.send(list.header("accept-encoding", "gzip")).await.status, 200);
-    assert_eq!(provider.ledger().last().unwrap().header("accept-encoding"), Some("gzip"));
+    assert_eq!(provider.ledger_entries().last().unwrap().header("accept-encoding"), Some("gzip"));
 }

@@ -244,7 +244,7 @@ async fn what_cannot_be_said_to_a_provider_is_not_its_failure() {
         assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
         assert_eq!(rig.gateway.shared.breakers.open_count(), 0);
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn nobody_tries_again_where_the_breaker_has_opened_meanwhile() {
     // Where all are closed off they are tried as often as the config says.
     config["targets"] = json!([target("status=503")]);
     for attempts in [3, 6] {
-        let before = provider.ledger().len();
+        let before = provider.ledger_entries().len();
         assert_eq!(rig.send(by(&config)).await.status, 503);
         assert_eq!(settled(&provider, before + attempts).await.len(), before + attempts);
     }

@@ -65,7 +65,7 @@ async fn a_saved_key_goes_nowhere_that_a_configs_options_name() {
         let told = rig.send(plain(CHAT).header("x-gateway-config", named)).await;
         assert!(told.status == 400 && told.text().contains("no foundry"), "{named}: {}", told.text());
     }
-    assert!(evil.ledger().is_empty());
+    assert!(evil.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -124,12 +124,12 @@ async fn stored_header_fields_leave_open_of_whom_a_credential_is_fetched() {
         .body(words("gpt-4o", false));
     for ask in [by_fields, by_config] {
         let told = rig.send(ask).await;
-        let came = provider.ledger();
+        let came = provider.ledger_entries();
         let entry = came.last().unwrap_or_else(|| panic!("{}", told.text()));
         let fields = ["authorization", "x-team"].map(|name| entry.header(name));
         assert_eq!(fields, [Some("Bearer t-1"), Some("red")], "{}", told.text());
     }
-    assert_eq!(provider.ledger().len(), 2);
+    assert_eq!(provider.ledger_entries().len(), 2);
 }
 
 #[tokio::test]
@@ -265,7 +265,7 @@ async fn without_a_valid_key_nothing_leaves() {
         let told = rig.send(ask(MESSAGES).header(name, value)).await;
         assert_eq!(told.json()["error"]["type"], "authentication_error", "{name}: {value}");
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -273,7 +273,7 @@ async fn a_key_can_be_required_before_any_is_configured() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.require_key = true);
     assert_eq!(rig.send(plain(CHAT).header("x-gateway-provider", "mock")).await.status, 401);
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]

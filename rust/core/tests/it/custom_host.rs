@@ -33,7 +33,7 @@ async fn a_saved_key_is_not_sent_to_a_host_of_the_requests_choice() {
     assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"));
     let config = json!({"provider": "@mine", "custom_host": provider.url()}).to_string();
     assert_eq!(rig.send(plain(CHAT).header("x-gateway-config", &config)).await.status, 400);
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn a_saved_key_is_bound_to_its_host_on_every_surface_and_in_every_spelling
                 "{path} {fields:?}: {code}"
             );
         }
-        assert!(provider.ledger().is_empty(), "{path}");
+        assert!(provider.ledger_entries().is_empty(), "{path}");
         assert_eq!(rig.send(plain(path).header("x-gateway-config", "pc-bound")).await.status, 200, "{path}");
         assert_eq!(sent(&provider).header("authorization"), Some("Bearer sk-bound"), "{path}");
     }

@@ -45,7 +45,7 @@ async fn every_target_is_told_in_its_order_with_what_it_would_get() {
         json!(["config.targets[0].targets[2]", "invalid_provider"])
     );
     assert!(!told.text().contains("sk-"), "{}", told.text());
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ fn stored() -> Ask {
 }
 
 fn carried(provider: &Server) -> Vec<String> {
-    provider.ledger().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
+    provider.ledger_entries().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
 }
 
 async fn of_account() -> Issuer {

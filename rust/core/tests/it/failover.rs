@@ -195,7 +195,7 @@ async fn run(mode: &str) -> Vec<(&'static str, &'static str)> {
         let call = if scenario.id == "S15" { sequence(&rig, &config, canon).await } else { call(&rig, &config).await };
         let record = rig.records().pop().unwrap();
         let is_alive = rig.send(chat("well")).await.status == 200;
-        let count = provider.ledger().len();
+        let count = provider.ledger_entries().len();
         let ledger = settled(&provider, count).await;
         let first = ledger.iter().filter(|entry| entry.model.starts_with("first")).collect();
         let seen = Seen { call: &call, canon, first, record: &record, is_alive };

@@ -47,7 +47,7 @@ async fn house() -> (Server, Rig) {
 }
 
 fn sent(provider: &Server) -> Entry {
-    let entry = provider.ledger().pop().expect("it reached the provider");
+    let entry = provider.ledger_entries().pop().expect("it reached the provider");
     provider.clear_ledger();
     entry
 }
@@ -119,7 +119,7 @@ async fn a_list_must_not_name_itself_under_any_prefix() {
         let told = rig.send(ask.header("x-gateway-forward-headers", name)).await;
         assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"), "{name}");
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]

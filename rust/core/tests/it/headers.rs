@@ -23,7 +23,7 @@ async fn a_header_that_may_be_understood_in_two_ways_is_refused_by_its_name() {
     }
     let twice = chat("mock").header("authorization", "Bearer a").header("authorization", "Bearer b");
     assert!(rig.send(twice).await.text().contains("authorization: is sent twice"));
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn what_is_said_twice_in_the_same_way_or_belongs_to_others_passes() {
     {
         assert_eq!(rig.send(chat("mock").header(name, value)).await.status, 200, "{name}");
     }
-    assert_eq!(provider.ledger().len(), 4);
+    assert_eq!(provider.ledger_entries().len(), 4);
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn json_that_its_caller_gave_no_name_goes_on_under_its_own_and_what_is_not
         ("/v1/some/thing", None),
     ] {
         assert_eq!(rig.send(untold(path)).await.status, 200, "{path}");
-        let sent = provider.ledger().pop().unwrap();
+        let sent = provider.ledger_entries().pop().unwrap();
         let kinds: Vec<_> = sent.headers.iter().filter(|(name, _)| name == "content-type").collect();
         assert_eq!(kinds.iter().map(|(_, kind)| kind.as_str()).collect::<Vec<_>>(), Vec::from_iter(kind), "{path}");
     }
@@ -67,7 +67,7 @@ async fn a_host_that_is_none_is_refused_on_every_path() {
         let told = rig.send(get(path).header("host", "a").header("host", "a")).await;
         assert_eq!(told.status, 400, "{path}");
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]

@@ -113,11 +113,15 @@ async fn what_is_inspected_is_asked_for_as_it_can_be_read() {
     for (path, asked) in [(MESSAGES, "identity"), ("/v1/proxy/messages", "identity")] {
         let told = rig.send(inspected(path).header("accept-encoding", "gzip")).await;
         assert_eq!(told.status, 200, "{path}");
-        assert_eq!(provider.ledger().pop().unwrap().header("accept-encoding"), Some(asked), "{path}");
+        assert_eq!(provider.ledger_entries().pop().unwrap().header("accept-encoding"), Some(asked), "{path}");
     }
     let plain = stream("/v1/proxy/messages", "m").header("accept-encoding", "gzip");
     assert_eq!(rig.send(plain).await.status, 200);
-    assert_eq!(provider.ledger().pop().unwrap().header("accept-encoding"), Some("gzip"), "nobody looks into it");
+    assert_eq!(
+        provider.ledger_entries().pop().unwrap().header("accept-encoding"),
+        Some("gzip"),
+        "nobody looks into it"
+    );
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ async fn one_request_too_many_is_told_to_come_again() {
             tokio::spawn(async move { gateway.handle(chat("mock?first_ms=150").request()).await.head.status })
         })
         .collect();
-    until("both are under way", || provider.ledger().len() == 2).await;
+    until("both are under way", || provider.ledger_entries().len() == 2).await;
     for _ in 0..3 {
         let told = rig.send(chat("mock")).await;
         assert_eq!((told.status, told.code().as_str()), (503, "overloaded"));
@@ -29,7 +29,7 @@ async fn one_request_too_many_is_told_to_come_again() {
         assert_eq!(in_time(answer).await.unwrap(), 200);
     }
     assert_eq!(rig.send(chat("mock")).await.status, 200);
-    assert_eq!(provider.ledger().len(), 3);
+    assert_eq!(provider.ledger_entries().len(), 3);
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn bodies_that_are_held_whole_share_a_room_and_who_finds_none_is_told_to_c
     let gateway = Arc::clone(&rig.gateway);
     let first = large("mock?first_ms=300", CHAT, true).request();
     let held = tokio::spawn(async move { gateway.handle(first).await.head.status });
-    until("it is under way", || provider.ledger().len() == 1).await;
+    until("it is under way", || provider.ledger_entries().len() == 1).await;
     for (path, pieces) in [(CHAT, true), (CHAT, false), (MESSAGES, true)] {
         let told = rig.send(large("mock", path, pieces)).await;
         assert_eq!((told.status, told.header("retry-after")), (503, Some("1")), "{}", told.text());

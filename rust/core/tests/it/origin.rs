@@ -136,12 +136,12 @@ async fn the_same_ways_lead_to_a_host_that_is_trusted() {
         let url = format!("http://{host}:{port}/v1");
         let (by_provider, by_config) = saved(&url, 1);
         rig.apply(&json!({"epoch": "1", "providers": [by_provider], "configs": [by_config]}));
-        let before = provider.ledger().len();
+        let before = provider.ledger_entries().len();
         for (what, ask) in WITH_REQUESTS {
             assert_eq!(rig.send(ask(&url)).await.status, 200, "{what}, {url}");
         }
         assert_eq!(rig.send(ask(CHAT, "@p-1")).await.status, 200, "{url}");
         assert_eq!(rig.send(ask("/v1/proxy/x", "openai").header("x-gateway-config", "c-1")).await.status, 200, "{url}");
-        assert_eq!(provider.ledger().len() - before, WITH_REQUESTS.len() + 2);
+        assert_eq!(provider.ledger_entries().len() - before, WITH_REQUESTS.len() + 2);
     }
 }

@@ -81,7 +81,7 @@ async fn a_method_that_is_none_of_the_data_plane_reaches_nobody() {
             assert_eq!(rig.record()["error"], "method_not_allowed");
         }
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn who_says_more_than_can_be_looked_through_for_keys_is_refused_in_no_time
     let query = |pairs: usize| (0..pairs).map(|pair| format!("a={pair}")).collect::<Vec<_>>().join("&");
     let told = rig.send(caller(ask("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400))))).await;
     assert_eq!(told.status, 200);
-    let sent = provider.ledger().last().unwrap().path.clone();
+    let sent = provider.ledger_entries().last().unwrap().path.clone();
     assert!(sent.ends_with("&a=399") && !sent.contains("token"), "{sent}");
     let tokens = vec!["eyJhbGciOiJFUzI1NiIsImtpZCI6ImsifQ.e30.AAAA"; 400].join("&");
     let mut asks = vec![caller(ask("GET", &format!("/v1/proxy/x?{}", query(9_000))))];
@@ -220,7 +220,7 @@ async fn who_says_more_than_can_be_looked_through_for_keys_is_refused_in_no_time
         assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"));
         assert!(told.text().contains("too many words"), "{}", told.text());
     }
-    assert_eq!(provider.ledger().len(), 1);
+    assert_eq!(provider.ledger_entries().len(), 1);
 }
 
 #[tokio::test]
@@ -241,7 +241,7 @@ async fn who_shows_a_token_is_served_in_the_workspace_that_it_names_or_not_at_al
         let ask = chat("mock").header("authorization", &bearer);
         let told = rig.send(named.into_iter().fold(ask, |ask, name| ask.header("x-gateway-workspace", name))).await;
         assert_eq!(told.status, status, "{named:?}: {}", told.text());
-        assert_eq!(provider.ledger().last().unwrap().header("x-gateway-workspace"), None);
+        assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
     // A key has one workspace, whatever is said beside it.
     let told = rig.send(chat("mock").header("x-gateway-api-key", MADE).header("x-gateway-workspace", "there")).await;
@@ -258,7 +258,7 @@ async fn where_no_key_is_asked_for_those_that_there_are_reach_nobody_either() {
     rig.apply(&snapshot);
     let told = rig.send(get("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
     assert_eq!(told.status, 200);
-    let sent = provider.ledger().last().unwrap().headers.clone();
+    let sent = provider.ledger_entries().last().unwrap().headers.clone();
     assert!(!sent.is_empty() && sent.iter().all(|(_, value)| !value.contains("key-of-an-admin")), "{sent:?}");
 }
 
@@ -289,7 +289,7 @@ async fn a_key_that_may_not_call_is_told_why_and_is_no_unknown_one() {
     assert_eq!(rig.send(both.body(words("mock", false))).await.status, 200);
     let unknown = rig.send(ask("POST", CHAT).header("x-gateway-api-key", "nobodys").body(words("mock", false))).await;
     assert_eq!((unknown.status, unknown.code().as_str()), (401, "03"));
-    assert_eq!(provider.ledger().len(), 1);
+    assert_eq!(provider.ledger_entries().len(), 1);
     // What is said no more is known no more.
     rig.apply(&json!({"epoch": "2", "keys": [snapshot["keys"][0]]}));
     let gone = rig.send(ask("POST", CHAT).header("x-gateway-api-key", "key-of-an-admin")).await;
@@ -342,7 +342,7 @@ async fn the_query_goes_along_as_it_is() {
         assert_eq!(told.json()["query"], query);
     }
     rig.send(post(&format!("{CHAT}?api-version=2"), words("mock", false))).await;
-    assert_eq!(provider.ledger().last().unwrap().path, format!("{CHAT}?api-version=2"));
+    assert_eq!(provider.ledger_entries().last().unwrap().path, format!("{CHAT}?api-version=2"));
 }
 
 #[tokio::test]
@@ -403,7 +403,7 @@ async fn headers_are_forwarded_where_the_request_or_its_config_lists_them() {
     let config = r#"{"provider":"mock","forward_headers":["x-user"]}"#;
     rig.send(chat("mock").header("x-team", "red").header("x-user", "ann").header("x-gateway-config", config)).await;
     let seen: Vec<_> = provider
-        .ledger()
+        .ledger_entries()
         .iter()
         .map(|entry| (entry.header("x-team").is_some(), entry.header("x-user").is_some()))
         .collect();
@@ -503,7 +503,7 @@ async fn dot_segments_are_refused_in_any_spelling() {
     assert_eq!((told.status, &told.json()["type"]), (400, &json!("error")), "{}", told.text());
     assert!(told.header("x-gateway-trace-id").is_some() && told.header("request-id").is_some());
     assert_eq!(pick(&rig.record_of_many(8), ["response_status_code", "outcome"]), json!([400, "refused"]));
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
     assert_eq!(rig.send(get("/v1/files/..a/b%2e.txt")).await.status, 200);
 }
 

@@ -183,7 +183,7 @@ async fn providers_do_not_share_connections() {
         rig.send(chat("mock")).await;
         rig.send(chat("mock").header("x-gateway-custom-host", &format!("{}/v1", two.url()))).await;
     }
-    assert_eq!((one.ledger().len(), two.ledger().len()), (2, 2));
+    assert_eq!((one.ledger_entries().len(), two.ledger_entries().len()), (2, 2));
     assert_eq!(rig.gateway.upstream.idle_connection_count(), 2);
     drop(two);
     // What a provider closed is forgotten when it is next looked for, and found out without a request.

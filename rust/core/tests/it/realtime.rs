@@ -172,7 +172,7 @@ async fn a_session_is_held_with_no_model_that_may_not_be_used_however_it_is_name
         let (status, told) = refused(&rig, ask(query)).await;
         assert_eq!((status, &told["error"]["code"]), (403, &json!("model_not_allowed")), "{query}: {told}");
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
     open(&rig, ask("model=good")).await.close(1000, "").await;
 }
 

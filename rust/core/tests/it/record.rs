@@ -42,7 +42,7 @@ async fn the_session_of_an_assistant_groups_its_records_and_goes_no_further() {
         let asked = more.into_iter().fold(asked, |ask, own| ask.header("x-gateway-metadata", own));
         assert_eq!(rig.send(asked.header(session, " s-1")).await.status, 200);
         assert_eq!(rig.record()["metadata"], json!({"key": ["session_id"], "value": [kept]}));
-        assert_eq!(provider.ledger().pop().unwrap().header(session), None);
+        assert_eq!(provider.ledger_entries().pop().unwrap().header(session), None);
     }
 }
 
@@ -376,7 +376,8 @@ async fn records_can_be_off_while_counting_goes_on() {
         assert_eq!(pick(&read, ["in_flight", "aborted", "cut", "streams"]), json!([0, 1, 1, 2]));
         assert_eq!(pick(&read["requests"], ["2xx", "4xx"]), json!([3, 1]));
     }
-    until("the provider is left", || provider.ledger().iter().all(|entry| entry.outcome != Outcome::Open)).await;
+    until("the provider is left", || provider.ledger_entries().iter().all(|entry| entry.outcome != Outcome::Open))
+        .await;
 }
 
 #[tokio::test]

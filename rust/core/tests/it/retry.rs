@@ -152,7 +152,7 @@ async fn when_all_fails_there_are_no_more_attempts_than_the_budget_allows() {
     }
     let seconds = start.elapsed().as_secs() as usize + 1;
     assert_eq!(spent, requests);
-    let attempts = provider.settled(requests, Duration::from_secs(5)).await.len();
+    let attempts = provider.wait_until_settled(requests, Duration::from_secs(5)).await.len();
     assert!(attempts <= requests + requests / 5 + 10 * (seconds + 1), "{attempts} in {seconds} s");
     assert!(rig.records().iter().any(|record| record["decisions"].to_string().contains("the retry budget is spent")));
 }

@@ -65,7 +65,7 @@ async fn under_load_each_request_sees_one_epoch() {
     }
     over.store(true, Ordering::Relaxed);
     in_time(swapping).await.unwrap();
-    let (records, entries) = (rig.records(), provider.ledger());
+    let (records, entries) = (rig.records(), provider.ledger_entries());
     assert_eq!((records.len(), entries.len()), (400, 400));
     let mut seen = std::collections::HashMap::new();
     for entry in &entries {
@@ -95,7 +95,7 @@ async fn a_request_under_way_keeps_the_snapshot_it_began_with() {
     feeder.finish(BodyEnd::Complete);
     assert_eq!(in_time(asking).await.unwrap().status, 200);
     rig.send(ask()).await;
-    let paths: Vec<_> = provider.ledger().iter().map(|entry| entry.path.clone()).collect();
+    let paths: Vec<_> = provider.ledger_entries().iter().map(|entry| entry.path.clone()).collect();
     assert_eq!(paths, ["/a/v1/chat/completions", "/b/v1/chat/completions"]);
 }
 
@@ -125,7 +125,7 @@ async fn a_bad_snapshot_is_refused_whole() {
     }
     assert_eq!(rig.gateway.snapshot_epoch(), "a");
     assert_eq!(rig.send(ask()).await.status, 200);
-    assert_eq!(provider.ledger()[0].path, "/a/v1/chat/completions");
+    assert_eq!(provider.ledger_entries()[0].path, "/a/v1/chat/completions");
 }
 
 #[tokio::test]

@@ -460,7 +460,7 @@ async fn a_reader_that_pauses_holds_the_provider_back() {
     let rig = Rig::before(&provider);
     let answer = rig.open(stream(CHAT, "mock?chunks=20000&chunk_bytes=5000")).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let sent = provider.ledger()[0].bytes_sent;
+    let sent = provider.ledger_entries()[0].bytes_sent;
     assert!(sent < 20_000_000, "{sent} of 100,000,000 bytes left the provider");
     drop(answer);
     assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);

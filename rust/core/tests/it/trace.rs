@@ -20,7 +20,7 @@ async fn a_trace_goes_on_below_a_span_of_the_gateways() {
         let path = record["request_url"].as_str().unwrap();
         assert!(record["span_name"].as_str().unwrap().ends_with(&format!(" {path}")), "{record:#}");
         assert_eq!(told.header("x-gateway-trace-id"), Some(TRACE));
-        let entry = provider.ledger().pop().unwrap();
+        let entry = provider.ledger_entries().pop().unwrap();
         let span = record["span_id"].as_str().unwrap();
         assert_ne!(span, "1234567890123456");
         assert_eq!(entry.header("traceparent"), Some(format!("00-{TRACE}-{span}-01").as_str()));
@@ -49,7 +49,7 @@ async fn what_is_no_trace_is_as_if_it_were_not_there() {
             let record = rig.record();
             assert_eq!((told.status, told.header("x-gateway-trace-id")), (200, record["id"].as_str()), "{fields:?}");
             assert!(record["span_id"].is_null() && record["parent_span_id"].is_null(), "{fields:?}");
-            let entry = provider.ledger().pop().unwrap();
+            let entry = provider.ledger_entries().pop().unwrap();
             assert_eq!((entry.header("traceparent"), entry.header("tracestate")), (None, None), "{fields:?}");
         }
     }
@@ -67,7 +67,7 @@ async fn the_gateways_own_fields_win_over_those_of_the_w3c() {
     let told = rig.send(ask).await;
     let said = pick(&rig.record(), ["trace_id", "span_name", "parent_span_id"]);
     assert_eq!((said, told.header("x-gateway-trace-id")), (json!(["t-1", "ask", "s-0"]), Some("t-1")));
-    assert!(provider.ledger()[0].header("traceparent").unwrap().contains(TRACE));
+    assert!(provider.ledger_entries()[0].header("traceparent").unwrap().contains(TRACE));
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn metadata_that_cannot_be_kept_is_refused_by_name_after_all_that_is_more_
         assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"));
         assert!(told.text().contains(named), "{}", told.text());
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
     rig.records();
     let ask = crate::harness::Ask::new("POST", CHAT).header("x-gateway-metadata", &long);
     assert_eq!(rig.send(ask).await.code(), "provider_needed");

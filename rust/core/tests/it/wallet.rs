@@ -50,7 +50,7 @@ fn key_file(key: &KeyPair, issuer: &str) -> String {
 
 /// What the provider was sent as authorization, request by request.
 fn carried(provider: &Server) -> Vec<String> {
-    provider.ledger().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
+    provider.ledger_entries().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn who_gives_no_token_is_named_and_what_is_secret_is_not() {
     assert!(told.text().contains("Invalid JWT") && !told.text().contains("PRIVATE KEY"), "{}", told.text());
     let told = rig().send(vertex(&provider, "{\"private_key\": \"s3cret\"}")).await;
     assert!(told.text().contains("client_email") && !told.text().contains("s3cret"), "{}", told.text());
-    assert!(provider.ledger().is_empty(), "nothing is sent without");
+    assert!(provider.ledger_entries().is_empty(), "nothing is sent without");
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_credential_that_does_not_come_is_waited_for_no_longer_than_the_answer
     let ask = vertex(&provider, &key_file(&key, &silent.url())).header("x-gateway-request-timeout", "100");
     let told = rig().send(ask).await;
     assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
-    assert!(told.text().contains("takes too long") && provider.ledger().is_empty(), "{}", told.text());
+    assert!(told.text().contains("takes too long") && provider.ledger_entries().is_empty(), "{}", told.text());
 }
 
 /// A key as OpenSSL makes it (`openssl genrsa -aes128`), and the other half of it.
@@ -130,7 +130,7 @@ async fn a_key_of_oracles_that_is_sealed_signs_once_its_passphrase_has_opened_it
     let records = rig.records();
     let public: String = PUBLIC.lines().filter(|line| !line.starts_with('-')).collect();
     let public = BASE64_STANDARD.decode(public).unwrap();
-    for entry in provider.ledger() {
+    for entry in provider.ledger_entries() {
         let field = |name: &str| entry.header(name).unwrap().to_owned();
         let authorization = field("authorization");
         let signature = authorization.split("signature=\"").nth(1).unwrap().trim_end_matches('"');
@@ -163,7 +163,7 @@ async fn a_key_of_oracles_that_its_passphrase_does_not_open_is_named_and_not_sho
         let text = told.text();
         assert!(text.contains("passphrase") && !text.contains("s3cret") && !text.contains("MIIF"), "{text}");
     }
-    assert!(provider.ledger().is_empty());
+    assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn an_application_of_entra_id_carries_its_token_to_azure() {
     rig.send(azure().header("x-gateway-azure-authority-host", &host).header("x-gateway-azure-entra-scope", "api://x"))
         .await;
     assert_eq!(carried(&provider)[2], "Bearer token-2");
-    let entry = &provider.ledger()[0];
+    let entry = &provider.ledger_entries()[0];
     assert!(!format!("{entry:?}").contains("s3cret"), "{entry:?}");
 }
 
@@ -254,7 +254,7 @@ async fn a_role_is_taken_on_once_and_its_keys_sign_what_follows() {
     for (name, value) in [("Action", "AssumeRole"), ("RoleArn", "arn:aws:iam::1:role/r"), ("ExternalId", "ext-1")] {
         assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?}");
     }
-    let entries = provider.ledger();
+    let entries = provider.ledger_entries();
     assert_eq!(entries.len(), 2);
     for entry in entries {
         let signed = entry.header("authorization").unwrap();
@@ -344,12 +344,12 @@ async fn an_instance_gives_its_keys_to_who_asked_for_a_word_first_and_they_are_k
     assert!(asked[1].starts_with("GET /latest/meta-data/iam/security-credentials/ "));
     assert!(asked[2].starts_with("GET /latest/meta-data/iam/security-credentials/my-role "));
     assert!(asked[1..].iter().all(|one| one.contains("x-aws-ec2-metadata-token: the-word\r\n")), "{asked:?}");
-    for entry in provider.ledger() {
+    for entry in provider.ledger_entries() {
         let signed = entry.header("authorization").unwrap();
         assert!(signed.contains("Credential=ASIA-OWN/") && signed.contains("/eu-west-1/bedrock/"), "{signed}");
         assert_eq!(entry.header("x-amz-security-token"), Some("session=="));
     }
-    assert_eq!(provider.ledger().len(), 2);
+    assert_eq!(provider.ledger_entries().len(), 2);
 }
 
 #[tokio::test]
@@ -418,7 +418,7 @@ async fn the_machines_keys_serve_no_request_that_asks_for_them_and_nothing_store
         let told = rig.send(ask).await;
         assert!(told.status == 400 && told.text().contains("only a stored provider"), "{}", told.text());
     }
-    assert!(service.asked().is_empty() && provider.ledger().is_empty());
+    assert!(service.asked().is_empty() && provider.ledger_entries().is_empty());
 }
 
 /// A stored provider of Azure's that asks for its token in this mode.
@@ -544,5 +544,5 @@ async fn no_request_is_given_a_token_of_the_machines_at_azure() {
         let told = rig.send(asking.header("x-gateway-config", &config.to_string())).await;
         assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
     }
-    assert!(service.asked().is_empty() && provider.ledger().is_empty());
+    assert!(service.asked().is_empty() && provider.ledger_entries().is_empty());
 }

@@ -7,7 +7,7 @@ use penstock_mock::load::{Options, run};
 
 fn main() -> ExitCode {
     let report =
-        Options::read(std::env::args().skip(1)).and_then(|options| run(&options).map_err(|error| error.to_string()));
+        Options::parse(std::env::args().skip(1)).and_then(|options| run(&options).map_err(|error| error.to_string()));
     let written = match &report {
         Ok(report) => writeln!(stdout(), "{report}"),
         Err(problem) => writeln!(stderr(), "{problem}"),

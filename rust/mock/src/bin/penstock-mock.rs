@@ -9,7 +9,7 @@ use penstock_mock::{Options, serve};
 const USAGE: &str = "usage: penstock-mock [--host ADDRESS] [--port PORT (0 = any)] [--no-ledger] [--send-buffer BYTES]";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let options = read(std::env::args().skip(1))?;
+    let options = parse_args(std::env::args().skip(1))?;
     serve(&options, |address| {
         let mut out = stdout().lock();
         writeln!(out, "listening on http://{address}")?;
@@ -18,14 +18,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn read(mut args: impl Iterator<Item = String>) -> Result<Options, Box<dyn Error>> {
+fn parse_args(mut args: impl Iterator<Item = String>) -> Result<Options, Box<dyn Error>> {
     let mut options = Options { address: SocketAddr::from(([127, 0, 0, 1], 8788)), ..Options::default() };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--host" => options.address.set_ip(args.next().ok_or(USAGE)?.parse()?),
             "--port" => options.address.set_port(args.next().ok_or(USAGE)?.parse()?),
-            "--no-ledger" => options.ledger = false,
-            "--send-buffer" => options.send_buffer = Some(args.next().ok_or(USAGE)?.parse()?),
+            "--no-ledger" => options.ledger_enabled = false,
+            "--send-buffer" => options.send_buffer_bytes = Some(args.next().ok_or(USAGE)?.parse()?),
             other => return Err(format!("unknown argument \"{other}\"; {USAGE}").into()),
         }
     }

@@ -6,13 +6,13 @@ const STAMP_DIGITS: u32 = 20;
 
 /// One stream's events so far.
 #[derive(Debug, Default)]
-pub struct Events {
+pub struct EventCounter {
     /// Events that a blank line has ended; comments alone are none.
     pub count: u64,
     line: Line,
     has_field: bool,
     after_cr: bool,
-    stamp: Stamp,
+    stamp: StampParser,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,26 +24,26 @@ enum Line {
 }
 
 #[derive(Debug, Default)]
-struct Stamp {
-    open: bool,
+struct StampParser {
+    is_open: bool,
     digits: u32,
     value: u64,
 }
 
-impl Events {
+impl EventCounter {
     /// Takes bytes of the body; `stamped` learns each time stamp.
     pub fn feed(&mut self, bytes: &[u8], stamped: impl FnMut(u64)) {
         self.stamp.feed(bytes, stamped);
         let mut rest = bytes;
         while let Some(at) = memchr2(b'\r', b'\n', rest) {
-            self.take(&rest[..at]);
+            self.scan_line_part(&rest[..at]);
             self.end_line(rest[at]);
             rest = &rest[at + 1..];
         }
-        self.take(rest);
+        self.scan_line_part(rest);
     }
 
-    fn take(&mut self, part: &[u8]) {
+    fn scan_line_part(&mut self, part: &[u8]) {
         if let Some(first) = part.first() {
             self.after_cr = false;
             if self.line == Line::Empty {
@@ -66,14 +66,14 @@ impl Events {
     }
 }
 
-impl Stamp {
+impl StampParser {
     fn feed(&mut self, mut bytes: &[u8], mut stamped: impl FnMut(u64)) {
         loop {
-            if !self.open {
+            if !self.is_open {
                 let Some(at) = memchr(b'@', bytes) else {
                     return;
                 };
-                *self = Self { open: true, digits: 0, value: 0 };
+                *self = Self { is_open: true, digits: 0, value: 0 };
                 bytes = &bytes[at + 1..];
             }
             let Some((&byte, rest)) = bytes.split_first() else {
@@ -88,7 +88,7 @@ impl Stamp {
                     stamped(self.value);
                     bytes = rest;
                 }
-                self.open = false;
+                self.is_open = false;
             }
         }
     }
@@ -98,8 +98,8 @@ impl Stamp {
 mod tests {
     use super::*;
 
-    fn count(text: &str, step: usize) -> (u64, Vec<u64>) {
-        let (mut events, mut stamps) = (Events::default(), Vec::new());
+    fn count_events(text: &str, step: usize) -> (u64, Vec<u64>) {
+        let (mut events, mut stamps) = (EventCounter::default(), Vec::new());
         for part in text.as_bytes().chunks(step) {
             events.feed(part, |stamp| stamps.push(stamp));
         }
@@ -107,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn any_split_and_any_line_end_give_the_same_count() {
+    fn any_split_and_line_end_give_the_same_count() {
         let text = ": ping\n\nevent: a\ndata: 1\n\n\n\ndata: @00000000000000000123@ me@x @1@\n\n:c\ndata: [DONE]\n\ndata: open";
         for end in ["\n", "\r\n", "\r"] {
             let text = text.replace('\n', end);
             for step in 1..text.len() {
-                assert_eq!(count(&text, step), (3, vec![123]), "{end:?} {step}");
+                assert_eq!(count_events(&text, step), (3, vec![123]), "{end:?} {step}");
             }
         }
     }

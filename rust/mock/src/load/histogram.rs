@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 const STEP_BITS: u32 = 7;
-const STEPS: u64 = 1 << STEP_BITS;
+const STEPS_PER_OCTAVE: u64 = 1 << STEP_BITS;
 
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
@@ -14,7 +14,7 @@ pub struct Histogram {
 
 impl Histogram {
     pub fn add(&mut self, value: u64) {
-        let at = bucket(value);
+        let at = bucket_index(value);
         if at >= self.counts.len() {
             self.counts.resize(at + 1, 0);
         }
@@ -40,14 +40,14 @@ impl Histogram {
         for (at, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return Some(upper(at).min(self.max));
+                return Some(bucket_upper_bound(at).min(self.max));
             }
         }
         None
     }
 
     /// `<prefix>p50_us` and so on, from values in nanoseconds.
-    pub fn describe(&self, prefix: &str, out: &mut Map<String, Value>) {
+    pub fn write_json(&self, prefix: &str, out: &mut Map<String, Value>) {
         let micros = |ns: Option<u64>| ns.map_or(Value::Null, |ns| json!((ns / 100) as f64 / 10.0));
         for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
             out.insert(format!("{prefix}{name}_us"), micros(self.quantile(share)));
@@ -56,18 +56,18 @@ impl Histogram {
     }
 }
 
-fn bucket(value: u64) -> usize {
-    let shift = (value | STEPS).ilog2() - STEP_BITS;
+fn bucket_index(value: u64) -> usize {
+    let shift = (value | STEPS_PER_OCTAVE).ilog2() - STEP_BITS;
     ((u64::from(shift) << STEP_BITS) + (value >> shift)) as usize
 }
 
-fn upper(bucket: usize) -> u64 {
+fn bucket_upper_bound(bucket: usize) -> u64 {
     let bucket = bucket as u64;
-    if bucket < 2 * STEPS {
+    if bucket < 2 * STEPS_PER_OCTAVE {
         return bucket;
     }
     let shift = (bucket >> STEP_BITS) - 1;
-    (((bucket & (STEPS - 1)) + STEPS + 1) << shift) - 1
+    (((bucket & (STEPS_PER_OCTAVE - 1)) + STEPS_PER_OCTAVE + 1) << shift) - 1
 }
 
 #[cfg(test)]
@@ -75,18 +75,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_falls_into_it() {
+    fn buckets_contain_their_values() {
         let mut last = None;
         for value in (0..5000).chain((13..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 77])) {
-            let at = bucket(value);
-            assert!(value <= upper(at) && (at == 0 || value > upper(at - 1)), "{value}");
+            let at = bucket_index(value);
+            assert!(value <= bucket_upper_bound(at) && (at == 0 || value > bucket_upper_bound(at - 1)), "{value}");
             assert!(last.is_none_or(|last| at >= last));
             last = Some(at);
         }
     }
 
     #[test]
-    fn quantiles_are_near_and_the_maximum_exact() {
+    fn quantiles_are_close_and_maximum_is_exact() {
         let mut histogram = Histogram::default();
         (1..=100_000_u64).for_each(|value| histogram.add(value * 10));
         for (share, exact) in [(0.5, 500_000.0), (0.9, 900_000.0), (0.99, 990_000.0)] {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_quantile() {
+    fn empty_histogram_has_no_quantile() {
         assert_eq!(Histogram::default().quantile(0.5), None);
     }
 }

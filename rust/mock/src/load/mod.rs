@@ -19,8 +19,8 @@ use tokio::runtime::{Builder, LocalOptions};
 pub use options::{Mode, Options, USAGE};
 
 /// How long after its time a run may wait for answers that are under way.
-const GRACE: Duration = Duration::from_secs(30);
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the load and returns its report.
 pub fn run(options: &Options) -> io::Result<Value> {

@@ -17,7 +17,7 @@ options: --body FILE · --model NAME (of the built-in chat body) · --method M (
          --within-ms M (streams begin one after the other, spread over this time, and not all at once)";
 
 /// The built-in body is about as long as this, like the requests that the project's benches send.
-const BODY_BYTES: usize = 961;
+const DEFAULT_BODY_BYTES: usize = 961;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -38,13 +38,13 @@ pub struct Options {
     pub rounds: Option<u64>,
     pub expect_chunks: Option<u64>,
     /// The streams begin spread over this time.
-    pub within: Duration,
+    pub ramp_up: Duration,
     /// The request as it goes on the wire.
-    pub request: Vec<u8>,
+    pub request_bytes: Vec<u8>,
 }
 
 #[derive(Default)]
-struct Asked {
+struct RawOptions {
     url: Option<String>,
     connections: Option<usize>,
     seconds: Option<f64>,
@@ -59,7 +59,7 @@ struct Asked {
 }
 
 impl Options {
-    pub fn read(args: impl IntoIterator<Item = String>) -> Result<Self, String> {
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut args = args.into_iter();
         let mode = match args.next().as_deref() {
             Some("whole") => Mode::Whole,
@@ -69,27 +69,27 @@ impl Options {
             Some("stuck") => Mode::Stuck,
             _ => return Err(USAGE.to_owned()),
         };
-        let mut asked = Asked::default();
+        let mut asked = RawOptions::default();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} takes a value\n{USAGE}"))?;
-            asked.set(&name, value)?;
+            asked.set_option(&name, value)?;
         }
-        asked.options(mode)
+        asked.into_options(mode)
     }
 }
 
-impl Asked {
-    fn set(&mut self, name: &str, value: String) -> Result<(), String> {
+impl RawOptions {
+    fn set_option(&mut self, name: &str, value: String) -> Result<(), String> {
         match name {
             "--url" => self.url = Some(value),
             "--connections" | "--streams" | "--clients" => {
-                self.connections = Some(number(name, &value)?);
+                self.connections = Some(parse_number(name, &value)?);
             }
-            "--seconds" => self.seconds = Some(number(name, &value)?),
-            "--rate" => self.rate = Some(number(name, &value)?),
-            "--rounds" => self.rounds = Some(number(name, &value)?),
-            "--expect-chunks" => self.expect_chunks = Some(number(name, &value)?),
-            "--within-ms" => self.within_ms = Some(number(name, &value)?),
+            "--seconds" => self.seconds = Some(parse_number(name, &value)?),
+            "--rate" => self.rate = Some(parse_number(name, &value)?),
+            "--rounds" => self.rounds = Some(parse_number(name, &value)?),
+            "--expect-chunks" => self.expect_chunks = Some(parse_number(name, &value)?),
+            "--within-ms" => self.within_ms = Some(parse_number(name, &value)?),
             "--body" => self.body = Some(value),
             "--model" => self.model = Some(value),
             "--method" | "-X" => self.method = Some(value),
@@ -99,7 +99,7 @@ impl Asked {
         Ok(())
     }
 
-    fn options(self, mode: Mode) -> Result<Options, String> {
+    fn into_options(self, mode: Mode) -> Result<Options, String> {
         let url = self.url.as_deref().ok_or("--url is missing")?;
         let rest = url.strip_prefix("http://").ok_or_else(|| format!("only http:// URLs, not \"{url}\""))?;
         let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
@@ -122,12 +122,12 @@ impl Asked {
             rate,
             rounds: self.rounds.or((mode == Mode::Hold).then_some(1)),
             expect_chunks: self.expect_chunks,
-            within: Duration::from_millis(self.within_ms.unwrap_or(0)),
-            request: self.request(mode, authority, path)?,
+            ramp_up: Duration::from_millis(self.within_ms.unwrap_or(0)),
+            request_bytes: self.build_request(mode, authority, path)?,
         })
     }
 
-    fn request(&self, mode: Mode, authority: &str, path: &str) -> Result<Vec<u8>, String> {
+    fn build_request(&self, mode: Mode, authority: &str, path: &str) -> Result<Vec<u8>, String> {
         let method = self.method.as_deref().unwrap_or("POST");
         let bodyless = matches!(method, "GET" | "HEAD" | "DELETE") && self.body.is_none();
         let body = match &self.body {
@@ -138,7 +138,7 @@ impl Asked {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {authority}\r\n");
         if !bodyless {
             let _ = write!(head, "content-length: {}\r\n", body.len());
-            if !self.names("content-type") {
+            if !self.has_header("content-type") {
                 head += "content-type: application/json\r\n";
             }
         }
@@ -150,7 +150,7 @@ impl Asked {
         Ok([head.into_bytes(), body].concat())
     }
 
-    fn names(&self, header: &str) -> bool {
+    fn has_header(&self, header: &str) -> bool {
         self.headers
             .iter()
             .filter_map(|line| line.split_once(':'))
@@ -158,7 +158,7 @@ impl Asked {
     }
 }
 
-fn number<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
+fn parse_number<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("{name} takes a number, not \"{value}\""))
 }
 
@@ -171,7 +171,7 @@ fn chat_body(model: &str, mode: Mode) -> Vec<u8> {
         }
         body.to_string().into_bytes()
     };
-    let missing = BODY_BYTES.saturating_sub(body("").len());
+    let missing = DEFAULT_BODY_BYTES.saturating_sub(body("").len());
     let text: String = "Tell me about water and gates. ".chars().cycle().take(missing).collect();
     body(&text)
 }
@@ -180,14 +180,15 @@ fn chat_body(model: &str, mode: Mode) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Options, String> {
-        Options::read(line.split(' ').map(str::to_owned))
+    fn parse_line(line: &str) -> Result<Options, String> {
+        Options::parse(line.split(' ').map(str::to_owned))
     }
 
     #[test]
-    fn a_line_becomes_a_request() {
-        let options = read("stream --url http://127.0.0.1:81/v1/x --streams 4 --model mock?chunks=3 -H X-A:b").unwrap();
-        let text = String::from_utf8(options.request).unwrap();
+    fn builds_request_from_command_line() {
+        let options =
+            parse_line("stream --url http://127.0.0.1:81/v1/x --streams 4 --model mock?chunks=3 -H X-A:b").unwrap();
+        let text = String::from_utf8(options.request_bytes).unwrap();
         assert!(text.starts_with("POST /v1/x HTTP/1.1\r\nhost: 127.0.0.1:81\r\ncontent-length: 961\r\n"), "{text}");
         assert!(
             text.contains("\r\nX-A: b\r\n\r\n{\"model\":\"mock?chunks=3\"") && text.contains("\"stream\":true"),
@@ -197,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn rejects_invalid_command_lines() {
         for line in
             ["walk", "whole", "whole --url https://x/", "rate --url http://127.0.0.1/ --rate x", "whole --speed 9"]
         {
-            assert!(read(line).is_err(), "{line}");
+            assert!(parse_line(line).is_err(), "{line}");
         }
     }
 }

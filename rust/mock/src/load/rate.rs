@@ -13,31 +13,31 @@ use serde_json::{Map, Value, json};
 
 use super::histogram::Histogram;
 use super::options::Options;
-use super::reply::{Failure, Reply};
-use super::report::{Errors, per_second, seconds};
-use super::{CONNECT_LIMIT, GRACE};
+use super::reply::{Failure, ResponseReader};
+use super::report::{ErrorCounts, per_second, rounded_seconds};
+use super::{CONNECT_TIMEOUT, DRAIN_TIMEOUT};
 
 #[derive(Default)]
-struct Seen {
+struct RunStats {
     requests: u64,
-    errors: Errors,
+    errors: ErrorCounts,
     latency: Histogram,
     /// How late this client itself was, when a connection was free in time.
-    wake: Histogram,
+    wake_delay: Histogram,
 }
 
 struct Schedule {
     start: Instant,
-    next: AtomicU64,
+    next_index: AtomicU64,
     count: u64,
-    gap: f64,
-    hard_stop: Instant,
+    interval_seconds: f64,
+    deadline: Instant,
 }
 
 impl Schedule {
-    fn take(&self) -> Option<Instant> {
-        let at = self.next.fetch_add(1, Ordering::Relaxed);
-        (at < self.count).then(|| self.start + Duration::from_secs_f64(at as f64 * self.gap))
+    fn next_due(&self) -> Option<Instant> {
+        let at = self.next_index.fetch_add(1, Ordering::Relaxed);
+        (at < self.count).then(|| self.start + Duration::from_secs_f64(at as f64 * self.interval_seconds))
     }
 }
 
@@ -47,53 +47,59 @@ pub fn run(options: &Options) -> io::Result<Value> {
     let start = Instant::now() + Duration::from_millis(20);
     #[expect(clippy::cast_sign_loss, reason = "both factors are positive")]
     let count = (options.rate * options.seconds).round() as u64;
-    let hard_stop = start + Duration::from_secs_f64(options.seconds) + GRACE;
-    let schedule = Schedule { start, next: AtomicU64::new(0), count, gap: 1.0 / options.rate, hard_stop };
-    let mut sum = Seen::default();
+    let hard_stop = start + Duration::from_secs_f64(options.seconds) + DRAIN_TIMEOUT;
+    let schedule = Schedule {
+        start,
+        next_index: AtomicU64::new(0),
+        count,
+        interval_seconds: 1.0 / options.rate,
+        deadline: hard_stop,
+    };
+    let mut sum = RunStats::default();
     thread::scope(|scope| -> io::Result<()> {
         let mut threads = Vec::with_capacity(options.connections);
         for _ in 0..options.connections {
-            let work = || follow(&schedule, options);
+            let work = || run_connection(&schedule, options);
             threads.push(thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, work)?);
         }
         for seen in threads.into_iter().filter_map(|thread| thread.join().ok()) {
             sum.requests += seen.requests;
             sum.errors.merge(&seen.errors);
             sum.latency.merge(&seen.latency);
-            sum.wake.merge(&seen.wake);
+            sum.wake_delay.merge(&seen.wake_delay);
         }
         Ok(())
     })?;
-    Ok(describe(options, &sum, start.elapsed()))
+    Ok(build_report(options, &sum, start.elapsed()))
 }
 
-fn describe(options: &Options, sum: &Seen, time: Duration) -> Value {
+fn build_report(options: &Options, sum: &RunStats, time: Duration) -> Value {
     let mut out = Map::new();
     out.insert("requests".into(), json!(sum.requests));
-    sum.errors.describe(&mut out);
-    out.insert("seconds".into(), json!(seconds(time)));
+    sum.errors.write_json(&mut out);
+    out.insert("seconds".into(), json!(rounded_seconds(time)));
     out.insert("rate".into(), json!(options.rate));
     out.insert("rps".into(), json!(per_second(sum.requests, time)));
-    sum.latency.describe("", &mut out);
-    sum.wake.describe("wake_", &mut out);
+    sum.latency.write_json("", &mut out);
+    sum.wake_delay.write_json("wake_", &mut out);
     Value::Object(out)
 }
 
-fn follow(schedule: &Schedule, options: &Options) -> Seen {
-    let (mut seen, mut client) = (Seen::default(), Client { stream: None, buffer: Vec::new() });
+fn run_connection(schedule: &Schedule, options: &Options) -> RunStats {
+    let (mut seen, mut client) = (RunStats::default(), BlockingClient { stream: None, buffer: Vec::new() });
     // Connecting is no part of a request's latency here.
     let _ = client.connect(options);
-    while let Some(due) = schedule.take() {
-        if Instant::now() >= schedule.hard_stop {
+    while let Some(due) = schedule.next_due() {
+        if Instant::now() >= schedule.deadline {
             seen.errors.add(Failure::Timeout);
             continue;
         }
         let wait = due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
             thread::sleep(wait);
-            seen.wake.add(due.elapsed().as_nanos() as u64);
+            seen.wake_delay.add(due.elapsed().as_nanos() as u64);
         }
-        match client.call(options, schedule.hard_stop) {
+        match client.send_request(options, schedule.deadline) {
             Ok(()) => {
                 seen.requests += 1;
                 seen.latency.add(due.elapsed().as_nanos() as u64);
@@ -109,53 +115,57 @@ fn follow(schedule: &Schedule, options: &Options) -> Seen {
     seen
 }
 
-struct Client {
+struct BlockingClient {
     stream: Option<TcpStream>,
     buffer: Vec<u8>,
 }
 
-impl Client {
+impl BlockingClient {
     fn connect(&mut self, options: &Options) -> Result<(), Failure> {
         if self.stream.is_none() {
-            let stream = TcpStream::connect_timeout(&options.address, CONNECT_LIMIT).map_err(|_| Failure::Connect)?;
+            let stream = TcpStream::connect_timeout(&options.address, CONNECT_TIMEOUT).map_err(|_| Failure::Connect)?;
             let _ = stream.set_nodelay(true);
             self.stream = Some(stream);
         }
         Ok(())
     }
 
-    fn call(&mut self, options: &Options, hard_stop: Instant) -> Result<(), Failure> {
+    fn send_request(&mut self, options: &Options, hard_stop: Instant) -> Result<(), Failure> {
         self.connect(options)?;
         let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
         let left = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let _ = stream.set_write_timeout(Some(left));
-        stream.write_all(&options.request).map_err(|error| failure(&error))?;
+        stream.write_all(&options.request_bytes).map_err(|error| classify_error(&error))?;
         self.buffer.clear();
-        let mut reply = Reply::default();
+        let mut reply = ResponseReader::default();
         while !reply.is_done() {
-            if !read_some(stream, &mut self.buffer, hard_stop)? {
-                reply.closed()?;
+            if !read_chunk(stream, &mut self.buffer, hard_stop)? {
+                reply.handle_close()?;
                 break;
             }
             let used = reply.feed(&self.buffer, |_| {})?;
             self.buffer.drain(..used);
         }
-        if reply.close {
+        if reply.should_close {
             self.stream = None;
         }
-        reply.verdict()
+        reply.check_status()
     }
 }
 
-fn read_some(stream: &mut TcpStream, buffer: &mut Vec<u8>, hard_stop: Instant) -> Result<bool, Failure> {
+fn read_chunk(stream: &mut TcpStream, buffer: &mut Vec<u8>, hard_stop: Instant) -> Result<bool, Failure> {
     let left = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let _ = stream.set_read_timeout(Some(left));
     let mut part = [0; 16 * 1024];
-    let got = stream.read(&mut part).map_err(|error| failure(&error))?;
+    let got = stream.read(&mut part).map_err(|error| classify_error(&error))?;
     buffer.extend_from_slice(&part[..got]);
     Ok(got > 0)
 }
 
-fn failure(error: &io::Error) -> Failure {
-    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) { Failure::Timeout } else { Failure::Short }
+fn classify_error(error: &io::Error) -> Failure {
+    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        Failure::Timeout
+    } else {
+        Failure::Truncated
+    }
 }

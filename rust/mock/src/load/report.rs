@@ -8,59 +8,58 @@ use serde_json::{Map, Value, json};
 use super::reply::Failure;
 
 #[derive(Clone, Debug, Default)]
-pub struct Errors {
-    connect: u64,
-    status: u64,
-    short: u64,
-    timeout: u64,
-    statuses: BTreeMap<u16, u64>,
+pub struct ErrorCounts {
+    connect_failures: u64,
+    status_failures: u64,
+    truncated: u64,
+    timeouts: u64,
+    counts_by_status: BTreeMap<u16, u64>,
 }
 
-impl Errors {
+impl ErrorCounts {
     pub fn add(&mut self, failure: Failure) {
         match failure {
-            Failure::Connect => self.connect += 1,
-            Failure::Short => self.short += 1,
-            Failure::Timeout => self.timeout += 1,
+            Failure::Connect => self.connect_failures += 1,
+            Failure::Truncated => self.truncated += 1,
+            Failure::Timeout => self.timeouts += 1,
             Failure::Status(status) => {
-                self.status += 1;
-                *self.statuses.entry(status).or_default() += 1;
+                self.status_failures += 1;
+                *self.counts_by_status.entry(status).or_default() += 1;
             }
         }
     }
 
     pub fn merge(&mut self, other: &Self) {
-        self.connect += other.connect;
-        self.status += other.status;
-        self.short += other.short;
-        self.timeout += other.timeout;
-        for (status, count) in &other.statuses {
-            *self.statuses.entry(*status).or_default() += count;
+        self.connect_failures += other.connect_failures;
+        self.status_failures += other.status_failures;
+        self.truncated += other.truncated;
+        self.timeouts += other.timeouts;
+        for (status, count) in &other.counts_by_status {
+            *self.counts_by_status.entry(*status).or_default() += count;
         }
     }
 
     pub fn total(&self) -> u64 {
-        self.connect + self.status + self.short + self.timeout
+        self.connect_failures + self.status_failures + self.truncated + self.timeouts
     }
 
     /// How many answers ended too early or not at all.
-    pub fn unfinished(&self) -> u64 {
-        self.short + self.timeout
+    pub fn unfinished_count(&self) -> u64 {
+        self.truncated + self.timeouts
     }
 
-    pub fn describe(&self, out: &mut Map<String, Value>) {
+    pub fn write_json(&self, out: &mut Map<String, Value>) {
         out.insert("errors".into(), json!(self.total()));
-        let classes =
-            json!({"connect": self.connect, "status": self.status, "short": self.short, "timeout": self.timeout});
+        let classes = json!({"connect": self.connect_failures, "status": self.status_failures, "short": self.truncated, "timeout": self.timeouts});
         out.insert("errors_by_class".into(), classes);
         let statuses: Map<String, Value> =
-            self.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();
+            self.counts_by_status.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();
         out.insert("statuses".into(), Value::Object(statuses));
     }
 }
 
 /// Seconds with three decimals.
-pub fn seconds(time: Duration) -> f64 {
+pub fn rounded_seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1000.0
 }
 

@@ -8,115 +8,124 @@ use serde_json::{Map, Value, json};
 use tokio::task::spawn_local;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::GRACE;
-use super::events::Events;
+use super::DRAIN_TIMEOUT;
+use super::events::EventCounter;
 use super::histogram::Histogram;
 use super::options::{Mode, Options};
-use super::reply::{Failure, Reply};
-use super::report::{Errors, seconds};
-use super::whole::{Connection, join_until};
-use crate::alarm::Alarm;
+use super::reply::{Failure, ResponseReader};
+use super::report::{ErrorCounts, rounded_seconds};
+use super::whole::{Connection, join_all_until};
+use crate::alarm::PreciseTimer;
 use crate::clock;
 
-const AFTER_FAILURE: Duration = Duration::from_millis(5);
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
-struct Seen {
-    finished: u64,
-    chunks: u64,
-    bytes: u64,
-    miscounted: u64,
-    errors: Errors,
-    first_byte: Histogram,
-    late: Histogram,
+struct StreamStats {
+    finished_streams: u64,
+    received_chunks: u64,
+    received_bytes: u64,
+    miscounted_streams: u64,
+    errors: ErrorCounts,
+    first_byte_latency: Histogram,
+    event_lateness: Histogram,
 }
 
 pub async fn run(options: &Options) -> Value {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Rc::new(RefCell::new(StreamStats::default()));
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
     let options = Rc::new(options.clone());
     let clients = (0..options.connections)
         .map(|number| {
-            let begins = start + options.within * number as u32 / options.connections as u32;
-            spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), (begins, end)))
+            let begins = start + options.ramp_up * number as u32 / options.connections as u32;
+            spawn_local(run_client(Rc::clone(&options), Rc::clone(&seen), (begins, end)))
         })
         .collect();
-    for _ in 0..join_until(clients, end + GRACE).await {
+    for _ in 0..join_all_until(clients, end + DRAIN_TIMEOUT).await {
         seen.borrow_mut().errors.add(Failure::Timeout);
     }
     let seen = seen.borrow();
-    describe(&options, &seen, start.elapsed())
+    build_report(&options, &seen, start.elapsed())
 }
 
-fn describe(options: &Options, seen: &Seen, time: Duration) -> Value {
+fn build_report(options: &Options, seen: &StreamStats, time: Duration) -> Value {
     let mut out = Map::new();
     if options.mode == Mode::Hold {
-        let good = seen.finished - seen.miscounted;
+        let good = seen.finished_streams - seen.miscounted_streams;
         out.insert("finished".into(), json!(good));
         out.insert("failed".into(), json!((options.connections as u64).saturating_sub(good)));
     } else {
-        out.insert("streams".into(), json!(seen.finished));
+        out.insert("streams".into(), json!(seen.finished_streams));
     }
-    out.insert("chunks".into(), json!(seen.chunks));
-    out.insert("bytes".into(), json!(seen.bytes));
-    seen.errors.describe(&mut out);
-    out.insert("incomplete".into(), json!(seen.miscounted + seen.errors.unfinished()));
-    out.insert("seconds".into(), json!(seconds(time)));
-    seen.first_byte.describe("first_byte_", &mut out);
-    seen.late.describe("late_", &mut out);
+    out.insert("chunks".into(), json!(seen.received_chunks));
+    out.insert("bytes".into(), json!(seen.received_bytes));
+    seen.errors.write_json(&mut out);
+    out.insert("incomplete".into(), json!(seen.miscounted_streams + seen.errors.unfinished_count()));
+    out.insert("seconds".into(), json!(rounded_seconds(time)));
+    seen.first_byte_latency.write_json("first_byte_", &mut out);
+    seen.event_lateness.write_json("late_", &mut out);
     Value::Object(out)
 }
 
-async fn repeat(options: Rc<Options>, seen: Rc<RefCell<Seen>>, (begins, end): (Instant, Instant)) {
-    if let Ok(alarm) = Alarm::new() {
-        drop(alarm.ring(begins).await);
+async fn run_client(options: Rc<Options>, seen: Rc<RefCell<StreamStats>>, (begins, end): (Instant, Instant)) {
+    if let Ok(alarm) = PreciseTimer::new() {
+        drop(alarm.wait_until(begins).await);
     }
     let mut connection = Connection::default();
     let mut rounds = options.rounds.unwrap_or(u64::MAX);
     while rounds > 0 && Instant::now() < end {
         rounds -= 1;
-        if let Err(failure) = one(&mut connection, &options, &seen).await {
+        if let Err(failure) = run_one_stream(&mut connection, &options, &seen).await {
             seen.borrow_mut().errors.add(failure);
             connection.drop_stream();
-            sleep(AFTER_FAILURE).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 }
 
-async fn one(connection: &mut Connection, options: &Options, seen: &RefCell<Seen>) -> Result<(), Failure> {
+async fn run_one_stream(
+    connection: &mut Connection,
+    options: &Options,
+    seen: &RefCell<StreamStats>,
+) -> Result<(), Failure> {
     let begun = Instant::now();
-    connection.send(options).await?;
-    let (mut reply, mut events, mut first) = (Reply::default(), Events::default(), true);
+    connection.send_request(options).await?;
+    let (mut reply, mut events, mut first) = (ResponseReader::default(), EventCounter::default(), true);
     while !reply.is_done() {
-        if !connection.read().await? {
-            reply.closed()?;
+        if !connection.read_more().await? {
+            reply.handle_close()?;
             break;
         }
         let mut seen = seen.borrow_mut();
         if std::mem::take(&mut first) {
-            seen.first_byte.add(begun.elapsed().as_nanos() as u64);
+            seen.first_byte_latency.add(begun.elapsed().as_nanos() as u64);
         }
-        let used = take(&mut reply, &mut events, &connection.buffer, &mut seen)?;
+        let used = process_received(&mut reply, &mut events, &connection.buffer, &mut seen)?;
         connection.buffer.advance(used);
     }
-    if reply.close {
+    if reply.should_close {
         connection.drop_stream();
     }
-    reply.verdict()?;
+    reply.check_status()?;
     let mut seen = seen.borrow_mut();
-    seen.finished += 1;
-    seen.miscounted += u64::from(options.expect_chunks.is_some_and(|expected| expected != events.count));
+    seen.finished_streams += 1;
+    seen.miscounted_streams += u64::from(options.expect_chunks.is_some_and(|expected| expected != events.count));
     Ok(())
 }
 
-fn take(reply: &mut Reply, events: &mut Events, bytes: &[u8], seen: &mut Seen) -> Result<usize, Failure> {
+fn process_received(
+    reply: &mut ResponseReader,
+    events: &mut EventCounter,
+    bytes: &[u8],
+    seen: &mut StreamStats,
+) -> Result<usize, Failure> {
     let (now_ns, before) = (clock::now_ns(), events.count);
-    let (received, late) = (&mut seen.bytes, &mut seen.late);
+    let (received, late) = (&mut seen.received_bytes, &mut seen.event_lateness);
     let used = reply.feed(bytes, |data| {
         *received += data.len() as u64;
         events.feed(data, |stamp| late.add(now_ns.saturating_sub(stamp)));
     });
-    seen.chunks += events.count - before;
+    seen.received_chunks += events.count - before;
     used
 }

@@ -7,31 +7,31 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
-use super::CONNECT_LIMIT;
+use super::CONNECT_TIMEOUT;
 use super::options::Options;
-use super::report::seconds;
+use super::report::rounded_seconds;
 
-const RECEIVE_BUFFER: usize = 4096;
-const SEND_LIMIT: Duration = Duration::from_secs(10);
+const RECEIVE_BUFFER_BYTES: usize = 4096;
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn run(options: &Options) -> Value {
     let start = Instant::now();
-    let clients: Vec<Socket> = (0..options.connections).filter_map(|_| ask(options).ok()).collect();
+    let clients: Vec<Socket> = (0..options.connections).filter_map(|_| send_request(options).ok()).collect();
     let end = start + Duration::from_secs_f64(options.seconds);
     thread::sleep(end.saturating_duration_since(Instant::now()));
     let reset = clients.iter().filter(|client| client.take_error().ok().flatten().is_some()).count();
     json!({
         "clients": options.connections, "connected": clients.len(), "failed": options.connections - clients.len(),
-        "reset": reset, "seconds": seconds(start.elapsed()),
+        "reset": reset, "seconds": rounded_seconds(start.elapsed()),
     })
 }
 
-fn ask(options: &Options) -> io::Result<Socket> {
+fn send_request(options: &Options) -> io::Result<Socket> {
     let mut socket = Socket::new(Domain::for_address(options.address), Type::STREAM, None)?;
     // Before connecting: the window is agreed on then.
-    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-    socket.connect_timeout(&options.address.into(), CONNECT_LIMIT)?;
-    socket.set_write_timeout(Some(SEND_LIMIT))?;
-    socket.write_all(&options.request)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
+    socket.connect_timeout(&options.address.into(), CONNECT_TIMEOUT)?;
+    socket.set_write_timeout(Some(SEND_TIMEOUT))?;
+    socket.write_all(&options.request_bytes)?;
     Ok(socket)
 }

@@ -12,17 +12,17 @@ use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 
 use super::histogram::Histogram;
 use super::options::Options;
-use super::reply::{Failure, Reply};
-use super::report::{Errors, per_second, seconds};
-use super::{CONNECT_LIMIT, GRACE};
+use super::reply::{Failure, ResponseReader};
+use super::report::{ErrorCounts, per_second, rounded_seconds};
+use super::{CONNECT_TIMEOUT, DRAIN_TIMEOUT};
 
 /// So that a server that refuses is not run over.
-const AFTER_FAILURE: Duration = Duration::from_millis(5);
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
-struct Seen {
-    requests: u64,
-    errors: Errors,
+struct RequestStats {
+    finished_requests: u64,
+    errors: ErrorCounts,
     latency: Histogram,
 }
 
@@ -34,23 +34,23 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub async fn send(&mut self, options: &Options) -> Result<(), Failure> {
+    pub async fn send_request(&mut self, options: &Options) -> Result<(), Failure> {
         if self.stream.is_none() {
-            let connect = timeout(CONNECT_LIMIT, TcpStream::connect(options.address));
+            let connect = timeout(CONNECT_TIMEOUT, TcpStream::connect(options.address));
             let stream = connect.await.map_err(|_| Failure::Connect)?.map_err(|_| Failure::Connect)?;
             let _ = stream.set_nodelay(true);
             self.buffer.clear();
             self.stream = Some(stream);
         }
         let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
-        stream.write_all(&options.request).await.map_err(|_| Failure::Short)
+        stream.write_all(&options.request_bytes).await.map_err(|_| Failure::Truncated)
     }
 
     /// Reads more of an answer; `false` at its end.
-    pub async fn read(&mut self) -> Result<bool, Failure> {
-        let stream = self.stream.as_mut().ok_or(Failure::Short)?;
+    pub async fn read_more(&mut self) -> Result<bool, Failure> {
+        let stream = self.stream.as_mut().ok_or(Failure::Truncated)?;
         self.buffer.reserve(16 * 1024);
-        stream.read_buf(&mut self.buffer).await.map(|got| got > 0).map_err(|_| Failure::Short)
+        stream.read_buf(&mut self.buffer).await.map(|got| got > 0).map_err(|_| Failure::Truncated)
     }
 
     pub fn drop_stream(&mut self) {
@@ -58,65 +58,65 @@ impl Connection {
         self.buffer.clear();
     }
 
-    async fn call(&mut self, options: &Options) -> Result<(), Failure> {
-        self.send(options).await?;
-        let mut reply = Reply::default();
+    async fn run_request(&mut self, options: &Options) -> Result<(), Failure> {
+        self.send_request(options).await?;
+        let mut reply = ResponseReader::default();
         while !reply.is_done() {
-            if !self.read().await? {
-                reply.closed()?;
+            if !self.read_more().await? {
+                reply.handle_close()?;
                 break;
             }
             let used = reply.feed(&self.buffer, |_| {})?;
             self.buffer.advance(used);
         }
-        if reply.close {
+        if reply.should_close {
             self.drop_stream();
         }
-        reply.verdict()
+        reply.check_status()
     }
 }
 
 pub async fn run(options: &Options) -> Value {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Rc::new(RefCell::new(RequestStats::default()));
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
     let options = Rc::new(options.clone());
     let clients =
-        (0..options.connections).map(|_| spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), end))).collect();
-    for _ in 0..join_until(clients, end + GRACE).await {
+        (0..options.connections).map(|_| spawn_local(run_client(Rc::clone(&options), Rc::clone(&seen), end))).collect();
+    for _ in 0..join_all_until(clients, end + DRAIN_TIMEOUT).await {
         seen.borrow_mut().errors.add(Failure::Timeout);
     }
     let (seen, time) = (seen.borrow(), start.elapsed());
     let mut out = Map::new();
-    out.insert("requests".into(), json!(seen.requests));
-    seen.errors.describe(&mut out);
-    out.insert("seconds".into(), json!(seconds(time)));
-    out.insert("rps".into(), json!(per_second(seen.requests, time)));
-    seen.latency.describe("", &mut out);
+    out.insert("requests".into(), json!(seen.finished_requests));
+    seen.errors.write_json(&mut out);
+    out.insert("seconds".into(), json!(rounded_seconds(time)));
+    out.insert("rps".into(), json!(per_second(seen.finished_requests, time)));
+    seen.latency.write_json("", &mut out);
     Value::Object(out)
 }
 
-async fn repeat(options: Rc<Options>, seen: Rc<RefCell<Seen>>, end: Instant) {
+async fn run_client(options: Rc<Options>, seen: Rc<RefCell<RequestStats>>, end: Instant) {
     let mut connection = Connection::default();
     loop {
         let begun = Instant::now();
         if begun >= end {
             return;
         }
-        let result = connection.call(&options).await;
-        seen.borrow_mut().note(result, begun);
+        let result = connection.run_request(&options).await;
+        seen.borrow_mut().record_result(result, begun);
         if result.is_err_and(|failure| !matches!(failure, Failure::Status(_))) {
             connection.drop_stream();
-            sleep(AFTER_FAILURE).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 }
 
-impl Seen {
-    fn note(&mut self, result: Result<(), Failure>, begun: Instant) {
+impl RequestStats {
+    fn record_result(&mut self, result: Result<(), Failure>, begun: Instant) {
         match result {
             Ok(()) => {
-                self.requests += 1;
+                self.finished_requests += 1;
                 self.latency.add(begun.elapsed().as_nanos() as u64);
             }
             Err(failure) => self.errors.add(failure),
@@ -125,7 +125,7 @@ impl Seen {
 }
 
 /// Waits for all and returns how many had to be given up.
-pub async fn join_until(clients: Vec<JoinHandle<()>>, deadline: Instant) -> usize {
+pub async fn join_all_until(clients: Vec<JoinHandle<()>>, deadline: Instant) -> usize {
     let mut given_up = 0;
     for mut client in clients {
         if timeout_at(deadline, &mut client).await.is_err() {

@@ -2,101 +2,101 @@
 
 use serde_json::{Value, json};
 
-use super::{Ask, Family, Shape};
+use super::{ProviderFamily, ResponseContext, ResponseShape};
 
 const INPUT_TOKENS: u32 = 12;
 
 pub struct Messages;
 
-impl Shape for Messages {
-    fn family(&self) -> Family {
-        Family::Anthropic
+impl ResponseShape for Messages {
+    fn family(&self) -> ProviderFamily {
+        ProviderFamily::Anthropic
     }
 
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
         let mut content = vec![json!({"type": "text", "text": text})];
-        content.extend(ask.call_with_input().map(|(name, input)| tool_use(name, &input)));
-        message(ask, &content.into(), &json!(stop_reason(ask)), ask.behaviour.chunks)
+        content.extend(ask.tool_call_with_input().map(|(name, input)| tool_use_block(name, &input)));
+        message_object(ask, &content.into(), &json!(stop_reason(ask)), ask.behaviour.chunks)
     }
 
-    fn opening(&self, ask: &Ask<'_>) -> String {
-        let start = json!({"type": "message_start", "message": message(ask, &json!([]), &Value::Null, 1)});
+    fn opening_events(&self, ask: &ResponseContext<'_>) -> String {
+        let start = json!({"type": "message_start", "message": message_object(ask, &json!([]), &Value::Null, 1)});
         let block = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
-        event(&start) + &event(&block) + self.ping()
+        format_event(&start) + &format_event(&block) + self.ping_event()
     }
 
-    fn piece(&self, _ask: &Ask<'_>, text: &str) -> String {
-        event(&json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}))
+    fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
+        format_event(&json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}))
     }
 
-    fn closing(&self, ask: &Ask<'_>) -> String {
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
         let mut delta =
             json!({"type": "message_delta", "delta": {"stop_reason": stop_reason(ask), "stop_sequence": null}});
         if ask.behaviour.usage != Some(false) {
-            delta["usage"] = usage(ask.behaviour.chunks);
+            delta["usage"] = usage_object(ask.behaviour.chunks);
         }
         let mut call = String::new();
-        if let Some((name, arguments)) = ask.call() {
-            let block = tool_use(name, &json!({}));
-            call += &event(&json!({"type": "content_block_start", "index": 1, "content_block": block}));
+        if let Some((name, arguments)) = ask.tool_call() {
+            let block = tool_use_block(name, &json!({}));
+            call += &format_event(&json!({"type": "content_block_start", "index": 1, "content_block": block}));
             let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
             for part in [begin, end] {
                 let delta = json!({"type": "input_json_delta", "partial_json": part});
-                call += &event(&json!({"type": "content_block_delta", "index": 1, "delta": delta}));
+                call += &format_event(&json!({"type": "content_block_delta", "index": 1, "delta": delta}));
             }
-            call += &event(&json!({"type": "content_block_stop", "index": 1}));
+            call += &format_event(&json!({"type": "content_block_stop", "index": 1}));
         }
-        event(&json!({"type": "content_block_stop", "index": 0})) + &call + &event(&delta)
+        format_event(&json!({"type": "content_block_stop", "index": 0})) + &call + &format_event(&delta)
     }
 
-    fn done(&self, _ask: &Ask<'_>) -> String {
-        event(&json!({"type": "message_stop"}))
+    fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
+        format_event(&json!({"type": "message_stop"}))
     }
 
-    fn ping(&self) -> &'static str {
+    fn ping_event(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }
 
     fn error_event(&self) -> String {
-        event(&error(529, "Overloaded"))
+        format_event(&error_body(529, "Overloaded"))
     }
 
-    fn malformed(&self) -> &'static str {
+    fn malformed_event(&self) -> &'static str {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_de\n\n"
     }
 }
 
-pub fn stop_reason(ask: &Ask<'_>) -> &'static str {
-    if ask.call().is_some() { "tool_use" } else { "end_turn" }
+pub fn stop_reason(ask: &ResponseContext<'_>) -> &'static str {
+    if ask.tool_call().is_some() { "tool_use" } else { "end_turn" }
 }
 
-fn tool_use(name: &str, input: &Value) -> Value {
+fn tool_use_block(name: &str, input: &Value) -> Value {
     json!({"type": "tool_use", "id": "toolu_mock", "name": name, "input": input})
 }
 
 // The event's name is its type, always.
-fn event(data: &Value) -> String {
+fn format_event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or("message"))
 }
 
-fn message(ask: &Ask<'_>, content: &Value, stop: &Value, output_tokens: u32) -> Value {
+fn message_object(ask: &ResponseContext<'_>, content: &Value, stop: &Value, output_tokens: u32) -> Value {
     let mut message = json!({
         "id": "msg_mock", "type": "message", "role": "assistant", "model": ask.model,
         "content": content, "stop_reason": stop, "stop_sequence": null,
     });
     if ask.behaviour.usage != Some(false) {
-        message["usage"] = usage(output_tokens);
+        message["usage"] = usage_object(output_tokens);
         message["usage"]["service_tier"] = "standard".into();
     }
     message
 }
 
-fn usage(output_tokens: u32) -> Value {
+fn usage_object(output_tokens: u32) -> Value {
     json!({"input_tokens": INPUT_TOKENS, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
         "output_tokens": output_tokens})
 }
 
-pub fn error(status: u32, message: &str) -> Value {
+pub fn error_body(status: u32, message: &str) -> Value {
     let kind = match status {
         401 => "authentication_error",
         403 => "permission_error",
@@ -110,11 +110,11 @@ pub fn error(status: u32, message: &str) -> Value {
     json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_0000000000000000"})
 }
 
-pub fn models() -> Value {
-    let data = ["mock", "mock-mini", "mock-large"].map(model);
+pub fn model_list() -> Value {
+    let data = ["mock", "mock-mini", "mock-large"].map(model_object);
     json!({"data": data, "has_more": false, "first_id": "mock", "last_id": "mock-large"})
 }
 
-pub fn model(id: &str) -> Value {
+pub fn model_object(id: &str) -> Value {
     json!({"type": "model", "id": id, "display_name": id, "created_at": "2026-01-01T00:00:00Z"})
 }

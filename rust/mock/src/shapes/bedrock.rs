@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::anthropic::{Messages, stop_reason};
-use super::openai::base64;
-use super::{Ask, Family, Shape};
+use super::openai::encode_base64;
+use super::{ProviderFamily, ResponseContext, ResponseShape};
 
 const INPUT_TOKENS: u32 = 12;
 
 /// The fields that a request to converse may have.
-const FIELDS: [&str; 12] = [
+const ALLOWED_FIELDS: [&str; 12] = [
     "messages",
     "system",
     "inferenceConfig",
@@ -24,72 +24,72 @@ const FIELDS: [&str; 12] = [
     "outputConfig",
 ];
 
-const KIND: &str = "application/vnd.amazon.eventstream";
+const STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
 
 pub struct Converse;
 
 /// Each frame is a line: its name, then what it says.
-impl Shape for Converse {
-    fn family(&self) -> Family {
-        Family::Bedrock
+impl ResponseShape for Converse {
+    fn family(&self) -> ProviderFamily {
+        ProviderFamily::Bedrock
     }
 
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
         let mut content = vec![json!({"text": text})];
-        if let Some((name, input)) = ask.call_with_input() {
+        if let Some((name, input)) = ask.tool_call_with_input() {
             content.push(json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name, "input": input}}));
         }
         let message = json!({"role": "assistant", "content": content});
         let mut answer = json!({"output": {"message": message}, "stopReason": stop_reason(ask)});
         if ask.behaviour.usage != Some(false) {
-            answer["usage"] = usage(ask);
+            answer["usage"] = usage_object(ask);
         }
         answer["metrics"] = json!({"latencyMs": 1});
         answer
     }
 
-    fn opening(&self, _ask: &Ask<'_>) -> String {
-        line("messageStart", &json!({"role": "assistant"}))
+    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
+        event_line("messageStart", &json!({"role": "assistant"}))
     }
 
-    fn piece(&self, _ask: &Ask<'_>, text: &str) -> String {
-        line("contentBlockDelta", &json!({"contentBlockIndex": 0, "delta": {"text": text}}))
+    fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
+        event_line("contentBlockDelta", &json!({"contentBlockIndex": 0, "delta": {"text": text}}))
     }
 
-    fn closing(&self, ask: &Ask<'_>) -> String {
-        let mut said = line("contentBlockStop", &json!({"contentBlockIndex": 0}));
-        if let Some((name, arguments)) = ask.call() {
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+        let mut said = event_line("contentBlockStop", &json!({"contentBlockIndex": 0}));
+        if let Some((name, arguments)) = ask.tool_call() {
             let start = json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name}});
-            said += &line("contentBlockStart", &json!({"contentBlockIndex": 1, "start": start}));
+            said += &event_line("contentBlockStart", &json!({"contentBlockIndex": 1, "start": start}));
             let delta = json!({"toolUse": {"input": arguments}});
-            said += &line("contentBlockDelta", &json!({"contentBlockIndex": 1, "delta": delta}));
-            said += &line("contentBlockStop", &json!({"contentBlockIndex": 1}));
+            said += &event_line("contentBlockDelta", &json!({"contentBlockIndex": 1, "delta": delta}));
+            said += &event_line("contentBlockStop", &json!({"contentBlockIndex": 1}));
         }
-        said + &line("messageStop", &json!({"stopReason": stop_reason(ask)}))
+        said + &event_line("messageStop", &json!({"stopReason": stop_reason(ask)}))
     }
 
-    fn done(&self, ask: &Ask<'_>) -> String {
+    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
         if ask.behaviour.usage == Some(false) {
             return String::new();
         }
-        line("metadata", &json!({"usage": usage(ask), "metrics": {"latencyMs": 1}}))
+        event_line("metadata", &json!({"usage": usage_object(ask), "metrics": {"latencyMs": 1}}))
     }
 
-    fn ping(&self) -> &'static str {
+    fn ping_event(&self) -> &'static str {
         ""
     }
 
     fn error_event(&self) -> String {
-        line("!serviceUnavailableException", &json!({"message": "Too many connections, please wait."}))
+        event_line("!serviceUnavailableException", &json!({"message": "Too many connections, please wait."}))
     }
 
-    fn malformed(&self) -> &'static str {
+    fn malformed_event(&self) -> &'static str {
         "contentBlockDelta {\"contentBlockIndex\":0,\"delta\":{\"te\n"
     }
 
-    fn fault(&self, body: &Value) -> Option<String> {
+    fn validation_error(&self, body: &Value) -> Option<String> {
         let fields = body.as_object()?;
-        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+        if let Some(unknown) = fields.keys().find(|key| !ALLOWED_FIELDS.contains(&key.as_str())) {
             return Some(format!(
                 "The model returned the following errors: extraneous key [{unknown}] is not permitted"
             ));
@@ -120,90 +120,90 @@ impl Shape for Converse {
         None
     }
 
-    fn frame(&self, said: &[u8]) -> Vec<u8> {
-        said.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).flat_map(framed).collect()
+    fn encode_frames(&self, said: &[u8]) -> Vec<u8> {
+        said.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).flat_map(encode_line).collect()
     }
 
-    fn stream_kind(&self) -> &'static str {
-        KIND
+    fn stream_content_type(&self) -> &'static str {
+        STREAM_CONTENT_TYPE
     }
 }
 
 /// Claude's own shapes, each event in a frame.
-pub struct Invoke;
+pub struct InvokeModel;
 
-impl Shape for Invoke {
-    fn family(&self) -> Family {
-        Family::Bedrock
+impl ResponseShape for InvokeModel {
+    fn family(&self) -> ProviderFamily {
+        ProviderFamily::Bedrock
     }
 
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
-        Messages.whole(ask, text)
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
+        Messages.complete_body(ask, text)
     }
 
-    fn opening(&self, ask: &Ask<'_>) -> String {
-        Messages.opening(ask)
+    fn opening_events(&self, ask: &ResponseContext<'_>) -> String {
+        Messages.opening_events(ask)
     }
 
-    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
-        Messages.piece(ask, text)
+    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
+        Messages.chunk_event(ask, text)
     }
 
-    fn closing(&self, ask: &Ask<'_>) -> String {
-        Messages.closing(ask)
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+        Messages.closing_events(ask)
     }
 
-    fn done(&self, ask: &Ask<'_>) -> String {
-        Messages.done(ask)
+    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
+        Messages.end_event(ask)
     }
 
-    fn ping(&self) -> &'static str {
-        Messages.ping()
+    fn ping_event(&self) -> &'static str {
+        Messages.ping_event()
     }
 
     fn error_event(&self) -> String {
         Messages.error_event()
     }
 
-    fn malformed(&self) -> &'static str {
-        Messages.malformed()
+    fn malformed_event(&self) -> &'static str {
+        Messages.malformed_event()
     }
 
-    fn fault(&self, body: &Value) -> Option<String> {
+    fn validation_error(&self, body: &Value) -> Option<String> {
         let is_fine = body["anthropic_version"] == "bedrock-2023-05-31" && body.get("model").is_none();
         (!is_fine).then(|| "anthropic_version: Field required, and model: Extra inputs are not permitted".into())
     }
 
-    fn frame(&self, said: &[u8]) -> Vec<u8> {
+    fn encode_frames(&self, said: &[u8]) -> Vec<u8> {
         let data = said.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: "));
-        let chunk = |event: &[u8]| json!({"bytes": base64(event)}).to_string();
-        data.flat_map(|event| encoded("event", "chunk", chunk(event).as_bytes())).collect()
+        let chunk = |event: &[u8]| json!({"bytes": encode_base64(event)}).to_string();
+        data.flat_map(|event| encode_frame("event", "chunk", chunk(event).as_bytes())).collect()
     }
 
-    fn stream_kind(&self) -> &'static str {
-        KIND
+    fn stream_content_type(&self) -> &'static str {
+        STREAM_CONTENT_TYPE
     }
 }
 
-pub fn count() -> Value {
+pub fn token_count_response() -> Value {
     json!({"inputTokens": INPUT_TOKENS})
 }
 
-fn line(name: &str, payload: &Value) -> String {
+fn event_line(name: &str, payload: &Value) -> String {
     format!("{name} {payload}\n")
 }
 
-fn framed(line: &[u8]) -> Vec<u8> {
+fn encode_line(line: &[u8]) -> Vec<u8> {
     let at = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
     let (name, payload) = (String::from_utf8_lossy(&line[..at]), line.get(at + 1..).unwrap_or_default());
     match name.strip_prefix('!') {
-        Some(name) => encoded("exception", name, payload),
-        None => encoded("event", &name, payload),
+        Some(name) => encode_frame("exception", name, payload),
+        None => encode_frame("event", &name, payload),
     }
 }
 
 /// One frame with its lengths and checksums.
-fn encoded(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
+fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
     let mut headers = Vec::new();
     for (key, value) in [(named, name), (":content-type", "application/json"), (":message-type", kind)] {
@@ -222,11 +222,11 @@ fn encoded(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn usage(ask: &Ask<'_>) -> Value {
+fn usage_object(ask: &ResponseContext<'_>) -> Value {
     let output = ask.behaviour.chunks;
     json!({"inputTokens": INPUT_TOKENS, "outputTokens": output, "totalTokens": INPUT_TOKENS.saturating_add(output)})
 }
 
-pub fn error(message: &str) -> Value {
+pub fn error_body(message: &str) -> Value {
     json!({"message": message})
 }

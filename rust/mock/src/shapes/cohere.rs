@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Ask, Family, Shape};
+use super::{ProviderFamily, ResponseContext, ResponseShape};
 
 const PROMPT_TOKENS: u32 = 12;
 
 /// The fields that a conversation may have.
-const FIELDS: [&str; 21] = [
+const ALLOWED_FIELDS: [&str; 21] = [
     "model",
     "messages",
     "stream",
@@ -33,72 +33,74 @@ const FIELDS: [&str; 21] = [
 
 pub struct Chat;
 
-impl Shape for Chat {
-    fn family(&self) -> Family {
-        Family::Cohere
+impl ResponseShape for Chat {
+    fn family(&self) -> ProviderFamily {
+        ProviderFamily::Cohere
     }
 
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
         let mut message = json!({"role": "assistant", "content": [{"type": "text", "text": text}]});
-        if let Some((name, arguments)) = ask.call() {
-            message["tool_calls"] = json!([tool_call(name, arguments)]);
+        if let Some((name, arguments)) = ask.tool_call() {
+            message["tool_calls"] = json!([tool_call_object(name, arguments)]);
         }
-        let mut answer = json!({"id": "mock", "finish_reason": finish(ask), "message": message});
-        if let Some(usage) = usage(ask) {
+        let mut answer = json!({"id": "mock", "finish_reason": finish_reason(ask), "message": message});
+        if let Some(usage) = usage_object(ask) {
             answer["usage"] = usage;
         }
         answer
     }
 
-    fn opening(&self, _ask: &Ask<'_>) -> String {
+    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
         let message = json!({"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []});
         let begun = json!({"id": "mock", "type": "message-start", "delta": {"message": message}});
         let text = json!({"message": {"content": {"type": "text", "text": ""}}});
-        event(&begun) + &event(&json!({"type": "content-start", "index": 0, "delta": text}))
+        format_event(&begun) + &format_event(&json!({"type": "content-start", "index": 0, "delta": text}))
     }
 
-    fn piece(&self, _ask: &Ask<'_>, text: &str) -> String {
-        event(&json!({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}}))
+    fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
+        format_event(&json!({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}}))
     }
 
-    fn closing(&self, ask: &Ask<'_>) -> String {
-        let mut last = event(&json!({"type": "content-end", "index": 0}));
-        if let Some((name, arguments)) = ask.call() {
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+        let mut last = format_event(&json!({"type": "content-end", "index": 0}));
+        if let Some((name, arguments)) = ask.tool_call() {
             let said = |kind: &str, call: Value| {
-                event(&json!({"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}}))
+                format_event(&json!({"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}}))
             };
             let more = |text: &str| said("tool-call-delta", json!({"function": {"arguments": text}}));
             let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
-            last += &said("tool-call-start", tool_call(name, ""));
+            last += &said("tool-call-start", tool_call_object(name, ""));
             last += &(more(begin) + &more(end));
-            last += &event(&json!({"type": "tool-call-end", "index": 0}));
+            last += &format_event(&json!({"type": "tool-call-end", "index": 0}));
         }
         last
     }
 
-    fn done(&self, ask: &Ask<'_>) -> String {
-        let mut delta = json!({"finish_reason": finish(ask)});
-        if let Some(usage) = usage(ask) {
+    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
+        let mut delta = json!({"finish_reason": finish_reason(ask)});
+        if let Some(usage) = usage_object(ask) {
             delta["usage"] = usage;
         }
-        event(&json!({"type": "message-end", "delta": delta}))
+        format_event(&json!({"type": "message-end", "delta": delta}))
     }
 
-    fn ping(&self) -> &'static str {
+    fn ping_event(&self) -> &'static str {
         ": ping\n\n"
     }
 
     fn error_event(&self) -> String {
-        event(&json!({"type": "message-end", "delta": {"error": "The model is overloaded.", "finish_reason": "ERROR"}}))
+        format_event(
+            &json!({"type": "message-end", "delta": {"error": "The model is overloaded.", "finish_reason": "ERROR"}}),
+        )
     }
 
-    fn malformed(&self) -> &'static str {
+    fn malformed_event(&self) -> &'static str {
         "event: content-delta\ndata: {\"type\":\"content-delta\",\"delta\":{\"message\":{\"cont\n\n"
     }
 
-    fn fault(&self, body: &Value) -> Option<String> {
+    fn validation_error(&self, body: &Value) -> Option<String> {
         let fields = body.as_object()?;
-        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+        if let Some(unknown) = fields.keys().find(|key| !ALLOWED_FIELDS.contains(&key.as_str())) {
             return Some(format!("unknown field: parameter '{unknown}' is not a valid field"));
         }
         let Some(turns) = body["messages"].as_array().filter(|turns| !turns.is_empty()) else {
@@ -118,12 +120,12 @@ impl Shape for Chat {
     }
 }
 
-fn finish(ask: &Ask<'_>) -> &'static str {
-    if ask.call().is_some() { "TOOL_CALL" } else { "COMPLETE" }
+fn finish_reason(ask: &ResponseContext<'_>) -> &'static str {
+    if ask.tool_call().is_some() { "TOOL_CALL" } else { "COMPLETE" }
 }
 
 /// What is billed is less than what was read: a preamble is free.
-fn usage(ask: &Ask<'_>) -> Option<Value> {
+fn usage_object(ask: &ResponseContext<'_>) -> Option<Value> {
     let output = ask.behaviour.chunks;
     (ask.behaviour.usage != Some(false)).then(|| {
         json!({"billed_units": {"input_tokens": PROMPT_TOKENS - 5, "output_tokens": output},
@@ -131,16 +133,16 @@ fn usage(ask: &Ask<'_>) -> Option<Value> {
     })
 }
 
-fn tool_call(name: &str, arguments: &str) -> Value {
+fn tool_call_object(name: &str, arguments: &str) -> Value {
     json!({"id": "call_mock", "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
-fn event(data: &Value) -> String {
+fn format_event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or_default())
 }
 
 /// A vector for each text.
-pub fn embeddings(asked: &Value) -> Value {
+pub fn embedding_response(asked: &Value) -> Value {
     let texts = asked["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
     let size = asked["output_dimension"].as_u64().map_or(8, |size| size.clamp(1, 8192));
     let vector = || (0..size).map(|at| (at % 8) as f32 / 8.0 - 0.4375).collect::<Vec<_>>();
@@ -150,7 +152,7 @@ pub fn embeddings(asked: &Value) -> Value {
 }
 
 /// Documents in the order in which they came.
-pub fn rankings(asked: &Value) -> Value {
+pub fn rerank_response(asked: &Value) -> Value {
     let all = asked["documents"].as_array().map_or(0, Vec::len);
     let most = asked["top_n"].as_u64().map_or(all, |most| all.min(usize::try_from(most).unwrap_or(all)));
     let results: Vec<_> =
@@ -159,6 +161,6 @@ pub fn rankings(asked: &Value) -> Value {
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}})
 }
 
-pub fn error(message: &str) -> Value {
+pub fn error_body(message: &str) -> Value {
     json!({"id": "mock", "message": message})
 }

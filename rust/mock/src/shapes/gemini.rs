@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Ask, Family, Shape, openai};
+use super::{ProviderFamily, ResponseContext, ResponseShape, openai};
 
 const PROMPT_TOKENS: u32 = 12;
 
 /// The fields that a request may have.
-const FIELDS: [&str; 8] = [
+const ALLOWED_FIELDS: [&str; 8] = [
     "contents",
     "systemInstruction",
     "tools",
@@ -18,50 +18,51 @@ const FIELDS: [&str; 8] = [
     "labels",
 ];
 
-pub struct Content;
+pub struct GenerateContent;
 
-impl Shape for Content {
-    fn family(&self) -> Family {
-        Family::Gemini
+impl ResponseShape for GenerateContent {
+    fn family(&self) -> ProviderFamily {
+        ProviderFamily::Gemini
     }
 
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
         let mut parts = vec![json!({"text": text})];
-        parts.extend(function_call(ask));
-        content(ask, &parts.into(), Some("STOP"))
+        parts.extend(function_call_part(ask));
+        content_response(ask, &parts.into(), Some("STOP"))
     }
 
-    fn opening(&self, _ask: &Ask<'_>) -> String {
+    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
         String::new()
     }
 
-    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
-        openai::event(&content(ask, &json!([{"text": text}]), None))
+    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
+        openai::format_event(&content_response(ask, &json!([{"text": text}]), None))
     }
 
-    fn closing(&self, ask: &Ask<'_>) -> String {
-        function_call(ask).map_or_else(String::new, |call| openai::event(&content(ask, &json!([call]), None)))
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+        function_call_part(ask)
+            .map_or_else(String::new, |call| openai::format_event(&content_response(ask, &json!([call]), None)))
     }
 
-    fn done(&self, ask: &Ask<'_>) -> String {
-        openai::event(&content(ask, &json!([{"text": ""}]), Some("STOP")))
+    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
+        openai::format_event(&content_response(ask, &json!([{"text": ""}]), Some("STOP")))
     }
 
-    fn ping(&self) -> &'static str {
+    fn ping_event(&self) -> &'static str {
         ": ping\n\n"
     }
 
     fn error_event(&self) -> String {
-        openai::event(&error(503, "The model is overloaded."))
+        openai::format_event(&error_body(503, "The model is overloaded."))
     }
 
-    fn malformed(&self) -> &'static str {
+    fn malformed_event(&self) -> &'static str {
         "data: {\"candidates\":[{\"content\":{\"parts\":[{\"te\n\n"
     }
 
-    fn fault(&self, body: &Value) -> Option<String> {
+    fn validation_error(&self, body: &Value) -> Option<String> {
         let fields = body.as_object()?;
-        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+        if let Some(unknown) = fields.keys().find(|key| !ALLOWED_FIELDS.contains(&key.as_str())) {
             return Some(format!("Invalid JSON payload received. Unknown name \"{unknown}\": Cannot find field."));
         }
         let Some(turns) = body["contents"].as_array().filter(|turns| !turns.is_empty()) else {
@@ -87,12 +88,12 @@ impl Shape for Content {
     }
 }
 
-fn function_call(ask: &Ask<'_>) -> Option<Value> {
-    let (name, args) = ask.call_with_input()?;
+fn function_call_part(ask: &ResponseContext<'_>) -> Option<Value> {
+    let (name, args) = ask.tool_call_with_input()?;
     Some(json!({"functionCall": {"name": name, "args": args}, "thoughtSignature": "bW9jaw=="}))
 }
 
-fn content(ask: &Ask<'_>, parts: &Value, finish: Option<&str>) -> Value {
+fn content_response(ask: &ResponseContext<'_>, parts: &Value, finish: Option<&str>) -> Value {
     let mut candidate = json!({"content": {"parts": parts, "role": "model"}, "index": 0});
     if let Some(finish) = finish {
         candidate["finishReason"] = finish.into();
@@ -109,26 +110,26 @@ fn content(ask: &Ask<'_>, parts: &Value, finish: Option<&str>) -> Value {
 }
 
 /// The vector of one content.
-pub fn embedding(asked: &Value) -> Value {
-    json!({"embedding": vector(asked)})
+pub fn embedding_response(asked: &Value) -> Value {
+    json!({"embedding": embedding_vector(asked)})
 }
 
 /// One for each request of a batch.
-pub fn embeddings(asked: &Value) -> Value {
+pub fn batch_embedding_response(asked: &Value) -> Value {
     let requests = asked["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
-    json!({"embeddings": requests.iter().map(vector).collect::<Vec<_>>()})
+    json!({"embeddings": requests.iter().map(embedding_vector).collect::<Vec<_>>()})
 }
 
-fn vector(asked: &Value) -> Value {
+fn embedding_vector(asked: &Value) -> Value {
     let size = asked["outputDimensionality"].as_u64().map_or(8, |size| size.clamp(1, 8192));
     json!({"values": (0..size).map(|at| (at % 8) as f32 / 8.0 - 0.4375).collect::<Vec<_>>()})
 }
 
-pub fn count() -> Value {
+pub fn token_count_response() -> Value {
     json!({"totalTokens": PROMPT_TOKENS})
 }
 
-pub fn error(status: u32, message: &str) -> Value {
+pub fn error_body(status: u32, message: &str) -> Value {
     let word = match status {
         401 => "UNAUTHENTICATED",
         403 => "PERMISSION_DENIED",

@@ -11,11 +11,11 @@ pub mod responses;
 use serde_json::Value;
 
 use crate::behaviour::Behaviour;
-use crate::steps::STAMP;
+use crate::steps::TIMESTAMP_PLACEHOLDER;
 
 /// The provider whose manners a path has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum ProviderFamily {
     OpenAi,
     Anthropic,
     Gemini,
@@ -23,8 +23,8 @@ pub enum Family {
     Cohere,
 }
 
-impl Family {
-    pub fn of(path: &str) -> Self {
+impl ProviderFamily {
+    pub fn from_path(path: &str) -> Self {
         match path {
             _ if path.starts_with("/v1/messages") => Self::Anthropic,
             _ if path.contains("/models/") && path.contains(':') => Self::Gemini,
@@ -34,24 +34,24 @@ impl Family {
         }
     }
 
-    pub fn error(self, status: u32, message: &str) -> Value {
+    pub fn error_body(self, status: u32, message: &str) -> Value {
         match self {
-            Self::OpenAi => openai::error(status, message),
-            Self::Anthropic => anthropic::error(status, message),
-            Self::Gemini => gemini::error(status, message),
-            Self::Bedrock => bedrock::error(message),
-            Self::Cohere => cohere::error(message),
+            Self::OpenAi => openai::error_body(status, message),
+            Self::Anthropic => anthropic::error_body(status, message),
+            Self::Gemini => gemini::error_body(status, message),
+            Self::Bedrock => bedrock::error_body(message),
+            Self::Cohere => cohere::error_body(message),
         }
     }
 
     /// The error that a provider out of capacity sends: its status and its message.
-    pub fn overloaded(self) -> (u32, Value) {
+    pub fn overloaded_error(self) -> (u32, Value) {
         match self {
-            Self::OpenAi => (503, openai::overloaded()),
-            Self::Anthropic => (529, anthropic::error(529, "Overloaded")),
-            Self::Gemini => (503, gemini::error(503, "The model is overloaded.")),
-            Self::Bedrock => (503, bedrock::error("Too many connections, please wait.")),
-            Self::Cohere => (503, cohere::error("The model is overloaded.")),
+            Self::OpenAi => (503, openai::overloaded_error()),
+            Self::Anthropic => (529, anthropic::error_body(529, "Overloaded")),
+            Self::Gemini => (503, gemini::error_body(503, "The model is overloaded.")),
+            Self::Bedrock => (503, bedrock::error_body("Too many connections, please wait.")),
+            Self::Cohere => (503, cohere::error_body("The model is overloaded.")),
         }
     }
 
@@ -68,7 +68,7 @@ impl Family {
     }
 
     /// Headers that the provider puts on every answer.
-    pub fn headers(self) -> &'static str {
+    pub fn response_headers(self) -> &'static str {
         match self {
             Self::OpenAi => {
                 "x-request-id: req_0000000000000000\r\nopenai-version: 2020-10-01\r\nopenai-processing-ms: 1\r\n"
@@ -83,87 +83,87 @@ impl Family {
 
 /// What an answer is made from.
 #[derive(Clone, Debug)]
-pub struct Ask<'a> {
+pub struct ResponseContext<'a> {
     pub model: &'a str,
     pub include_usage: bool,
     pub behaviour: &'a Behaviour,
     pub created: u64,
     /// The request brings what a tool gave back.
-    pub answers_call: bool,
+    pub has_tool_result: bool,
 }
 
-impl Ask<'_> {
+impl ResponseContext<'_> {
     /// The tool that is called, and with what.
-    pub fn call(&self) -> Option<(&str, &str)> {
-        let name = self.behaviour.call.as_deref().filter(|_| !self.answers_call)?;
+    pub fn tool_call(&self) -> Option<(&str, &str)> {
+        let name = self.behaviour.call.as_deref().filter(|_| !self.has_tool_result)?;
         Some((name, self.behaviour.arguments.as_deref().unwrap_or("{}")))
     }
 
     /// The same as a value; what is no JSON is nothing.
-    pub fn call_with_input(&self) -> Option<(&str, Value)> {
-        let (name, arguments) = self.call()?;
+    pub fn tool_call_with_input(&self) -> Option<(&str, Value)> {
+        let (name, arguments) = self.tool_call()?;
         Some((name, serde_json::from_str(arguments).unwrap_or_default()))
     }
 }
 
 /// The generating endpoints: text whole, or text in pieces.
-pub trait Shape {
-    fn family(&self) -> Family;
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value;
+pub trait ResponseShape {
+    fn family(&self) -> ProviderFamily;
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value;
     /// Everything before the first piece.
-    fn opening(&self, ask: &Ask<'_>) -> String;
-    fn piece(&self, ask: &Ask<'_>, text: &str) -> String;
+    fn opening_events(&self, ask: &ResponseContext<'_>) -> String;
+    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String;
     /// Everything between the last piece and the mark of the end.
-    fn closing(&self, ask: &Ask<'_>) -> String;
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String;
     /// The mark of the end.
-    fn done(&self, ask: &Ask<'_>) -> String;
-    fn ping(&self) -> &'static str;
+    fn end_event(&self, ask: &ResponseContext<'_>) -> String;
+    fn ping_event(&self) -> &'static str;
     fn error_event(&self) -> String;
     /// An event that breaks off in the middle of its JSON.
-    fn malformed(&self) -> &'static str;
+    fn malformed_event(&self) -> &'static str;
 
     /// What is wrong with a request, where the provider looks so closely.
-    fn fault(&self, _body: &Value) -> Option<String> {
+    fn validation_error(&self, _body: &Value) -> Option<String> {
         None
     }
 
     /// Turns what a stream says into what goes on the wire, where that is not text.
-    fn frame(&self, said: &[u8]) -> Vec<u8> {
+    fn encode_frames(&self, said: &[u8]) -> Vec<u8> {
         said.to_vec()
     }
 
-    fn stream_kind(&self) -> &'static str {
+    fn stream_content_type(&self) -> &'static str {
         "text/event-stream; charset=utf-8"
     }
 }
 
-const WORDS: [&str; 8] = ["Hello ", "from ", "the ", "pretend ", "provider: ", "all ", "is ", "well. "];
+const CHUNK_TEXTS: [&str; 8] = ["Hello ", "from ", "the ", "pretend ", "provider: ", "all ", "is ", "well. "];
 
 /// The texts of a stream's chunks, which repeat in this order.
-pub fn texts(behaviour: &Behaviour) -> Vec<String> {
+pub fn chunk_texts(behaviour: &Behaviour) -> Vec<String> {
     if let Some(rest) = &behaviour.rest {
         return rest.split_inclusive(' ').map(str::to_owned).collect();
     }
     match (behaviour.stamp, behaviour.chunk_bytes) {
-        (true, size) => vec![padded(format!("{STAMP} "), size.unwrap_or(0))],
-        (false, Some(size)) => vec![padded(String::new(), size)],
-        (false, None) => WORDS.map(str::to_owned).to_vec(),
+        (true, size) => vec![pad_text(format!("{TIMESTAMP_PLACEHOLDER} "), size.unwrap_or(0))],
+        (false, Some(size)) => vec![pad_text(String::new(), size)],
+        (false, None) => CHUNK_TEXTS.map(str::to_owned).to_vec(),
     }
 }
 
 /// The text of a whole answer: what the stream's chunks come to.
-pub fn text(behaviour: &Behaviour) -> String {
-    texts(behaviour).iter().cycle().take(behaviour.chunks as usize).map(String::as_str).collect()
+pub fn complete_text(behaviour: &Behaviour) -> String {
+    chunk_texts(behaviour).iter().cycle().take(behaviour.chunks as usize).map(String::as_str).collect()
 }
 
 /// Text of a certain length.
-pub fn filler(size: usize) -> String {
-    padded(String::new(), size)
+pub fn filler_text(size: usize) -> String {
+    pad_text(String::new(), size)
 }
 
-fn padded(mut text: String, size: usize) -> String {
-    const FILLER: &str = "pretend text ";
+fn pad_text(mut text: String, size: usize) -> String {
+    const FILLER_TEXT: &str = "pretend text ";
     let wanted = size.saturating_sub(text.len());
-    text += &FILLER.repeat(wanted.div_ceil(FILLER.len()))[..wanted];
+    text += &FILLER_TEXT.repeat(wanted.div_ceil(FILLER_TEXT.len()))[..wanted];
     text
 }

@@ -2,22 +2,22 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Ask, Family, Shape};
+use super::{ProviderFamily, ResponseContext, ResponseShape};
 
-const DONE: &str = "data: [DONE]\n\n";
-const PING: &str = ": ping\n\n";
+const DONE_EVENT: &str = "data: [DONE]\n\n";
+const PING_EVENT: &str = ": ping\n\n";
 const PROMPT_TOKENS: u32 = 12;
-const DIMENSIONS: usize = 8;
+const DEFAULT_DIMENSIONS: usize = 8;
 
 pub struct Chat;
 pub struct Completion;
 
-impl Shape for Chat {
-    fn family(&self) -> Family {
-        Family::OpenAi
+impl ResponseShape for Chat {
+    fn family(&self) -> ProviderFamily {
+        ProviderFamily::OpenAi
     }
 
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
         let mut answer = json!({
             "id": "chatcmpl-mock", "object": "chat.completion", "created": ask.created, "model": ask.model,
             "choices": [{
@@ -27,144 +27,145 @@ impl Shape for Chat {
                 "finish_reason": "stop",
             }],
         });
-        if let Some((name, arguments)) = ask.call() {
-            answer["choices"][0]["message"]["tool_calls"] = json!([tool_call(name, arguments)]);
+        if let Some((name, arguments)) = ask.tool_call() {
+            answer["choices"][0]["message"]["tool_calls"] = json!([tool_call_object(name, arguments)]);
             answer["choices"][0]["finish_reason"] = "tool_calls".into();
         }
         if ask.behaviour.usage != Some(false) {
-            answer["usage"] = usage(ask);
+            answer["usage"] = usage_object(ask);
         }
         answer["service_tier"] = json!("default");
         answer["system_fingerprint"] = json!("fp_mock");
         answer
     }
 
-    fn opening(&self, ask: &Ask<'_>) -> String {
-        chat_chunk(ask, &json!({"role": "assistant", "content": "", "refusal": null}), &Value::Null)
+    fn opening_events(&self, ask: &ResponseContext<'_>) -> String {
+        chat_chunk_event(ask, &json!({"role": "assistant", "content": "", "refusal": null}), &Value::Null)
     }
 
-    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
-        chat_chunk(ask, &json!({"content": text}), &Value::Null)
+    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
+        chat_chunk_event(ask, &json!({"content": text}), &Value::Null)
     }
 
-    fn closing(&self, ask: &Ask<'_>) -> String {
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
         let mut last = String::new();
-        if let Some((name, arguments)) = ask.call() {
+        if let Some((name, arguments)) = ask.tool_call() {
             // As it comes: first which tool, then what it is given in pieces.
-            let mut call = tool_call(name, "");
+            let mut call = tool_call_object(name, "");
             call["index"] = 0.into();
-            last += &chat_chunk(ask, &json!({"tool_calls": [call]}), &Value::Null);
+            last += &chat_chunk_event(ask, &json!({"tool_calls": [call]}), &Value::Null);
             let more = |text: &str| json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]});
             let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
-            last += &chat_chunk(ask, &more(begin), &Value::Null);
-            last += &chat_chunk(ask, &more(end), &Value::Null);
+            last += &chat_chunk_event(ask, &more(begin), &Value::Null);
+            last += &chat_chunk_event(ask, &more(end), &Value::Null);
         }
-        let finish = if ask.call().is_some() { "tool_calls" } else { "stop" };
-        last += &chat_chunk(ask, &json!({}), &json!(finish));
+        let finish = if ask.tool_call().is_some() { "tool_calls" } else { "stop" };
+        last += &chat_chunk_event(ask, &json!({}), &json!(finish));
         last + &usage_event(ask, "chat.completion.chunk", "chatcmpl-mock")
     }
 
-    fn done(&self, _ask: &Ask<'_>) -> String {
-        DONE.to_owned()
+    fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
+        DONE_EVENT.to_owned()
     }
 
-    fn ping(&self) -> &'static str {
-        PING
+    fn ping_event(&self) -> &'static str {
+        PING_EVENT
     }
 
     fn error_event(&self) -> String {
-        event(&overloaded())
+        format_event(&overloaded_error())
     }
 
-    fn malformed(&self) -> &'static str {
+    fn malformed_event(&self) -> &'static str {
         "data: {\"id\":\"chatcmpl-mock\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"cont\n\n"
     }
 }
 
-impl Shape for Completion {
-    fn family(&self) -> Family {
-        Family::OpenAi
+impl ResponseShape for Completion {
+    fn family(&self) -> ProviderFamily {
+        ProviderFamily::OpenAi
     }
 
-    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
-        let mut answer = text_completion(ask, text, &json!("stop"));
+    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
+        let mut answer = text_completion_object(ask, text, &json!("stop"));
         if ask.behaviour.usage != Some(false) {
-            answer["usage"] = usage(ask);
+            answer["usage"] = usage_object(ask);
         }
         answer
     }
 
-    fn opening(&self, _ask: &Ask<'_>) -> String {
+    fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
         String::new()
     }
 
-    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
-        event(&text_completion(ask, text, &Value::Null))
+    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
+        format_event(&text_completion_object(ask, text, &Value::Null))
     }
 
-    fn closing(&self, ask: &Ask<'_>) -> String {
-        event(&text_completion(ask, "", &json!("stop"))) + &usage_event(ask, "text_completion", "cmpl-mock")
+    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+        format_event(&text_completion_object(ask, "", &json!("stop")))
+            + &usage_event(ask, "text_completion", "cmpl-mock")
     }
 
-    fn done(&self, _ask: &Ask<'_>) -> String {
-        DONE.to_owned()
+    fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
+        DONE_EVENT.to_owned()
     }
 
-    fn ping(&self) -> &'static str {
-        PING
+    fn ping_event(&self) -> &'static str {
+        PING_EVENT
     }
 
     fn error_event(&self) -> String {
-        event(&overloaded())
+        format_event(&overloaded_error())
     }
 
-    fn malformed(&self) -> &'static str {
+    fn malformed_event(&self) -> &'static str {
         "data: {\"id\":\"cmpl-mock\",\"object\":\"text_completion\",\"choices\":[{\"text\":\"brok\n\n"
     }
 }
 
-fn tool_call(name: &str, arguments: &str) -> Value {
+fn tool_call_object(name: &str, arguments: &str) -> Value {
     json!({"id": "call_mock", "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
-pub fn event(data: &Value) -> String {
+pub fn format_event(data: &Value) -> String {
     format!("data: {data}\n\n")
 }
 
-fn chat_chunk(ask: &Ask<'_>, delta: &Value, finish: &Value) -> String {
+fn chat_chunk_event(ask: &ResponseContext<'_>, delta: &Value, finish: &Value) -> String {
     let mut chunk = json!({
         "id": "chatcmpl-mock", "object": "chat.completion.chunk", "created": ask.created, "model": ask.model,
         "service_tier": "default", "system_fingerprint": "fp_mock",
         "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}],
     });
-    if sends_usage(ask) {
+    if should_send_usage(ask) {
         chunk["usage"] = Value::Null;
     }
-    event(&chunk)
+    format_event(&chunk)
 }
 
-fn text_completion(ask: &Ask<'_>, text: &str, finish: &Value) -> Value {
+fn text_completion_object(ask: &ResponseContext<'_>, text: &str, finish: &Value) -> Value {
     json!({
         "id": "cmpl-mock", "object": "text_completion", "created": ask.created, "model": ask.model,
         "choices": [{"text": text, "index": 0, "logprobs": null, "finish_reason": finish}],
     })
 }
 
-fn sends_usage(ask: &Ask<'_>) -> bool {
+fn should_send_usage(ask: &ResponseContext<'_>) -> bool {
     ask.behaviour.usage.unwrap_or(ask.include_usage)
 }
 
-fn usage_event(ask: &Ask<'_>, object: &str, id: &str) -> String {
-    if !sends_usage(ask) {
+fn usage_event(ask: &ResponseContext<'_>, object: &str, id: &str) -> String {
+    if !should_send_usage(ask) {
         return String::new();
     }
-    event(&json!({
+    format_event(&json!({
         "id": id, "object": object, "created": ask.created, "model": ask.model,
-        "choices": [], "usage": usage(ask),
+        "choices": [], "usage": usage_object(ask),
     }))
 }
 
-fn usage(ask: &Ask<'_>) -> Value {
+fn usage_object(ask: &ResponseContext<'_>) -> Value {
     let completion = ask.behaviour.chunks;
     json!({
         "prompt_tokens": PROMPT_TOKENS, "completion_tokens": completion, "total_tokens": PROMPT_TOKENS.saturating_add(completion),
@@ -176,7 +177,7 @@ fn usage(ask: &Ask<'_>) -> Value {
     })
 }
 
-pub fn error(status: u32, message: &str) -> Value {
+pub fn error_body(status: u32, message: &str) -> Value {
     let (kind, code) = match status {
         401 => ("invalid_request_error", json!("invalid_api_key")),
         404 => ("invalid_request_error", json!("model_not_found")),
@@ -187,20 +188,20 @@ pub fn error(status: u32, message: &str) -> Value {
     json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
 }
 
-pub fn overloaded() -> Value {
+pub fn overloaded_error() -> Value {
     let message = "The server is currently overloaded with other requests.";
     json!({"error": {"message": message, "type": "overloaded_error", "param": null, "code": "overloaded"}})
 }
 
 /// One vector per input, as numbers or as base64 of little-endian floats.
-pub fn embeddings(model: &str, body: &[u8]) -> Value {
+pub fn embedding_response(model: &str, body: &[u8]) -> Value {
     let asked: Value = serde_json::from_slice(body).unwrap_or_default();
     let as_text = asked["encoding_format"] == "base64";
-    let size = asked["dimensions"].as_u64().map_or(DIMENSIONS, |size| size.clamp(1, 8192) as usize);
-    let data: Vec<Value> = (0..inputs(&asked["input"]))
+    let size = asked["dimensions"].as_u64().map_or(DEFAULT_DIMENSIONS, |size| size.clamp(1, 8192) as usize);
+    let data: Vec<Value> = (0..count_inputs(&asked["input"]))
         .map(|index| {
             let vector: Vec<f32> = (0..size).map(|at| ((index + at) % 8) as f32 / 8.0 - 0.4375).collect();
-            let embedding = if as_text { json!(base64(&floats(&vector))) } else { json!(vector) };
+            let embedding = if as_text { json!(encode_base64(&encode_floats(&vector))) } else { json!(vector) };
             json!({"object": "embedding", "index": index, "embedding": embedding})
         })
         .collect();
@@ -209,18 +210,18 @@ pub fn embeddings(model: &str, body: &[u8]) -> Value {
 }
 
 // An array of numbers is one input in tokens.
-fn inputs(input: &Value) -> usize {
+fn count_inputs(input: &Value) -> usize {
     match input {
         Value::Array(items) if !items.iter().any(Value::is_number) => items.len(),
         _ => 1,
     }
 }
 
-fn floats(vector: &[f32]) -> Vec<u8> {
+fn encode_floats(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-pub fn base64(bytes: &[u8]) -> String {
+pub fn encode_base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -233,16 +234,16 @@ pub fn base64(bytes: &[u8]) -> String {
     out
 }
 
-pub fn models() -> Value {
-    let data = ["mock", "mock-mini", "mock-large"].map(model);
+pub fn model_list() -> Value {
+    let data = ["mock", "mock-mini", "mock-large"].map(model_object);
     json!({"object": "list", "data": data})
 }
 
-pub fn model(id: &str) -> Value {
+pub fn model_object(id: &str) -> Value {
     json!({"id": id, "object": "model", "created": 1_700_000_000, "owned_by": "penstock"})
 }
 
-pub fn moderations(model: &str, body: &[u8]) -> Value {
+pub fn moderation_response(model: &str, body: &[u8]) -> Value {
     const CATEGORIES: [&str; 13] = [
         "harassment",
         "harassment/threatening",
@@ -266,7 +267,7 @@ pub fn moderations(model: &str, body: &[u8]) -> Value {
         "category_applied_input_types": each(json!(["text"])),
     });
     let asked: Value = serde_json::from_slice(body).unwrap_or_default();
-    let results = vec![result; inputs(&asked["input"])];
+    let results = vec![result; count_inputs(&asked["input"])];
     json!({"id": "modr-mock", "model": if model.is_empty() { "omni-moderation-latest" } else { model }, "results": results})
 }
 
@@ -275,16 +276,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_has_its_padding() {
+    fn pads_base64() {
         for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
-            assert_eq!(base64(plain.as_bytes()), coded);
+            assert_eq!(encode_base64(plain.as_bytes()), coded);
         }
     }
 
     #[test]
-    fn one_vector_per_input() {
+    fn returns_one_vector_per_input() {
         let count = |input: &str| {
-            embeddings("m", format!("{{\"input\":{input}}}").as_bytes())["data"].as_array().unwrap().len()
+            embedding_response("m", format!("{{\"input\":{input}}}").as_bytes())["data"].as_array().unwrap().len()
         };
         assert_eq!([count("\"a\""), count("[\"a\",\"b\"]"), count("[1,2,3]"), count("[[1],[2]]")], [1, 2, 1, 2]);
     }

@@ -38,7 +38,7 @@ fn silence_lasts_until_the_client_leaves() {
     client.chat(CHAT, "mock?fault=silence", false);
     let answer = client.read(WAIT);
     assert_eq!((answer.raw.len(), answer.end), (0, End::Silent));
-    assert_eq!(server.ledger()[0].outcome.to_string(), "open");
+    assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");
     client.close();
     let entry = last_entry(&server);
     assert_eq!((entry.outcome.to_string().as_str(), entry.bytes_sent), ("client_closed", 0));

@@ -48,7 +48,7 @@ fn a_half_closed_stream_still_listens() {
         client.stream.write_all(b"still there?").unwrap();
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(server.ledger()[0].outcome.to_string(), "open");
+    assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");
     client.close();
     assert_eq!(last_entry(&server).outcome.to_string(), "client_closed");
 }

@@ -31,15 +31,15 @@ fn it_can_be_cleared_and_left_out() {
     let mut client = Client::connect(&server);
     client.ask("DELETE", "/_ledger", "", "");
     assert_eq!(client.read(Duration::from_millis(400)).status(), 200);
-    assert!(server.ledger().is_empty());
-    let quiet = Server::start_with(&Options { ledger: false, ..Options::default() }).unwrap();
+    assert!(server.ledger_entries().is_empty());
+    let quiet = Server::start_with_options(&Options { ledger_enabled: false, ..Options::default() }).unwrap();
     assert_eq!(chat(&quiet, CHAT, "mock", false).status(), 200);
     assert_eq!(get(&quiet, "/_ledger", "").json(), json!([]));
 }
 
 fn wait_for_entry(server: &Server) {
     let deadline = Instant::now() + Duration::from_secs(5);
-    while server.ledger().is_empty() && Instant::now() < deadline {
+    while server.ledger_entries().is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -110,7 +110,7 @@ fn a_client_that_does_not_read_blocks_the_write() {
         wait_for_entry(&server);
         let sent = |after: u64| {
             std::thread::sleep(Duration::from_millis(after));
-            server.ledger()[0].bytes_sent
+            server.ledger_entries()[0].bytes_sent
         };
         let (early, late) = (sent(400), sent(200));
         assert_eq!(early, late, "{model}");
@@ -118,14 +118,14 @@ fn a_client_that_does_not_read_blocks_the_write() {
         // What is read makes room for about as much.
         let read = client.read_until(Duration::from_millis(200), |answer| answer.raw.len() > 8_000_000);
         assert!(sent(300) > early && sent(0) < early + read.raw.len() as u64 + 15_000_000, "{model}");
-        assert_eq!(server.ledger()[0].outcome.to_string(), "open");
+        assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");
     }
 }
 
 #[test]
 fn a_small_send_buffer_makes_the_push_back_exact() {
-    let options = Options { send_buffer: Some(32 * 1024), ..Options::default() };
-    let server = Server::start_with(&options).unwrap();
+    let options = Options { send_buffer_bytes: Some(32 * 1024), ..Options::default() };
+    let server = Server::start_with_options(&options).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(32 * 1024).unwrap();
     socket.connect(&server.addr.into()).unwrap();
@@ -133,6 +133,6 @@ fn a_small_send_buffer_makes_the_push_back_exact() {
     client.chat(CHAT, "mock?chunks=100000", true);
     wait_for_entry(&server);
     std::thread::sleep(Duration::from_millis(200));
-    let sent = server.ledger()[0].bytes_sent;
+    let sent = server.ledger_entries()[0].bytes_sent;
     assert!(sent > 20_000 && sent < 400_000, "{sent}");
 }

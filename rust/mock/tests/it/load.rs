@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 fn load(server: &Server, line: &str) -> Value {
     let (mode, rest) = line.split_once(' ').unwrap();
     let line = format!("{mode} --url {}/v1/chat/completions {rest}", server.url());
-    run(&Options::read(line.split(' ').map(str::to_owned)).unwrap()).unwrap()
+    run(&Options::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap()
 }
 
 #[test]
 fn whole_counts_what_the_server_answered() {
     let server = server();
     let report = load(&server, "whole --connections 3 --seconds 0.2");
-    let entries = server.ledger().len() as u64;
+    let entries = server.ledger_entries().len() as u64;
     assert_eq!((report["requests"].as_u64().unwrap().min(10_000), &report["errors"]), (entries, &json!(0)), "{report}");
     assert!(
         report["p50_us"].as_f64() <= report["p99_us"].as_f64()
@@ -27,7 +27,7 @@ fn whole_counts_what_the_server_answered() {
 fn rate_keeps_its_schedule_and_counts_from_the_due_time() {
     let server = server();
     let report = load(&server, "rate --rate 200 --connections 2 --seconds 0.5");
-    assert_eq!((&report["requests"], server.ledger().len()), (&json!(100), 100), "{report}");
+    assert_eq!((&report["requests"], server.ledger_entries().len()), (&json!(100), 100), "{report}");
     // One connection cannot carry 100 a second at 20 ms each: the backlog shows as latency.
     let late = load(&server, "rate --rate 100 --connections 1 --seconds 0.5 --model mock?first_ms=20");
     assert_eq!(late["requests"], 50);
@@ -86,7 +86,7 @@ fn errors_have_their_class() {
     }
     let nobody = { crate::talk::server().url() };
     let line = format!("rate --url {nobody}/ --rate 50 --seconds 0.1");
-    let refused = run(&Options::read(line.split(' ').map(str::to_owned)).unwrap()).unwrap();
+    let refused = run(&Options::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap();
     assert_eq!((&refused["errors_by_class"]["connect"], &refused["requests"]), (&json!(5), &json!(0)), "{refused}");
 }
 

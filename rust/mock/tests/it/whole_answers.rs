@@ -12,7 +12,7 @@ async fn starts_for_async_tests_too() {
     let server = penstock_mock::Server::start().await;
     let answer = tokio::task::spawn_blocking(move || (chat(&server, CHAT, "mock", false), server)).await.unwrap();
     assert_eq!(answer.0.status(), 200);
-    let entries = answer.1.settled(1, WAIT).await;
+    let entries = answer.1.wait_until_settled(1, WAIT).await;
     assert_eq!(entries[0].outcome.to_string(), "complete");
 }
 
@@ -164,7 +164,7 @@ fn requests_may_be_pipelined_split_and_chunked() {
     client.write(&wire.as_bytes()[20..]);
     let all = client.read_until(WAIT, |answer| answer.raw.windows(9).filter(|part| part == b"fp_mock\"}").count() == 3);
     assert_eq!(all.end, End::Complete);
-    let entries = server.ledger();
+    let entries = server.ledger_entries();
     assert!(entries.iter().all(|entry| entry.body_bytes == body.len() as u64 && entry.model == "mock?chunks=1"));
 }
 

@@ -9,7 +9,7 @@ revision = "0005_files"
 down_revision = "0004"
 
 
-def _owned() -> list[sa.Column[Any]]:
+def _tenant_columns() -> list[sa.Column[Any]]:
     return [
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("organisation_id", sa.String(length=36), nullable=False),
@@ -31,7 +31,7 @@ def upgrade() -> None:
     """Make them."""
     op.create_table(
         "files",
-        *_owned(),
+        *_tenant_columns(),
         sa.Column("purpose", sa.String(length=32), nullable=False),
         sa.Column("filename", sa.String(length=255), nullable=False),
         sa.Column("bytes", sa.BigInteger(), nullable=False),
@@ -44,7 +44,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_files_expires_at"), "files", ["expires_at"])
     op.create_table(
         "batches",
-        *_owned(),
+        *_tenant_columns(),
         sa.Column("endpoint", sa.String(length=32), nullable=False),
         sa.Column("completion_window", sa.String(length=32), nullable=False),
         sa.Column("status", sa.String(length=32), nullable=False),

@@ -8,18 +8,18 @@ from alembic import op
 revision = "0010_givers"
 down_revision = "0009_requests"
 
-NAMES = ("key_given_by", "configurations_given_by")
+COLUMN_NAMES = ("key_given_by", "configurations_given_by")
 
 
 def upgrade() -> None:
     """Make room for it; of those that are there already nobody knows it any more."""
     with op.batch_alter_table("integrations") as altered:
-        for name in NAMES:
+        for name in COLUMN_NAMES:
             altered.add_column(sa.Column(name, sa.String(36), nullable=True))
 
 
 def downgrade() -> None:
     """Take it away."""
     with op.batch_alter_table("integrations") as altered:
-        for name in reversed(NAMES):
+        for name in reversed(COLUMN_NAMES):
             altered.drop_column(name)

@@ -8,17 +8,17 @@ from alembic import op
 revision = "0003"
 down_revision = "0001"
 
-FORM = sa.JSON(none_as_null=True)
+JSON_DOCUMENT = sa.JSON(none_as_null=True)
 
 
-def _more() -> list[Any]:
+def _new_integration_columns() -> list[Any]:
     return [
         sa.Column("sealed_configurations", sa.Text()),
-        sa.Column("tags", FORM, nullable=False, server_default="{}"),
+        sa.Column("tags", JSON_DOCUMENT, nullable=False, server_default="{}"),
         sa.Column("allow_all_models", sa.Boolean(), nullable=False, server_default=sa.true()),
-        sa.Column("pricing_adjustments", FORM),
+        sa.Column("pricing_adjustments", JSON_DOCUMENT),
         # Those that were there before were open to every workspace.
-        sa.Column("global_access", FORM, nullable=False, server_default='{"enabled": true}'),
+        sa.Column("global_access", JSON_DOCUMENT, nullable=False, server_default='{"enabled": true}'),
         sa.Column("default_provider_slug", sa.String(length=255)),
         sa.Column("owner_id", sa.String(length=36)),
     ]
@@ -27,11 +27,11 @@ def _more() -> list[Any]:
 def upgrade() -> None:
     """Make them."""
     with op.batch_alter_table("integrations") as table:
-        for column in _more():
+        for column in _new_integration_columns():
             table.add_column(column)
-    _models()
-    _workspaces()
-    _secrets()
+    _create_integration_models()
+    _create_integration_workspaces()
+    _create_secret_references()
 
 
 def downgrade() -> None:
@@ -40,11 +40,11 @@ def downgrade() -> None:
     op.drop_table("integration_workspaces")
     op.drop_table("integration_models")
     with op.batch_alter_table("integrations") as table:
-        for column in reversed(_more()):
+        for column in reversed(_new_integration_columns()):
             table.drop_column(column.name)
 
 
-def _own(table: str, *parents: str) -> list[Any]:
+def _common_columns(table: str, *parents: str) -> list[Any]:
     """The columns that every table has, and those that refer to others."""
     columns: list[Any] = [sa.Column("id", sa.String(length=36), nullable=False)]
     rules: list[Any] = [sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{table}"))]
@@ -57,57 +57,57 @@ def _own(table: str, *parents: str) -> list[Any]:
     return [*columns, *times, *rules]
 
 
-def _models() -> None:
+def _create_integration_models() -> None:
     op.create_table(
         "integration_models",
-        *_own("integration_models", "integrations"),
+        *_common_columns("integration_models", "integrations"),
         sa.Column("slug", sa.String(length=255), nullable=False),
         sa.Column("name", sa.String(length=255)),
         sa.Column("enabled", sa.Boolean(), nullable=False),
         sa.Column("is_custom", sa.Boolean(), nullable=False),
         sa.Column("is_finetune", sa.Boolean(), nullable=False),
         sa.Column("base_model_slug", sa.String(length=255)),
-        sa.Column("configurations", FORM, nullable=False),
+        sa.Column("configurations", JSON_DOCUMENT, nullable=False),
         sa.Column("sealed_configurations", sa.Text()),
-        sa.Column("pricing_config", FORM),
+        sa.Column("pricing_config", JSON_DOCUMENT),
     )
-    _index("integration_models", "integration_id", "slug", unique=True)
+    _create_index("integration_models", "integration_id", "slug", unique=True)
 
 
-def _workspaces() -> None:
+def _create_integration_workspaces() -> None:
     op.create_table(
         "integration_workspaces",
-        *_own("integration_workspaces", "integrations", "workspaces"),
+        *_common_columns("integration_workspaces", "integrations", "workspaces"),
         sa.Column("enabled", sa.Boolean(), nullable=False),
-        sa.Column("usage_limits", FORM),
-        sa.Column("rate_limits", FORM),
+        sa.Column("usage_limits", JSON_DOCUMENT),
+        sa.Column("rate_limits", JSON_DOCUMENT),
         sa.Column("last_reset_at", sa.BigInteger()),
     )
-    _index("integration_workspaces", "integration_id", "workspace_id", unique=True)
-    _index("integration_workspaces", "workspace_id")
+    _create_index("integration_workspaces", "integration_id", "workspace_id", unique=True)
+    _create_index("integration_workspaces", "workspace_id")
 
 
-def _secrets() -> None:
+def _create_secret_references() -> None:
     op.create_table(
         "secret_references",
-        *_own("secret_references"),
+        *_common_columns("secret_references"),
         sa.Column("slug", sa.String(length=255), nullable=False),
         sa.Column("name", sa.String(length=255), nullable=False),
         sa.Column("description", sa.Text()),
         sa.Column("manager_type", sa.String(length=32), nullable=False),
-        sa.Column("auth_config", FORM, nullable=False),
+        sa.Column("auth_config", JSON_DOCUMENT, nullable=False),
         sa.Column("sealed_auth_config", sa.Text()),
         sa.Column("secret_path", sa.String(length=1024), nullable=False),
         sa.Column("secret_key", sa.String(length=255)),
         sa.Column("allow_all_workspaces", sa.Boolean(), nullable=False),
-        sa.Column("allowed_workspaces", FORM, nullable=False),
-        sa.Column("tags", FORM, nullable=False),
+        sa.Column("allowed_workspaces", JSON_DOCUMENT, nullable=False),
+        sa.Column("tags", JSON_DOCUMENT, nullable=False),
         sa.Column("status", sa.String(length=32), nullable=False),
         sa.Column("created_by", sa.String(length=36)),
     )
-    _index("secret_references", "organisation_id", "slug", unique=True)
-    _index("secret_references", "organisation_id", "id")
+    _create_index("secret_references", "organisation_id", "slug", unique=True)
+    _create_index("secret_references", "organisation_id", "id")
 
 
-def _index(table: str, *columns: str, unique: bool = False) -> None:
+def _create_index(table: str, *columns: str, unique: bool = False) -> None:
     op.create_index(op.f(f"ix_{table}_{'_'.join(columns)}"), table, list(columns), unique=unique)

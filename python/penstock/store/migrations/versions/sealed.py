@@ -8,16 +8,22 @@ import sqlalchemy as sa
 from alembic import context, op
 
 if TYPE_CHECKING:
-    from penstock.store.migrate import Rewriting
+    from penstock.store.migrate import SyncConfigSealer
 
 revision = "0007_sealed"
 down_revision = "0006_changed"
 
-FORM = sa.JSON(none_as_null=True)
+JSON_DOCUMENT = sa.JSON(none_as_null=True)
 CONFIGS = sa.table("configs", sa.column("id"), sa.column("config"), sa.column("sealed"))
-VERSIONS = sa.table("versions", sa.column("id"), sa.column("resource"), sa.column("content", FORM), sa.column("sealed"))
+VERSIONS = sa.table(
+    "versions", sa.column("id"), sa.column("resource"), sa.column("content", JSON_DOCUMENT), sa.column("sealed")
+)
 AUDIT = sa.table(
-    "audit", sa.column("id"), sa.column("resource_type"), sa.column("before", FORM), sa.column("after", FORM)
+    "audit",
+    sa.column("id"),
+    sa.column("resource_type"),
+    sa.column("before", JSON_DOCUMENT),
+    sa.column("after", JSON_DOCUMENT),
 )
 
 
@@ -29,47 +35,49 @@ def upgrade() -> None:
     if connection.dialect.name == "sqlite":
         # What was there in clear is not to stay in pages that nothing uses.
         connection.exec_driver_sql("PRAGMA secure_delete=ON")
-    for row in _all(sa.select(CONFIGS)):
-        config, sealed = _rewriting().seal(row["config"], row["id"])
-        _set(CONFIGS, row["id"], config=config, sealed=sealed)
-    for row in _all(sa.select(VERSIONS).where(VERSIONS.c.resource == "configs")):
-        config, sealed = _rewriting().seal(row["content"]["config"], row["id"])
-        _set(VERSIONS, row["id"], content={**row["content"], "config": config}, sealed=sealed)
-    for row in _all(sa.select(AUDIT).where(AUDIT.c.resource_type == "configs")):
-        _set(AUDIT, row["id"], before=_masked(row["before"]), after=_masked(row["after"]))
+    for row in _fetch_rows(sa.select(CONFIGS)):
+        config, sealed = _config_sealer().seal(row["config"], row["id"])
+        _update_row(CONFIGS, row["id"], config=config, sealed=sealed)
+    for row in _fetch_rows(sa.select(VERSIONS).where(VERSIONS.c.resource == "configs")):
+        config, sealed = _config_sealer().seal(row["content"]["config"], row["id"])
+        _update_row(VERSIONS, row["id"], content={**row["content"], "config": config}, sealed=sealed)
+    for row in _fetch_rows(sa.select(AUDIT).where(AUDIT.c.resource_type == "configs")):
+        _update_row(
+            AUDIT, row["id"], before=_mask_audited_config(row["before"]), after=_mask_audited_config(row["after"])
+        )
 
 
 def downgrade() -> None:
     """Open it again; what was noted stays masked."""
-    for row in _all(sa.select(CONFIGS).where(CONFIGS.c.sealed.is_not(None))):
-        _set(CONFIGS, row["id"], config=_rewriting().open(row["config"], row["sealed"], row["id"]))
-    for row in _all(sa.select(VERSIONS).where(VERSIONS.c.sealed.is_not(None))):
-        config = _rewriting().open(row["content"]["config"], row["sealed"], row["id"])
-        _set(VERSIONS, row["id"], content={**row["content"], "config": config})
+    for row in _fetch_rows(sa.select(CONFIGS).where(CONFIGS.c.sealed.is_not(None))):
+        _update_row(CONFIGS, row["id"], config=_config_sealer().open(row["config"], row["sealed"], row["id"]))
+    for row in _fetch_rows(sa.select(VERSIONS).where(VERSIONS.c.sealed.is_not(None))):
+        config = _config_sealer().open(row["content"]["config"], row["sealed"], row["id"])
+        _update_row(VERSIONS, row["id"], content={**row["content"], "config": config})
     for table in ("configs", "versions"):
         with op.batch_alter_table(table) as altered:
             altered.drop_column("sealed")
 
 
-def _rewriting() -> Rewriting:
-    found: Rewriting | None = context.config.attributes.get("rewriting")
+def _config_sealer() -> SyncConfigSealer:
+    found: SyncConfigSealer | None = context.config.attributes.get("rewriting")
     if found is None:
         message = "there are configs, and nothing to seal their credentials with"
         raise LookupError(message)
     return found
 
 
-def _all(query: sa.Select[Any]) -> list[sa.RowMapping]:
+def _fetch_rows(query: sa.Select[Any]) -> list[sa.RowMapping]:
     return list(op.get_bind().execute(query).mappings())
 
 
-def _set(table: sa.TableClause, row_id: str, **values: Any) -> None:  # noqa: ANN401 - columns
+def _update_row(table: sa.TableClause, row_id: str, **values: Any) -> None:  # noqa: ANN401 - columns
     op.get_bind().execute(sa.update(table).where(table.c.id == row_id).values(**values))
 
 
-def _masked(said: dict[str, Any] | None) -> dict[str, Any] | None:
+def _mask_audited_config(said: dict[str, Any] | None) -> dict[str, Any] | None:
     """Mask a noted row; what would be sealed of it is of no use any more."""
     if not said or not isinstance(said.get("config"), str):
         return said
-    config, _ = _rewriting().seal(said["config"], said["id"])
+    config, _ = _config_sealer().seal(said["config"], said["id"])
     return {**said, "config": config}

@@ -17,7 +17,7 @@ pub fn write_masked_headers(fields: &mut ObjectWriter<'_>, headers: &Headers, li
         let is_listed = || listed.iter().any(|list| list.iter().any(|listed| listed.as_bytes() == name));
         // An inline config may hold a key, whatever the prefix of its header. So may a malformed one.
         let is_inline = || name.ends_with(b"-config") && !is_slug(value);
-        if may_be_secret(name) || is_inline() || is_listed() {
+        if is_secret_name(name) || is_inline() || is_listed() {
             fields.bytes(name, MASK.as_bytes());
         } else if name.ends_with(b"-custom-host") || name == b"referer" {
             fields.bytes(name, strip_url_secrets(&String::from_utf8_lossy(value)).as_bytes());
@@ -33,7 +33,7 @@ pub fn is_slug(text: &[u8]) -> bool {
 }
 
 /// Returns true if fields with this name may hold credentials. Prefers false positives.
-pub fn may_be_secret(name: impl AsRef<[u8]>) -> bool {
+pub fn is_secret_name(name: impl AsRef<[u8]>) -> bool {
     let name = name.as_ref();
     // Dispatches on the first letter, because this runs for every header of every request.
     name == WEBSOCKET_PROTOCOL_HEADER
@@ -82,7 +82,7 @@ pub fn mask_url(head: &RequestHead) -> Cow<'_, str> {
 
 /// Returns true if the parameter may grant access: a secret, or the signature of a presigned URL.
 fn is_secret_param(name: &str) -> bool {
-    name == "sig" || may_be_secret(name)
+    name == "sig" || is_secret_name(name)
 }
 
 /// Returns the parameter name percent-decoded and in lower case, as the server will see it.

@@ -75,7 +75,7 @@ impl Metadata {
         for member in members {
             let (pair, _) = member.split_once(';').unwrap_or((member, ""));
             if let Some((key, value)) = pair.split_once('=')
-                && !masking::may_be_secret(key.to_ascii_lowercase())
+                && !masking::is_secret_name(key.to_ascii_lowercase())
             {
                 self.add_if_absent(key.trim(), &percent_decode(value.trim()));
             }

@@ -26,7 +26,7 @@ pub use crate::accounting::record::charges::{Billing, SessionUsage};
 pub use crate::accounting::record::deferred_billing::DeferredBilling;
 pub use crate::accounting::record::request_log::{Detail, RequestLog, SessionEvents};
 
-use masking::may_be_secret;
+use masking::is_secret_name;
 use outbox::Outbox;
 
 use crate::{
@@ -80,7 +80,7 @@ impl RecordSink {
         let lowered = |names: &[String]| names.iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>();
         let sensitive_headers = lowered(&settings.sensitive_headers);
         let mut metadata_headers = lowered(&settings.headers_to_metadata);
-        metadata_headers.retain(|name| !may_be_secret(name) && !sensitive_headers.contains(name));
+        metadata_headers.retain(|name| !is_secret_name(name) && !sensitive_headers.contains(name));
         Self {
             outbox: Outbox::new(settings.outbox_bytes),
             metrics: Metrics::default(),

@@ -318,14 +318,14 @@ pub fn stream_of(answer: ClientResponse) -> ResponseStream {
 
 /// The ledger once these many requests have come and ended.
 pub async fn settled(provider: &Server, count: usize) -> Vec<Entry> {
-    let entries = provider.settled(count, PATIENCE).await;
+    let entries = provider.wait_until_settled(count, PATIENCE).await;
     assert_eq!(entries.len(), count, "{entries:#?}");
     entries
 }
 
 /// The only request that reached the provider since the last look; the gateway's key is nowhere in it.
 pub fn sent(provider: &Server) -> Entry {
-    let mut entries = provider.ledger();
+    let mut entries = provider.ledger_entries();
     provider.clear_ledger();
     assert_eq!(entries.len(), 1, "{entries:#?}");
     let entry = entries.remove(0);

@@ -119,7 +119,7 @@ fn dechunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
 }
 
 pub fn server() -> Server {
-    Server::start_with(&Options::default()).unwrap()
+    Server::start_with_options(&Options::default()).unwrap()
 }
 
 pub struct Client {
@@ -206,7 +206,7 @@ pub fn get(server: &Server, target: &str, headers: &str) -> Answer {
 pub fn last_entry(server: &Server) -> Entry {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
-        let last = server.ledger().pop();
+        let last = server.ledger_entries().pop();
         match last {
             Some(entry) if entry.outcome != Outcome::Open || Instant::now() > deadline => {
                 return entry;
