@@ -1,1 +1,1 @@
-"""What Penstock costs: its parts alone, and the whole beside its peers."""
+"""Benchmarks of Penstock: single components, and the complete gateway compared with other gateways."""

@@ -1,4 +1,4 @@
-"""What crossing from Python into the engine costs: a config checked, a snapshot applied, the catalogue read."""
+"""Benchmarks of calls from Python into the engine: config check, snapshot update, catalogue and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = json.dumps({"provider": "openai", "api_key": "sk-pretend"}).encode()
 
 
 def snapshot(keys: int) -> bytes:
-    """As the publisher writes it, the epoch included."""
+    """Returns a snapshot in the publisher's format, including its epoch."""
     content: dict[str, Any] = {
         "keys": [_key(number) for number in range(keys)],
         "providers": [{"slug": "my-openai", "provider": "openai", "api_key": "sk-pretend", "custom_host": None}],
@@ -39,7 +39,7 @@ def _key(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def running() -> Iterator[engine.Engine]:
-    """An engine that was not started: applying needs neither loop nor socket."""
+    """Yields an engine that is not started; applying snapshots needs no event loop and no socket."""
     made = engine.Engine(Settings().engine_settings_json(1))
     yield made
     made.close()
@@ -60,7 +60,7 @@ def test_check_that_finds_a_problem(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.parametrize("keys", [1, 1000])
 def test_apply_a_snapshot(benchmark: BenchmarkFixture, running: engine.Engine, keys: int) -> None:
-    """Two that differ in turn: the same one again could be recognised by its epoch."""
+    """Alternates between two snapshots, because the engine could skip one whose epoch it already has."""
     made = [snapshot(keys), snapshot(keys + 1)]
     count = iter(range(1 << 40))
     benchmark(lambda: running.apply(made[next(count) % 2]))

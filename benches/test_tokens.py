@@ -1,4 +1,4 @@
-"""How fast tokens are counted, beside the Python package that providers publish, which must find as many."""
+"""Token counting benchmark against tiktoken. Both must return the same counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUILD = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", 
 
 
 class Counter:
-    """Our counting, in a process of its own."""
+    """Penstock's token counter, run as a separate process."""
 
     def __init__(self) -> None:
         subprocess.run(BUILD, cwd=ROOT, check=True)
@@ -44,7 +44,7 @@ class Counter:
         return {bytes.fromhex(token): rank for rank, token in enumerate(told.stdout.splitlines()) if token}
 
     def count(self, encoding: str, texts: Sequence[str]) -> list[tuple[int, float]]:
-        """Tokens and seconds of each."""
+        """Returns tokens and seconds for each text."""
         lines = "".join(json.dumps(text) + "\n" for text in texts)
         command = [self._program, "count", encoding]
         told = subprocess.run(command, check=True, capture_output=True, text=True, input=lines)
@@ -57,7 +57,7 @@ def counter() -> Counter:
 
 
 def theirs(counter: Counter, encoding: str) -> tiktoken.Encoding:
-    """The package's own encoding, but for its vocabulary, which it would download."""
+    """Returns tiktoken's encoding, with our vocabulary instead of one that tiktoken would download."""
     described = openai_public.ENCODING_CONSTRUCTORS[encoding]
     vocabulary = counter.vocabulary(encoding)
 
@@ -74,13 +74,13 @@ def theirs(counter: Counter, encoding: str) -> tiktoken.Encoding:
 
 
 def prose() -> list[str]:
-    """The handbook of the language, in pieces that neither side has seen before."""
+    """Returns Python's language reference in chunks that neither counter has seen before."""
     text = "\n".join(pydoc_data.topics.topics.values())
     return [text[at : at + CHUNK] for at in range(0, len(text) - CHUNK, CHUNK)]
 
 
 def hostile(seed: int) -> dict[str, str]:
-    """Texts without a break, or with too few."""
+    """Returns texts that have no word breaks, or too few."""
     roll = random.Random(seed)  # noqa: S311 - nobody is to be surprised
 
     def drawn(alphabet: str) -> str:
@@ -141,7 +141,7 @@ def test_hostile_texts_are_counted_exactly_and_soon(
     with capsys.disabled():
         print(f"\n{name}, 100 KB each, ms against tiktoken's:", end="")
         for at, (what, text) in enumerate(texts.items()):
-            # The best of several: others are at work here.
+            # Takes the fastest of several rounds, because other processes use this machine too.
             tokens, soonest = rounds[0][at][0], min(one[at][1] for one in rounds)
             expected, took = timed(lambda text: len(encoding.encode_ordinary(text)), text)
             print(f" {what} {soonest * 1000:.1f}:{took * 1000:.1f}", end="", flush=True)

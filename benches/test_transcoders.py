@@ -1,4 +1,4 @@
-"""How fast Anthropic's stream becomes chat completions, beside LiteLLM's and Portkey's transformation of the same stream."""
+"""Benchmark of translating Anthropic's stream to chat completions, against LiteLLM and Portkey."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USAGE = {"input_tokens": 25, "cache_creation_input_tokens": 0, "cache_read_input
 
 
 def stream() -> bytes:
-    """As Anthropic sends it: a text in many words, then a tool."""
+    """Returns a stream in Anthropic's format: a text in many words, then a tool call."""
     message = {**START["message"], "model": "claude-sonnet-4-5", "stop_reason": None, "usage": USAGE}
     events = [
         {"type": "message_start", "message": message},
@@ -58,7 +58,7 @@ def stream() -> bytes:
 
 
 def transcoded(command: Sequence[str | Path], given: bytes, env: Mapping[str, str] | None = None) -> tuple[str, float]:
-    """The text that came of the stream, and the microseconds for each of its events: the median of all rounds."""
+    """Returns the translated text and the microseconds for each event, as the median of all rounds."""
     path = {"PATH": os.environ["PATH"]}
     done = subprocess.run(
         [*command, str(ROUNDS)], input=given, check=True, capture_output=True, env={**path, **(env or {})}
@@ -73,7 +73,7 @@ def test_a_stream_is_said_in_another_dialect_far_faster(
     benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if not LITELLM.is_dir():
-        pytest.skip("the SDKs are not installed; hint: make test")
+        pytest.skip("the SDKs are not installed; run `make test`")
     subprocess.run(BUILD, cwd=ROOT, check=True)
     asked = subprocess.run(
         ("cargo", "metadata", "--no-deps", "--format-version", "1"), cwd=ROOT, check=True, capture_output=True
@@ -96,7 +96,7 @@ def test_a_stream_is_said_in_another_dialect_far_faster(
     turns = [benchmark.pedantic(turn, rounds=1), *(turn() for _ in range(TURNS - 1))]
     texts = {text for told in turns for text, _ in told}
     assert texts == {"".join(f" word {n}" for n in range(CHUNKS))}
-    # What else the machine did only adds to it.
+    # Takes the minimum, because other work of the machine can only add time.
     ours, litellm, theirs = (min(told[at][1] for told in turns) for at in range(3))
     slower = litellm / ours, theirs / ours
     with capsys.disabled():

@@ -1,1 +1,1 @@
-"""Load that looks like callers: chats, streams and providers that fail, from locust."""
+"""Load tests with locust: realistic client traffic of chats, streams and failing providers."""

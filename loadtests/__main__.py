@@ -1,4 +1,4 @@
-"""`python -m loadtests`: starts a gateway with its pretend provider, loads it, and renders what happened."""
+"""`python -m loadtests`: starts a gateway with a mock provider, runs load scenarios and renders the results."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ RECORD_SECONDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 when an answer was not as promised, or nothing was sent."""
+    """Returns 1 if a response was not as expected, a record is missing, or nothing was sent."""
     asked = _parser().parse_args(arguments)
     out = FOLDER / "out" / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     out.mkdir(parents=True)
-    # What was started has sessions of its own and would outlive an end without goodbye.
+    # Child processes run in their own sessions and would survive SIGTERM. Raising KeyboardInterrupt lets the context
+    # managers stop them.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _gateway() as loaded:
             seen = [_load(loaded, name, asked, out) for name in asked.scenarios]
             unrecorded = _unrecorded(loaded, sum(one.sent for one in seen))
     except (Unavailable, gateway.Invalid) as reason:
-        print(f"no gateway to load: {reason}", file=sys.stderr)
+        print(f"cannot start a gateway: {reason}", file=sys.stderr)
         return 1
-    title = f"Load of {asked.users} callers, {asked.seconds} s each scenario"
+    title = f"Load of {asked.users} clients, {asked.seconds} s per scenario"
     print(report.write(out, title, seen))
     print(f"Written to {os.path.relpath(out)}")
     problems = [problem for one in seen if (problem := _problem(one))] + unrecorded
@@ -53,9 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests", description=__doc__)
-    parser.add_argument("--users", type=between(1, 1000), default=20, metavar="N", help="callers at once")
+    parser.add_argument("--users", type=between(1, 1000), default=20, metavar="N", help="number of concurrent clients")
     parser.add_argument("--seconds", type=between(1, 3600), default=15, metavar="S", help="per scenario")
-    parser.add_argument("--scenarios", nargs="+", default=list(NAMES), choices=NAMES, help="which, in this order")
+    parser.add_argument(
+        "--scenarios", nargs="+", default=list(NAMES), choices=NAMES, help="scenarios to run, in this order"
+    )
     return parser
 
 
@@ -71,8 +74,8 @@ def _gateway() -> Iterator[gateway.Gateway]:
 
 
 def _load(loaded: gateway.Gateway, scenario: str, asked: argparse.Namespace, out: Path) -> report.Seen:
-    """Run one scenario to its end; how it ended is in what it saw."""
-    print(f"{scenario}: {asked.users} callers for {asked.seconds} s …", file=sys.stderr, flush=True)
+    """Runs one scenario and returns its result. A failure of locust itself is added to the errors of the result."""
+    print(f"{scenario}: {asked.users} clients for {asked.seconds} s …", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "locust", "--locustfile", str(FOLDER / "locustfile.py"), scenario.capitalize()]
     command += [
         "--headless",
@@ -95,9 +98,9 @@ def _load(loaded: gateway.Gateway, scenario: str, asked: argparse.Namespace, out
     with (out / f"{scenario}.log").open("wb") as log:
         status = _run(command, environment, log, limit)
     seen = report.read(result)
-    # Also an exception in a scenario's own code, which locust counts nowhere.
+    # Also reports an exception in a scenario's own code, which locust does not count.
     if status and not seen.errors:
-        seen.errors.append({"name": "locust", "error": f"ended with {status}, see {scenario}.log", "count": 1})
+        seen.errors.append({"name": "locust", "error": f"exited with {status}; see {scenario}.log", "count": 1})
     return seen
 
 
@@ -118,11 +121,13 @@ def _problem(seen: report.Seen) -> str | None:
 
 
 def _unrecorded(loaded: gateway.Gateway, sent: int) -> list[str]:
-    """Every request leaves a record, those that were cut or left as well."""
+    """Checks that every request leaves a record, including requests that were cut off or cancelled. Returns a problem
+    if not.
+    """
     deadline = time.monotonic() + RECORD_SECONDS
     while (written := loaded.peer.written(loaded.stand) or 0) < sent and time.monotonic() < deadline:
         time.sleep(0.1)
-    return [f"{written} records of {sent} requests"] if written < sent else []
+    return [f"{written} records for {sent} requests"] if written < sent else []
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Holds many streams that say nothing but their heartbeats, does a little new work beside them, and prints what they cost."""
+"""Load test of idle streams. Measures memory, CPU time of heartbeats, and the latency of new requests."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class Figures:
         rows = [
             ("streams held", str(self.streams)),
             ("dropped", str(self.dropped)),
-            ("heartbeats of each", f"{self.beats:.1f}"),
-            ("memory for each pair", f"{self.kilobytes:.1f} KB"),
-            ("processor while nothing else", f"{self.core:.1%} of a core"),
+            ("heartbeats per stream", f"{self.beats:.1f}"),
+            ("memory per client and provider pair", f"{self.kilobytes:.1f} KB"),
+            ("CPU without new requests", f"{self.core:.1%} of a core"),
             (f"p99 of {RATE} requests a second, alone", f"{self.before_ms:.2f} ms"),
             (f"p99 of {RATE} requests a second, beside them", f"{self.beside_ms:.2f} ms"),
         ]
@@ -73,7 +73,7 @@ class Figures:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 where a promise was not kept."""
+    """Returns 1 if a measured value exceeds its limit."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.idle", description=__doc__)
     parser.add_argument("--streams", type=between(1, 100_000), default=1000, metavar="N")
     parser.add_argument("--seconds", type=between(15, 3600), default=40, metavar="S")
@@ -88,17 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _workers(streams: int) -> int:
-    """Raise the limit of open files, and say how many edge processes stay below it: a stream takes each two."""
+    """Raises the limit of open files and returns how many edge processes stay below it. A stream uses two files."""
     limit = _allow_files(2 * streams + SPARE_FILES)
     if limit < streams + SPARE_FILES:
         message = f"{streams + SPARE_FILES} open files are needed and {limit} allowed; hint: `ulimit -n` as root, or fewer streams"
         raise SystemExit(message)
-    # The kernel does not share connections out evenly.
+    # The kernel does not distribute connections evenly among processes.
     return math.ceil(2 * streams * UNEVEN / (limit - SPARE_FILES))
 
 
 def _allow_files(count: int) -> int:
-    """Allow as many as can be, and say how many; the children inherit it."""
+    """Raises the limit of open files to `count`, or as far as possible, and returns it. Child processes inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for allowed in (count, hard):
         if allowed > soft:

@@ -1,4 +1,4 @@
-"""The scenarios for locust itself: `locust -f loadtests/locustfile.py --host http://127.0.0.1:8787 Chat`."""
+"""Scenarios for use with locust: `locust -f loadtests/locustfile.py --host http://127.0.0.1:8787 Chat`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Chat", "Faults", "Stream"]
 
 @events.quitting.add_listener
 def save(environment: Environment, **_: object) -> None:
-    """Write what was seen, where the runner asks for it: locust's own files lack the last second."""
+    """Writes the results to the file that the runner names; locust's own files lack the last second."""
     if not (place := os.environ.get(RESULT_VARIABLE)):
         return
     stats = environment.stats

@@ -1,4 +1,4 @@
-"""What the load tests' commands may be told, and what the runner tells the scenarios."""
+"""Shared options: argument parsing of the load tests, and environment variables for the scenarios."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ RESULT_VARIABLE = "PENSTOCK_LOAD_RESULT"
 
 
 def between(least: int, most: int) -> Callable[[str], int]:
-    """Make a reader of whole numbers from the least to the most; who names another is told both."""
+    """Returns an argument parser for integers from `least` to `most`; its error message names both limits."""
 
     def read(text: str) -> int:
         if text.isascii() and text.isdecimal() and least <= int(text) <= most:
             return int(text)
-        message = f"{text!r} is no whole number from {least} to {most}"
+        message = f"{text!r} is not an integer from {least} to {most}"
         raise argparse.ArgumentTypeError(message)
 
     return read

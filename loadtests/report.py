@@ -1,4 +1,4 @@
-"""Renders what a scenario's callers saw as a Markdown table and a picture."""
+"""Report of the load scenarios as Markdown tables and charts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLOURS = {"p99_ms": "#f2c6cb", "p95_ms": "#e58f99", "p50_ms": "#d1495b"}
 
 @dataclass(frozen=True)
 class Seen:
-    """One scenario's results."""
+    """Results of one scenario."""
 
     scenario: str
     requests: list[dict[str, Any]]
@@ -42,13 +42,13 @@ class Seen:
 
 
 def read(path: Path) -> Seen:
-    """What the scenario wrote at its end; nothing when it did not come that far."""
+    """Reads the results that the scenario wrote at its end. Returns an empty result if there is no file."""
     found = json.loads(path.read_text()) if path.is_file() else {"requests": [], "errors": [], "per_second": []}
     return Seen(path.stem, **found)
 
 
 def write(folder: Path, title: str, seen: list[Seen]) -> str:
-    """Put the table and the picture into the folder and return the table."""
+    """Writes tables and charts into the folder and returns the tables."""
     text = "\n\n".join([f"# {title}", *map(section, seen)]) + "\n"
     (folder / "report.md").write_text(text)
     draw(folder / "report.png", seen)
@@ -56,7 +56,7 @@ def write(folder: Path, title: str, seen: list[Seen]) -> str:
 
 
 def section(seen: Seen) -> str:
-    """A scenario's table, and below it what failed and how often."""
+    """Renders a scenario's table, followed by its errors with their counts."""
     lines = [[row["name"], *(_number(row[column]) for column in COLUMNS)] for row in seen.requests]
     errors = "\n".join(f"- {error['name']}, {error['count']} times: {error['error']}" for error in seen.errors)
     parts = [f"## {seen.scenario}", _table(["request", *COLUMNS.values()], lines), errors]
@@ -73,7 +73,7 @@ def _table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def draw(path: Path, seen: list[Seen]) -> None:
-    """For each scenario requests a second over time, and beside it how long each kind took."""
+    """Draws for each scenario the requests per second over time and the response times of each request kind."""
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and reading results needs none of it
 
     mpl.use("Agg")
@@ -98,7 +98,7 @@ def _rate(axes: Axes, seen: Seen) -> None:
 
 
 def _delays(axes: Axes, seen: Seen) -> None:
-    """The longest bar lies behind the shorter ones."""
+    """Draws the percentiles of each request as overlaid bars, the longest at the back."""
     names = [row["name"] for row in seen.requests]
     for column, colour in COLOURS.items():
         axes.barh(names, [row[column] for row in seen.requests], color=colour, label=COLUMNS[column])

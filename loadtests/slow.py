@@ -1,7 +1,7 @@
-"""`python -m loadtests.slow`: thousands of slow connections of slowhttptest's kinds, and what an ordinary caller notices of them.
+"""`python -m loadtests.slow`: slow-connection attacks (slowhttptest) and their effect on ordinary requests.
 
-The attackers take a part of the machine themselves. So they attack nginx on it first, while the ordinary caller asks the gateway: what they cost there
-is none of the gateway's doing.
+The attackers use CPU time of the same machine. Therefore they first attack nginx while the ordinary client sends
+requests to the gateway. The latency measured then is not caused by the gateway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadtests.options import between
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Options of slowhttptest by the name of the attack.
+# Options of slowhttptest, by the name of the attack.
 KINDS = {
     "slow headers": ["-H", "-i", "10"],
     "slow body": ["-B", "-i", "10", "-s", "8192"],
@@ -33,14 +33,14 @@ KINDS = {
     "range": ["-R", "-a", "10", "-b", "3000"],
 }
 SHARE = 0.99
-# A healthy caller may notice so much of an attack.
+# Maximum factor by which an attack may slow down ordinary requests.
 MOST = 2.0
 PAUSE_SECONDS = 0.005
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 where the service was not available, or ordinary requests took too long."""
+    """Returns 1 if the service was unavailable or ordinary requests took too long."""
     asked = _parser().parse_args(arguments)
     try:
         attacker = packages.debian("slowhttptest", "slowhttptest")
@@ -77,8 +77,8 @@ def _judged(
     aside, _ = _attacked(loaded, other, attacker, kind, asked)
     beside, is_available = _attacked(loaded, loaded, attacker, kind, asked)
     alone_ms, aside_ms, beside_ms = (seconds * 1000 for seconds in (alone, aside, beside))
-    told = f"{alone_ms:.1f} ms alone, {aside_ms:.1f} ms while nginx is attacked, {beside_ms:.1f} ms while it is itself"
-    print(f"{kind}, {asked.connections} attackers: p99 {told}", flush=True)
+    told = f"{alone_ms:.1f} ms alone, {aside_ms:.1f} ms while nginx is attacked, {beside_ms:.1f} ms while Penstock is attacked"
+    print(f"{kind}, {asked.connections} attacking connections: p99 {told}", flush=True)
     problems: list[str] = []
     if not is_available:
         problems.append(f"{kind}: the service was not available throughout")
@@ -90,7 +90,9 @@ def _judged(
 def _attacked(
     loaded: gateway.Gateway, victim: gateway.Gateway, attacker: str, kind: str, asked: argparse.Namespace
 ) -> tuple[float, bool]:
-    """The time of ordinary requests during an attack, and whether the attackers found their victim there throughout."""
+    """Returns the p99 of ordinary requests during an attack, and whether the attackers found the service available
+    throughout.
+    """
     path = CHAT if "-B" in KINDS[kind] else "/live"
     command = [attacker, *KINDS[kind], "-c", str(asked.connections), "-r", str(asked.connections // 4)]
     command += ["-l", str(asked.seconds), "-p", "3", "-u", f"http://{victim.host}{path}"]
@@ -98,7 +100,7 @@ def _attacked(
         attack = aside.submit(
             subprocess.run, command, capture_output=True, text=True, timeout=asked.seconds + 60, check=False
         )
-        # Until all of them are connected.
+        # Waits until all attackers are connected.
         time.sleep(5)
         took = _healthy(loaded, asked.seconds - 6)
         said = attack.result().stdout
@@ -107,7 +109,7 @@ def _attacked(
 
 
 def _healthy(loaded: gateway.Gateway, seconds: float) -> float:
-    """The time within which almost all ordinary requests are answered."""
+    """Returns the time in seconds within which 99 % of the ordinary requests finished."""
     ask = bodies.whole()
     took: list[float] = []
     caller = http.client.HTTPConnection(loaded.host, timeout=10)

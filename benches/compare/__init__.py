@@ -1,1 +1,1 @@
-"""The gateway and its peers doing the same work on one machine in one run."""
+"""Comparison benchmark. Runs Penstock and other gateways with the same workloads on one machine in one run."""

@@ -1,4 +1,4 @@
-"""`python -m benches.compare`: install the peers, run the rounds, print the table."""
+"""`python -m benches.compare`: installs the compared gateways, runs all rounds and prints the result table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK_ROUNDS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 when a target is missed, or not measured though nobody asked for less."""
+    """Returns 1 if a target is missed, or if a target is not measured in a run that was not restricted to named peers."""
     asked = _parser().parse_args(arguments)
     for program in ("penstock-mock", "penstock-load"):
         binary(program)
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = asked.peers or list(QUICK_PEERS if asked.quick else NAMES)
     peers = _install(names, result)
     cores.pin(chosen.load)
-    # What was started has sessions of its own and would outlive an end without goodbye.
+    # Child processes run in their own sessions and would survive SIGTERM. Raising KeyboardInterrupt lets the context
+    # managers stop them.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     works = [work for work in WORKS if work.group in asked.work]
     run = Run(peers, works, QUICK if asked.quick else Scale(), chosen, result)
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benches.compare", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short and with few peers: about 3 minutes")
+    parser.add_argument("--quick", action="store_true", help="short run with few peers, about 3 minutes")
     parser.add_argument("--rounds", type=_positive, help=f"default: {FULL_ROUNDS}, quick {QUICK_ROUNDS}")
     parser.add_argument("--peers", "--only", type=_listed(NAMES), metavar="A,B", help=f"of {', '.join(NAMES)}")
     parser.add_argument(
@@ -79,7 +80,7 @@ def _listed(known: Sequence[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         names = text.split(",")
         if unknown := [name for name in names if name not in known]:
-            message = f"{', '.join(unknown)!r} is none of {', '.join(known)}"
+            message = f"unknown name {', '.join(unknown)!r}; allowed: {', '.join(known)}"
             raise argparse.ArgumentTypeError(message)
         return names
 
@@ -104,7 +105,7 @@ def _install(names: Sequence[str], result: Result) -> list[Peer]:
         try:
             result.versions[peer.name] = peer.install()
         except Unavailable as reason:
-            print(f"{peer.name} is left out: {reason}", file=sys.stderr, flush=True)
+            print(f"{peer.name} is skipped: {reason}", file=sys.stderr, flush=True)
             result.left_out[peer.name] = str(reason)
         else:
             peers.append(peer)
@@ -119,7 +120,11 @@ def _write(result: Result) -> str:
 
 
 def verdict(result: Result, *, named: bool, peers: Sequence[str], works: Sequence[str]) -> int:
-    """Whether a run is good: of peers that were named, as far as they go; else every target of its works is measured."""
+    """Returns 0 if the run is good, else 1.
+
+    All targets of the selected workloads must be met. If the user named the peers, targets that could not be
+    measured are accepted.
+    """
     if figures.OURS not in peers:
         return 0
     found = figures.verdicts(result)

@@ -1,4 +1,4 @@
-"""The request bodies of the works, and the provider behaviour that their model name asks for."""
+"""Request bodies of the workloads. The model name in a body selects the behaviour of the mock provider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL_BYTES = 200
 
 @dataclass(frozen=True)
 class Ask:
-    """One kind of request, whichever gateway it goes through."""
+    """One kind of request, independent of the gateway that receives it."""
 
     model: str
     size: int = WHOLE_BYTES
@@ -27,7 +27,7 @@ class Ask:
         return self.chunks > 0
 
     def body(self, model: str) -> bytes:
-        """The JSON, filled up to its size, with the model as the gateway's callers name it."""
+        """Returns the JSON body, padded to `body_bytes`. `model` is the name that clients of this gateway send."""
         asked = {"model": model, "messages": [{"role": "user", "content": ""}]}
         if self.streamed:
             asked["stream"] = True
@@ -49,6 +49,8 @@ def large() -> Ask:
 
 
 def stream(chunks: int, **behaviour: int) -> Ask:
-    """A streamed answer of so many chunks; `chunk_ms`, `burst`, `chunk_bytes` and `stamp` besides."""
+    """Returns a request for a streamed response with this number of chunks. `behaviour` may set `chunk_ms`, `burst`,
+    `chunk_bytes` and `stamp`.
+    """
     extra = "".join(f"&{key}={value}" for key, value in behaviour.items())
     return Ask(f"mock?chunks={chunks}{extra}", SMALL_BYTES, chunks)

@@ -1,4 +1,4 @@
-"""Which core works for whom, and how much of a core was used by somebody else."""
+"""CPU core assignment, and measurement of the CPU time that unrelated processes use on the gateway's core."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from benches.compare.processes import TICKS, Tree, strangers
 
 @dataclass(frozen=True)
 class Cores:
-    """The gateway has one core to itself; load client, provider and this program share another."""
+    """The gateway has one core to itself. Load client, mock provider and this program share the other."""
 
     gateway: int
     load: int
 
 
 def choose() -> Cores:
-    """The first two cores that this process may use."""
+    """Returns the first two cores that this process may use."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
-        message = "two cores are needed: one for the gateway, one for load and provider"
+        message = "two CPU cores are required: one for the gateway, one for load client and provider"
         raise SystemExit(message)
     return Cores(gateway=allowed[0], load=allowed[1])
 
 
 def pin(core: int) -> None:
-    """Move this process, and what it will start, to one core."""
+    """Pins this process, and all processes that it starts later, to one core."""
     os.sched_setaffinity(0, {core})
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The clocks of one core and of the gateway on it at one moment."""
+    """CPU times in seconds of one core, of the gateway and of unrelated processes at one moment."""
 
     at: float
     busy: float
@@ -44,7 +44,7 @@ class Reading:
 
 
 def read(core: int, tree: Tree | None) -> Reading:
-    """Read the gateway's clock last before work and so closest to it."""
+    """Reads all clocks. The gateway's clock is read last, so that it is closest to the start of the work."""
     fields = _core_line(core)
     busy = sum(fields[i] for i in (0, 1, 2, 5, 6))
     others = strangers(os.getpid())
@@ -52,7 +52,7 @@ def read(core: int, tree: Tree | None) -> Reading:
 
 
 def _core_line(core: int) -> list[float]:
-    """user nice system idle iowait irq softirq steal, in seconds."""
+    """Returns the core's times in seconds: user, nice, system, idle, iowait, irq, softirq, steal."""
     for line in Path("/proc/stat").read_text().splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
@@ -62,10 +62,10 @@ def _core_line(core: int) -> list[float]:
 
 
 def foreign(before: Reading, after: Reading) -> float:
-    """The share of the core that went to others.
+    """Returns the share of the core that other processes used between two readings.
 
-    Two upper bounds, of which the lower counts: what the core did beyond the gateway (interrupts
-    included), and what all strangers did on any core.
+    Takes the lower of two upper bounds and adds steal time. The first bound is the core's busy time beyond the
+    gateway's CPU time, interrupts included. The second is the CPU time of all unrelated processes on any core.
     """
     seconds = max(after.at - before.at, 1e-9)
     beyond = (after.busy - before.busy) - (after.tree - before.tree)

@@ -1,4 +1,4 @@
-"""A gateway that runs: started on its core, known to answer, and stopped whole."""
+"""Running gateway process. Starts it on its core, waits until it responds, and stops its process tree."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH
 
 
 class Invalid(Exception):  # noqa: N818 - says what the sample is
-    """Why what was measured counts for nothing."""
+    """Raised if a measurement must be discarded; the message is the reason."""
 
 
 class NotStarted(Invalid):
-    """Why a gateway never answered; it is not tried again in this run."""
+    """Raised if a gateway never responded. It is not started again in this run."""
 
 
 @dataclass
 class Gateway:
-    """One that answers now, and how many requests it was sent."""
+    """A gateway that responds to requests, with the number of requests sent to it."""
 
     peer: Peer
     stand: Stand
@@ -57,7 +57,7 @@ class Gateway:
         return self.peer.path_routed(ask.config) if ask.config else self.peer.path(streamed=ask.streamed)
 
     def headers(self, ask: Ask | None = None) -> dict[str, str]:
-        """What every request says; of one that goes by a config, which one too."""
+        """Returns the headers of every request. If the request uses a saved config, they also select that config."""
         config = ask.config if ask else ""
         said = self.peer.headers_routed(self.stand, config) if config else self.peer.headers(self.stand)
         return {**said, "content-type": "application/json"}
@@ -71,7 +71,7 @@ class Gateway:
 
 @contextmanager
 def running(peer: Peer, provider: str, core: int | None) -> Iterator[Gateway]:
-    """The gateway, for as long as the block lasts, in a folder that goes with it; on one core or on all."""
+    """Runs the gateway for the duration of the block, in a temporary folder, on one core or on all cores."""
     with tempfile.TemporaryDirectory(prefix=f"compare-{peer.name}-") as folder:
         if not peer.process:
             port = int(provider.rpartition(":")[2])
@@ -123,7 +123,7 @@ def _await_answer(gateway: Gateway, process: subprocess.Popen[bytes], began: flo
 
 
 def _ask(gateway: Gateway) -> int:
-    """The status of one whole answer; nothing when nobody listens yet."""
+    """Returns the status of one complete response, or 0 if nothing listens yet."""
     try:
         return answered(gateway, bodies.whole()).status
     except (OSError, http.client.HTTPException):
@@ -131,7 +131,7 @@ def _ask(gateway: Gateway) -> int:
 
 
 def answered(gateway: Gateway, ask: Ask) -> http.client.HTTPResponse:
-    """One whole answer, read."""
+    """Sends one request, reads the complete response and returns it."""
     connection = http.client.HTTPConnection(gateway.host, timeout=gateway.peer.patience)
     try:
         connection.request("POST", gateway.path(ask), gateway.body(ask), gateway.headers(ask))
@@ -145,7 +145,7 @@ def answered(gateway: Gateway, ask: Ask) -> http.client.HTTPResponse:
 
 def _last_words(stand: Stand) -> str:
     said = (stand.folder / "output.log").read_text(errors="replace").splitlines()
-    return " / ".join(line.strip() for line in said[-3:] if line.strip()) or "it said nothing"
+    return " / ".join(line.strip() for line in said[-3:] if line.strip()) or "no output"
 
 
 def _check_listener(gateway: Gateway) -> None:

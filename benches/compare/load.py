@@ -1,4 +1,4 @@
-"""The load client: what it is told, what it reports, and what makes its report worthless."""
+"""Load client `penstock-load`: its command line, its report, and the checks that make a report invalid."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ Report = dict[str, float]
 Options = dict[str, float | int]
 GRACE_SECONDS = 60
 WATCH_SECONDS = 0.25
-# Each report counts what was sent under one of these names, and what went wrong under some of those.
+# A report counts sent requests under one of the names in `SENT_COUNTERS`, and errors under some of those in
+# `ERROR_COUNTERS`.
 SENT = ("requests", "streams", "finished", "clients")
 WRONG = ("errors", "incomplete", "failed")
 
 
 def run(gateway: Gateway, kind: str, ask: Ask, options: Options) -> Report:
-    """Let the client work to its end and return its report, if nothing went wrong."""
+    """Runs the client to its end and returns its report. Raises `InvalidSample` if there were errors."""
     with working(gateway, kind, ask, options) as process:
         return _report(gateway, process, float(options.get("seconds", 0)))
 
 
 def run_watched(gateway: Gateway, kind: str, ask: Ask, options: Options, watch: Callable[[], None]) -> Report:
-    """The same, looking at something from time to time meanwhile."""
+    """Runs the client like `run`, and calls `watch` every `WATCH_INTERVAL_SECONDS` meanwhile."""
     with working(gateway, kind, ask, options) as process:
         deadline = float(options.get("seconds", 0)) + GRACE_SECONDS
         while process.poll() is None and deadline > 0:
@@ -52,7 +53,7 @@ def _pause(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def working(gateway: Gateway, kind: str, ask: Ask, options: Options) -> Iterator[subprocess.Popen[str]]:
-    """The client at work, ended with the block."""
+    """Starts the client; kills it at the end of the block."""
     with tempfile.NamedTemporaryFile(suffix=".json", dir=gateway.stand.folder) as body:
         Path(body.name).write_bytes(gateway.body(ask))
         command = [str(binary("penstock-load")), kind, "--url", gateway.url(ask), "--body", body.name]
@@ -64,7 +65,7 @@ def working(gateway: Gateway, kind: str, ask: Ask, options: Options) -> Iterator
 
 @contextmanager
 def asking(kind: str, url: str, options: Options) -> Iterator[subprocess.Popen[str]]:
-    """The client asking for a page again and again, ended with the block."""
+    """Starts a client that requests one page repeatedly; kills it at the end of the block."""
     command = [str(binary("penstock-load")), kind, "--method", "GET", "--url", url, *flags(options)]
     with _process(command) as process:
         yield process
@@ -81,7 +82,7 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def flags(options: Options) -> list[str]:
-    """`expect_chunks=3` as the client's command line wants it."""
+    """Converts options to command-line flags: `expect_chunks=3` becomes `--expect-chunks 3`."""
     return [
         part
         for name, value in options.items()
@@ -99,15 +100,15 @@ def _report(gateway: Gateway, process: subprocess.Popen[str], seconds: float) ->
 
 
 def read(process: subprocess.Popen[str], seconds: float) -> Report:
-    """The one JSON object that a client prints at its end."""
+    """Returns the JSON object that the client prints when it exits."""
     try:
         out, err = process.communicate(timeout=seconds + GRACE_SECONDS)
     except subprocess.TimeoutExpired as error:
-        message = "the load client did not come to its end"
+        message = "the load client did not exit in time"
         raise Invalid(message) from error
     try:
         report = json.loads(out)
     except ValueError as error:
-        message = f"the load client said {(err or out).strip()[-200:]!r}"
+        message = f"the load client printed no JSON report: {(err or out).strip()[-200:]!r}"
         raise Invalid(message) from error
     return {name: value for name, value in report.items() if isinstance(value, int | float)}

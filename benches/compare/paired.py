@@ -1,4 +1,4 @@
-"""Medians, and ratios between two gateways paired round by round."""
+"""Medians, and ratios between two gateways that are paired by round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spread:
-    """A median with what it lies between."""
+    """A median with its lowest and highest value."""
 
     median: float
     low: float
@@ -23,7 +23,7 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Nothing when nothing was measured."""
+    """Returns the spread of the values; `None` if there are none."""
     known = list(values)
     if not known:
         return None
@@ -31,7 +31,7 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 def by_round(samples: list[Sample], work: str, peer: str, value: str) -> dict[int, float]:
-    """What one gateway reached, by round, invalid samples left out."""
+    """Returns one gateway's values by round, without invalid samples."""
     return {
         sample.round: sample.values[value]
         for sample in samples
@@ -40,14 +40,16 @@ def by_round(samples: list[Sample], work: str, peer: str, value: str) -> dict[in
 
 
 def ratios(samples: list[Sample], work: str, value: str, pair: tuple[str, str]) -> Spread | None:
-    """The first gateway's value over the second's in the same round."""
+    """Returns the spread of the first gateway's value divided by the second's in the same round."""
     ours, theirs = (by_round(samples, work, peer, value) for peer in pair)
-    # A difference that came out at or below nothing is noise and divides into nonsense.
+    # A difference at or below zero is noise; dividing by it gives meaningless ratios.
     return spread(ours[number] / theirs[number] for number in ours.keys() & theirs.keys() if theirs[number] > 0)
 
 
 def added(samples: list[Sample], work: str, values: tuple[str, ...]) -> list[Sample]:
-    """The samples, where those of one work also say what they add to asking directly."""
+    """Returns all samples; those of this workload also get `added_…` values: the difference to direct requests in the
+    same round.
+    """
     return [_added(sample, samples, values) if sample.work == work else sample for sample in samples]
 
 

@@ -1,4 +1,4 @@
-"""A run as a picture: for each work every gateway's cost as a multiple of nginx's."""
+"""Chart of a run: the cost of every gateway in each workload as a multiple of nginx's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUR_COLOUR = "#d1495b"
 
 
 def draw(result: Result, path: Path) -> bool:
-    """Write the picture; without matplotlib there is none, and the table says it all anyway."""
+    """Writes the chart and returns true. Returns false without matplotlib or data; the table has all values anyway."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - only those who want the picture need it
     except ImportError:

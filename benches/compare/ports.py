@@ -1,4 +1,4 @@
-"""Ports: finding a free one, and knowing which process listens on it."""
+"""Ports: finds a free one and checks which process listens on it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 from pathlib import Path
 
 LISTEN = "0A"
-# Below the range that outgoing connections take theirs from.
+# Below the ephemeral port range, which outgoing connections use.
 _candidates = itertools.cycle(range(21000, 29000))
 
 
 def free() -> int:
-    """A port on which nobody listens now, another one at each call."""
+    """Returns a port on which nothing listens; each call returns a different port."""
     for _ in range(8000):
         port = next(_candidates)
         if not listeners(port) and _binds(port):
@@ -31,7 +31,7 @@ def _binds(port: int) -> bool:
 
 
 def listeners(port: int) -> set[str]:
-    """The socket inodes that listen on a port."""
+    """Returns the inodes of the sockets that listen on a port."""
     found = set()
     for name in ("tcp", "tcp6"):
         try:
@@ -46,7 +46,7 @@ def listeners(port: int) -> set[str]:
 
 
 def held_by(port: int, pids: set[int]) -> bool:
-    """Whether every listener on the port belongs to one of these processes, and there is one."""
+    """Returns true if the port has listeners and all of them belong to these processes."""
     wanted = listeners(port)
     held = {inode for pid in pids for inode in _sockets(pid)}
     return bool(wanted) and wanted <= held

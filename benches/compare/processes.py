@@ -1,4 +1,4 @@
-"""CPU time and memory of a tree of processes, from the operating system's own clocks."""
+"""CPU time and memory of a process tree, read from the operating system's counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KERNEL_THREADS = 2
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the process table."""
+    """One entry of the process table."""
 
     pid: int
     parent: int
@@ -25,7 +25,7 @@ class Process:
 
 
 def table() -> dict[int, Process]:
-    """Everything that runs now, by process id."""
+    """Returns all running processes by process id."""
     found = (_read(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
     return {process.pid: process for process in found if process}
 
@@ -35,14 +35,14 @@ def _read(pid: int) -> Process | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The command's name stands in brackets and may hold spaces and brackets itself.
+    # The command name is in parentheses and may itself contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     reaped = (int(fields[13]) + int(fields[14])) / TICKS
     return Process(pid, int(fields[1]), int(fields[3]), reaped, int(fields[19]))
 
 
 def clock(pid: int) -> float:
-    """CPU seconds of one process, all its threads, to the nanosecond (clock_getcpuclockid)."""
+    """Returns the CPU seconds of all threads of one process, in nanosecond resolution (clock_getcpuclockid)."""
     try:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
@@ -50,7 +50,7 @@ def clock(pid: int) -> float:
 
 
 def descendants(root: int, running: dict[int, Process]) -> set[int]:
-    """The process, its children and theirs, and who else is in the session it leads."""
+    """Returns the process, all its descendants, and the other processes of the session that it leads."""
     members = {root} | {p.pid for p in running.values() if p.session == root}
     while True:
         grown = members | {p.pid for p in running.values() if p.parent in members}
@@ -61,7 +61,7 @@ def descendants(root: int, running: dict[int, Process]) -> set[int]:
 
 @dataclass(frozen=True)
 class Tree:
-    """A gateway as the operating system sees it: the process that was started and all below."""
+    """Process tree of a gateway: the started process and all its descendants."""
 
     root: int
 
@@ -69,12 +69,12 @@ class Tree:
         return descendants(self.root, table())
 
     def cpu(self) -> float:
-        """CPU seconds so far, those of members that ended included."""
+        """Returns the CPU seconds used so far, including those of exited members."""
         running = table()
         return sum(clock(pid) + running[pid].reaped for pid in descendants(self.root, running))
 
     def memory_kb(self) -> int:
-        """Proportional set size: pages shared within the tree count once."""
+        """Returns the proportional set size in KiB; pages shared within the tree count once."""
         return sum(_pss(pid) for pid in self.members())
 
 
@@ -87,7 +87,7 @@ def _pss(pid: int) -> int:
 
 
 def strangers(ours: int) -> dict[int, float]:
-    """CPU seconds of every process that does not descend from `ours`, kernel threads left out."""
+    """Returns the CPU seconds of every process that is not a descendant of `ours`, without kernel threads."""
     running = table()
     mine = descendants(ours, running)
     return {

@@ -1,4 +1,4 @@
-"""The pretend provider that every gateway has behind it."""
+"""Mock provider that all compared gateways use as their upstream."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ READY = "listening on "
 
 
 def binary(name: str) -> Path:
-    """Where a program of the workspace was built: told by its variable, or in the release folder."""
+    """Returns the path of a program of the workspace: from its environment variable, or from the release folder."""
     told = os.environ.get(name.upper().replace("-", "_"))
     path = Path(told) if told else REPOSITORY / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / name
     if not path.is_file():
-        message = f"{path} is missing; hint: `cargo build --release -p penstock-mock`"
+        message = f"{path} is missing; run `cargo build --release -p penstock-mock`"
         raise SystemExit(message)
     return path
 
 
 @contextmanager
 def running(port: int) -> Iterator[str]:
-    """The provider's address, for as long as the block lasts."""
+    """Runs the mock provider for the duration of the block and yields its address."""
     command = [binary("penstock-mock"), "--host", "127.0.0.1", "--port", str(port), "--no-ledger"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -51,6 +51,6 @@ def _address(process: subprocess.Popen[str]) -> str:
     except queue.Empty:
         line = ""
     if not line.startswith(READY):
-        message = f"the pretend provider said {line!r} instead of where it listens"
+        message = f"the mock provider printed {line!r} instead of its address"
         raise SystemExit(message)
     return line.removeprefix(READY)

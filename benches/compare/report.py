@@ -1,4 +1,4 @@
-"""Renders a run as a Markdown table and a picture: every number comes from its JSON."""
+"""Report of a run as a Markdown table and a chart. All numbers come from the run's JSON file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Disturbed = dict[str, dict[str, float]]
 
 
 def render(result: Result) -> str:
-    """The whole report as Markdown."""
+    """Returns the complete report as Markdown."""
     known = figures.samples(result)
     parts = [
         _title(result),
@@ -32,7 +32,7 @@ def render(result: Result) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something, thousands separated."""
+    """Formats a number with three significant digits and thousands separators."""
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"
@@ -46,7 +46,7 @@ def _title(result: Result) -> str:
     return (
         f"# Comparison of {result.at}\n\n"
         f"One {kind}, {result.rounds} interleaved rounds. {versions}. Machine: {machine}.\n"
-        "Medians; in brackets the lowest and highest round."
+        "Values are medians, with the lowest and highest round in brackets."
     )
 
 
@@ -66,7 +66,7 @@ def _targets(verdicts: list[Verdict], disturbed: Disturbed) -> str:
 
 
 def limit(figure: Figure) -> str:
-    """A target in words."""
+    """Formats the limit of a target."""
     if figure.at_most is None:
         return NOTHING
     if figure.against:
@@ -96,7 +96,7 @@ def _everyone(known: list[Sample], peers: list[str]) -> str:
 
 
 def _distinct() -> list[Figure]:
-    """A value that two targets speak of stands once."""
+    """Returns the metrics without duplicates; a value may be used by two targets."""
     return list({(figure.work, figure.value): figure for figure in reversed(FIGURES)}.values())[::-1]
 
 
@@ -114,12 +114,14 @@ def _invalid(sample: Sample) -> str:
 
 
 def _mark(disturbed: Disturbed, figure: Figure) -> str:
-    """A ratio is worth no more than either of its values."""
+    """Returns the mark if either value of the ratio was disturbed."""
     return DISTURBED if {figures.OURS, figure.against} & disturbed.get(figure.work, {}).keys() else ""
 
 
 def _disturbed(known: list[Sample]) -> Disturbed:
-    """By work and gateway, how much of its core others took at worst, where that was too much."""
+    """Returns the highest share of the core that other processes used, by workload and gateway. Contains only shares
+    above the limit.
+    """
     worst: Disturbed = {}
     for sample in known:
         share = sample.values.get("foreign", 0.0)
@@ -141,7 +143,7 @@ def _notes(title: str, lines: list[str]) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table whose source lines up as well."""
+    """Returns a Markdown table whose source is aligned as well."""
     lines = [head, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     rule = ["-" * max(width, 3) for width in widths]
@@ -152,7 +154,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def write(result: Result, source: Path) -> str:
-    """Put table and picture beside the JSON and return the table."""
+    """Writes table and chart next to the JSON file and returns the table."""
     text = render(result)
     source.with_suffix(".md").write_text(text)
     picture.draw(result, source.with_suffix(".png"))

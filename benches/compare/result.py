@@ -1,4 +1,4 @@
-"""What a run hands to its report: samples, versions, what was left out, and warnings."""
+"""Results of a run: samples, versions, excluded gateways and warnings. The report reads only these."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """One work done once by one gateway."""
+    """One measurement of one workload with one gateway."""
 
     round: int
     work: str
@@ -24,7 +24,7 @@ class Sample:
 
 @dataclass
 class Result:
-    """Everything one run learnt; the report is a function of this alone."""
+    """All results of one run. The report depends on nothing else."""
 
     at: str
     quick: bool
@@ -40,7 +40,7 @@ class Result:
 
 
 def load(path: Path) -> Result:
-    """Read what `save` wrote."""
+    """Reads a file that `save` wrote."""
     data = json.loads(path.read_text())
     data["samples"] = [Sample(**sample) for sample in data["samples"]]
     return Result(**data)

@@ -1,4 +1,4 @@
-"""The order of a run: every round does every work, and every work visits all gateways in turn."""
+"""Order of a run: every round runs every workload, and every workload measures all gateways in turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Run:
     began: float = field(default_factory=time.monotonic)
 
     def all_rounds(self) -> None:
-        """Leaves what was measured in the result, whatever failed on the way."""
+        """Runs all rounds. The result contains all measurements even if some fail."""
         self.framing = _framing()
         for number in range(1, self.result.rounds + 1):
             for work in self.works:
@@ -48,7 +48,7 @@ class Run:
 
     def _sample(self, number: int, work: Work, peer: Peer) -> Sample:
         try:
-            # A provider of its own for each: nothing that one gateway left open costs the next.
+            # Each sample has its own provider, so that connections left open by one gateway do not affect the next.
             with (
                 provider.running(ports.free()) as address,
                 running(peer, address, self.cores.gateway) as gateway,
@@ -69,7 +69,7 @@ class Run:
         print(f"{where}: {sample.invalid or values} ({self._left()})", file=sys.stderr, flush=True)
 
     def _left(self) -> str:
-        """The time left, if the rest goes at the pace so far."""
+        """Returns the remaining time, estimated from the average so far."""
         done = len(self.result.samples)
         minutes = (time.monotonic() - self.began) / done * max(self._visits() - done, 0) / 60
         return f"{minutes:.1f} minutes left"
@@ -86,7 +86,9 @@ class Run:
 
 
 def _framing() -> int:
-    """How many events open and close a stream is the provider's to say, not ours."""
+    """Returns the number of opening and closing events of a stream. The provider determines it, so it is measured
+    directly.
+    """
     with provider.running(ports.free()) as address, running(Direct(), address, None) as direct:
         report = load.run(direct, "stream", BURST, {"streams": 1, "rounds": 1, "seconds": 30})
     if report["chunks"] < BURST.chunks:
@@ -96,7 +98,7 @@ def _framing() -> int:
 
 
 def check_records(gateway: Gateway) -> None:
-    """Each request that was sent has left one record, where records are written at all."""
+    """Checks that each sent request has left one record, if the gateway writes records."""
     deadline = time.monotonic() + RECORD_SECONDS
     while (written := gateway.peer.written(gateway.stand)) not in (None, gateway.sent):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The works: what is asked of each gateway, and what is measured while it answers."""
+"""Workloads of the comparison: the requests sent to each gateway and the values measured meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class Scale:
-    """How long everything takes."""
+    """Durations of the phases of a measurement."""
 
     seconds: float = 5
     warm_seconds: float = 1
@@ -45,13 +45,14 @@ CHUNK_MS = 10
 SLOW_STREAMS = 500
 SLOW_CHUNK_MS = 100
 STUCK_CLIENTS = 64
-# Far more than socket buffers hold, and never sent in full.
+# Far larger than the socket buffers, so the response is never sent in full.
 ENDLESS = {"chunks": 1_000_000, "chunk_bytes": 4096}
-# The control process is busy nearly all the time, and its queue does not grow without end.
+# Share of the measured page capacity. The control process is busy nearly all the time, but its queue does not grow
+# without bound.
 NEARLY_ALL = 0.9
 PAGE_CLIENTS = 8
 READ_SECONDS = 10
-# So often configs are measured there and back again.
+# Number of times that the configs are measured in both orders.
 ROUTING_TURNS = 3
 TAIL_LOAD: Options = {"rate": 500, "connections": 8}
 MANAGEMENT = ("/schema/openapi.json", "/metrics")
@@ -59,7 +60,7 @@ MANAGEMENT = ("/schema/openapi.json", "/metrics")
 
 @dataclass(frozen=True)
 class Bench:
-    """What a work is given: a gateway that answers, its core, and how long to take."""
+    """Input of a workload: a running gateway, its core and the durations."""
 
     gateway: Gateway
     core: int
@@ -76,7 +77,9 @@ class Bench:
         time.sleep(self.scale.settle_seconds)
 
     def measure(self, kind: str, ask: Ask, options: Options, units: str) -> tuple[Report, Values]:
-        """The client's report, and what each of its units cost."""
+        """Returns the client's report and the CPU cost of each unit in it. Raises `InvalidSample` if there are no
+        units.
+        """
         before = cores.read(self.core, self.gateway.tree)
         report = load.run(self.gateway, kind, ask, {**options, **self.seconds})
         time.sleep(self.scale.settle_seconds)
@@ -101,18 +104,18 @@ def _named(report: Report, *names: str) -> Values:
 
 
 def whole(connections: int) -> Callable[[Bench], Values]:
-    """Whole answers as fast as they come."""
+    """Returns a workload that requests complete responses in a closed loop, as fast as possible."""
     return lambda bench: _requests(bench, "whole", bodies.whole(), {"connections": connections})
 
 
 def rate(rate: int, connections: int) -> Callable[[Bench], Values]:
-    """Whole answers asked for at fixed times."""
+    """Returns a workload that requests complete responses at a fixed rate."""
     options: Options = {"rate": rate, "connections": connections}
 
     def work(bench: Bench) -> Values:
         values = _requests(bench, "rate", bodies.whole(), options)
         if values["rps"] < rate * RATE_HELD:
-            message = f"{values['rps']:.0f} of {rate} requests a second"
+            message = f"only {values['rps']:.0f} of {rate} requests a second"
             raise Invalid(message)
         return values
 
@@ -120,23 +123,23 @@ def rate(rate: int, connections: int) -> Callable[[Bench], Values]:
 
 
 def cache(bench: Bench) -> Values:
-    """Whole answers that are kept, beside the same ones forwarded."""
+    """Measures cached responses, and the same responses forwarded."""
     options: Options = {"connections": 16}
     forwarded = _requests(bench, "whole", bodies.whole(), options)
     values = _requests(bench, "whole", bodies.routed("kept"), options)
     if (status := answered(bench.gateway, bodies.routed("kept")).headers.get("x-gateway-cache-status")) != "HIT":
-        message = f"the answer was not kept: {status}"
+        message = f"the response was not cached; cache status: {status}"
         raise Invalid(message)
     return values | {"of_forwarded": values["cpu_us"] / forwarded["cpu_us"]}
 
 
 def routing(bench: Bench) -> Values:
-    """Whole answers by large configs, beside the same ones by a config with one target."""
+    """Measures requests with large configs, compared with a config that has one target."""
     options: Options = {"connections": 16}
     bench.gateway.peer.save_configs(bench.gateway.stand)
     _until_known(bench.gateway, bodies.routed("conditional"))
     configs = ("single", "nested", "conditional")
-    # Small differences between large numbers: there and back again, or the drift of the machine would be one of them.
+    # The differences are small compared with the values. Measuring in both orders cancels the drift of the machine.
     turns = [
         {config: _requests(bench, "whole", bodies.routed(config), options) for config in order}
         for order in (configs, configs[::-1]) * ROUTING_TURNS
@@ -150,24 +153,25 @@ def routing(bench: Bench) -> Values:
 
 
 def _until_known(gateway: Gateway, ask: Ask) -> None:
-    """Wait for a file that was changed to be read."""
+    """Waits until the gateway has reloaded its changed config file."""
     deadline = time.monotonic() + READ_SECONDS
     while answered(gateway, ask).status != HTTPStatus.OK:
         if time.monotonic() > deadline:
-            message = "the configs that were saved are not known"
+            message = "the gateway did not load the saved configs"
             raise Invalid(message)
         time.sleep(READ_SECONDS / 100)
 
 
 def body(bench: Bench) -> Values:
-    """Whole answers to requests of a megabyte."""
+    """Measures complete responses to requests of 1 MB."""
     return _requests(bench, "whole", bodies.large(), {"connections": 4})
 
 
 def streams(ask: Ask, count: int, within_ms: int = 0) -> Callable[[Bench], Values]:
-    """Streamed answers, each followed by the next; `within_ms`: they begin spread over this time, as independent callers do.
+    """Returns a workload of `count` concurrent streams, each repeated until the time is up.
 
-    Streams that begin at once stay in step: all chunks of a turn come together, and who waits for them is woken once for many.
+    `within_ms` spreads the start of the streams over this time, as with independent clients. Streams that start
+    together stay in step: their chunks arrive together, and one wake-up handles many of them.
     """
 
     def work(bench: Bench) -> Values:
@@ -180,14 +184,14 @@ def streams(ask: Ask, count: int, within_ms: int = 0) -> Callable[[Bench], Value
 
 
 def _expected(bench: Bench, ask: Ask) -> Options:
-    """Each stream's exact count of events, from gateways that pass them as they are."""
+    """Returns the exact event count of each stream, for gateways that forward events unchanged."""
     if not bench.gateway.peer.verbatim:
         return {}
     return {"expect_chunks": ask.chunks + bench.framing}
 
 
 def hold(bench: Bench) -> Values:
-    """Very many slow streams at once: all must end well, and each costs memory."""
+    """Measures the memory for each of many concurrent slow streams; all of them must finish."""
     ask = slow(bench.scale)
     base = _memory_at_rest(bench)
     seen = [base]
@@ -206,19 +210,23 @@ def hold(bench: Bench) -> Values:
 
 
 def _memory_at_rest(bench: Bench) -> int:
-    """What a gateway still starts after its first answer, and allocates for its first stream, is no stream's cost."""
+    """Returns the memory after one stream. Excludes what the gateway allocates once, after its first response and for
+    its first stream.
+    """
     bench.warm("stream", BURST, {"streams": 1, "rounds": 1})
     time.sleep(bench.scale.idle_seconds)
     return bench.gateway.memory_kb()
 
 
 def slow(scale: Scale) -> Ask:
-    """A stream that lasts as long as the work."""
+    """Returns a request for a stream that lasts as long as the workload."""
     return bodies.stream(scale.hold_seconds * 1000 // SLOW_CHUNK_MS, chunk_ms=SLOW_CHUNK_MS)
 
 
 def stuck(bench: Bench) -> Values:
-    """Clients that ask and never read: what the gateway keeps for each, beyond what allocators take with the first few."""
+    """Measures the memory for each client that sends a request and never reads. A warm-up with a few clients excludes
+    one-time allocations.
+    """
     bench.warm("stuck", bodies.stream(**ENDLESS), {"clients": STUCK_CLIENTS // 16})
     base = _memory_at_rest(bench)
     seen = [base]
@@ -233,7 +241,7 @@ def stuck(bench: Bench) -> Values:
 
 
 def _check_burning(gateway: Gateway) -> None:
-    """Nobody reads what the client of the load is told: a route that is not there would burn nothing."""
+    """Checks that the burn route exists. The load client ignores its response, so a missing route would go unnoticed."""
     with urlopen(f"http://{gateway.host}{burning.PATH}", timeout=30) as answer:
         if answer.read().decode() != burning.BURNT:
             message = f"{burning.PATH} burns nothing"
@@ -241,10 +249,11 @@ def _check_burning(gateway: Gateway) -> None:
 
 
 def tail(bench: Bench) -> Values:
-    """The data plane's p99 while management burns Python without a pause, beside that while it has nothing to do.
+    """Measures the p99 of the data plane while management burns CPU in Python, and while it is idle.
 
-    Then the same with pages: as many as it can answer, asked for at that rate both times. In the quiet time they come from
-    the provider: what their client takes from the core of the load client is no part of the difference.
+    Then measures the same with management pages, requested near the rate that the gateway can serve. In the idle
+    phase the pages come from the provider, so that the page client uses the same CPU time on the load core in both
+    phases.
     """
     with running(Burning(), bench.gateway.stand.provider, bench.core) as gateway:
         _check_burning(gateway)
@@ -265,17 +274,17 @@ def tail(bench: Bench) -> Values:
 
 
 def _capacity(url: str, seconds: float) -> float:
-    """How many of a page are answered a second when nothing else is to do."""
+    """Returns how many responses of a page the otherwise idle gateway serves in a second."""
     with load.asking("whole", url, {"connections": PAGE_CLIENTS, "seconds": seconds}) as client:
         asked = load.read(client, seconds)
     if asked.get("errors") or not asked.get("requests"):
-        message = f"{url} was answered {asked.get('requests')} times with {asked.get('errors')} errors"
+        message = f"{url} returned {asked.get('requests')} responses with {asked.get('errors')} errors"
         raise Invalid(message)
     return asked["rps"]
 
 
 def _p99_beside(bench: Bench, url: str, pages: float) -> float:
-    """In milliseconds, with a page asked for so many times a second."""
+    """Returns the p99 in milliseconds while a page is requested `pages` times a second."""
     seconds = bench.scale.seconds * 2 + 2
     with load.asking("rate", url, {"rate": pages, "connections": PAGE_CLIENTS, "seconds": seconds}):
         return _p99(bench)
@@ -287,7 +296,7 @@ def _p99(bench: Bench) -> float:
 
 
 def start(bench: Bench) -> Values:
-    """How long the first answer took, and what it keeps in memory when nobody asks."""
+    """Returns the time to the first response and the memory of the idle gateway."""
     time.sleep(bench.scale.idle_seconds)
     idle = bench.gateway.memory_kb() / 1024
     return {"start_s": bench.gateway.started, "idle_mb": idle}
@@ -295,7 +304,7 @@ def start(bench: Bench) -> Values:
 
 @dataclass(frozen=True)
 class Work:
-    """A work by name, and who does it."""
+    """A named workload and the peers that run it."""
 
     name: str
     group: str

@@ -1,4 +1,7 @@
-"""LiteLLM's transformation of Anthropic's stream, event by event, as its proxy does it: the text once, then each round's nanoseconds."""
+"""LiteLLM's transformation of Anthropic's stream, event by event, as its proxy does it.
+
+Prints the translated text once, then the nanoseconds of each round.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,5 @@
-"""Callers who leave, and when their provider hears of it: one process is both, so that one clock times it."""
+"""Load test of client disconnects.
+
+Measures how soon the provider's connection is closed. Clients and provider run in one process, so that one clock
+times both.
+"""

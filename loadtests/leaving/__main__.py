@@ -1,4 +1,4 @@
-"""Starts a gateway, has callers leave it in every phase and way, and prints how soon the provider heard."""
+"""Load test of client disconnects in every phase and way; prints how soon the provider's connection is closed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 where a promise was not kept."""
+    """Returns 1 if a latency target is missed."""
     asked = _parser().parse_args(arguments)
     penstock = Penstock()
     penstock.install()
@@ -35,7 +35,7 @@ async def _measure(penstock: Penstock, asked: argparse.Namespace) -> list[Figure
     provider, figures = Provider(), []
     crowd = Crowd(asked.callers, asked.rate)
     async with provider.listening():
-        # In a thread: the gateway asks this very process before it counts as started.
+        # Starts the gateway in a thread, because the gateway sends a request to this process's provider during startup.
         running = gateway.running(penstock, provider.url, core=None)
         loaded = await asyncio.to_thread(running.__enter__)
         try:
@@ -51,8 +51,10 @@ async def _measure(penstock: Penstock, asked: argparse.Namespace) -> list[Figure
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.leaving", description=__doc__)
     parser.add_argument("--callers", type=between(1, 5000), default=1000, metavar="N", help="at once")
-    parser.add_argument("--rate", type=float, default=400, metavar="R", help="how many leave in a second")
-    parser.add_argument("--phases", nargs="+", default=list(PHASES), choices=PHASES, help="which, in this order")
+    parser.add_argument("--rate", type=float, default=400, metavar="R", help="disconnects per second")
+    parser.add_argument(
+        "--phases", nargs="+", default=list(PHASES), choices=PHASES, help="phases to run, in this order"
+    )
     return parser
 
 

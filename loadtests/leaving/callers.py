@@ -1,4 +1,4 @@
-"""Callers who leave: by the end of their connection, by its reset, or by the reset of one stream among others."""
+"""Clients that disconnect: by FIN or RST of their connection, or by RST_STREAM of one stream among others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STREAMS = 100
 
 
 class Caller(Protocol):
-    """One request that is under way."""
+    """One request in progress."""
 
     def leave(self) -> None: ...
 
@@ -32,13 +32,13 @@ class Caller(Protocol):
 
 
 class Way(Protocol):
-    """How callers come and how they leave."""
+    """Client that sends requests over one kind of connection and cancels them in one way."""
 
     async def call(self, phase: str, tag: str) -> Caller: ...
 
 
 def question(phase: str) -> tuple[str, dict[str, str], bytes]:
-    """Path, header fields and as much of the body as is sent."""
+    """Returns the path, the headers, and the part of the body that is sent."""
     if phase == "uploading":
         fields = {"content-type": "application/octet-stream", "content-length": str(UPLOAD_BYTES)}
         return "/v1/files", fields, b"x" * SENT_BYTES
@@ -48,7 +48,7 @@ def question(phase: str) -> tuple[str, dict[str, str], bytes]:
 
 
 class OverHttp1:
-    """A connection each; it ends with FIN, or with RST."""
+    """Opens one connection for each request and ends it with FIN or RST."""
 
     def __init__(self, url: str, headers: Mapping[str, str], *, reset: bool) -> None:
         at = urllib.parse.urlsplit(url)
@@ -61,7 +61,7 @@ class OverHttp1:
         head += [f"{name}: {value}" for name, value in {**self._headers, **fields, TAG: tag}.items()]
         end = socket.socket()
         end.setblocking(False)
-        # Before connecting: the window is agreed on then.
+        # Set before connecting, because the window size is negotiated during the handshake.
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096 if phase == "pushed back" else 65536)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
         await asyncio.get_running_loop().sock_connect(end, self._address)
@@ -74,7 +74,7 @@ class OverHttp1:
 
 
 class Line(asyncio.Protocol):
-    """A connection whose answer is thrown away as it comes."""
+    """A connection that discards its response."""
 
     transport: asyncio.Transport
 
@@ -94,7 +94,9 @@ class Line(asyncio.Protocol):
 
 
 class OverHttp2:
-    """As many streams on a connection as are allowed; one leaves by RST_STREAM, and the others stay."""
+    """Opens as many streams on a connection as are allowed. Each request is cancelled by RST_STREAM while the other
+    streams continue.
+    """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         at = urllib.parse.urlsplit(url)
@@ -111,7 +113,7 @@ class OverHttp2:
 
 
 class Bundle(asyncio.Protocol):
-    """One connection of HTTP/2, with just enough of it: no field is compressed, no frame but the simplest is understood."""
+    """A minimal HTTP/2 connection: it compresses no header fields and handles only SETTINGS frames."""
 
     transport: asyncio.Transport
 
@@ -122,13 +124,13 @@ class Bundle(asyncio.Protocol):
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def is_full(self, phase: str) -> bool:
-        # What is sent at once must fit into the first window of its connection.
+        # The first data of all streams must fit into the connection's initial window.
         most = 1 if phase == "uploading" else STREAMS
         return phase != self._phase or self._last + 2 >= 2 * most or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        # A large window for the connection: only the stream that is pushed back is to be short of room.
+        # Opens a large window for the connection, so that only the stream under backpressure runs out of window.
         window = struct.pack(">I", 1 << 30)
         self.transport.write(PREFACE + frame(SETTINGS, 0, 0) + frame(WINDOW_UPDATE, 0, 0, window))
 
@@ -147,7 +149,7 @@ class Bundle(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the name is asyncio's
         if not self.settled.done():
-            self.settled.set_exception(ConnectionError("closed before its settings came"))
+            self.settled.set_exception(ConnectionError("connection closed before the SETTINGS frame arrived"))
 
     def open(self, path: str, headers: Mapping[str, str], body: bytes, *, ends: bool) -> Caller:
         self._last += 2
@@ -156,7 +158,7 @@ class Bundle(asyncio.Protocol):
 
 
 class Stream:
-    """One stream among others."""
+    """One stream of a connection that has others."""
 
     def __init__(self, bundle: Bundle, number: int) -> None:
         self._bundle, self._number = bundle, number

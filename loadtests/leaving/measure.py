@@ -1,4 +1,7 @@
-"""Has callers come, all of them, and leave one after the other; what the provider's sockets saw is counted and timed."""
+"""Measurement of client disconnects.
+
+Opens all requests, cancels them one after the other, and times when the provider's sockets see each disconnect.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ ARRIVE_SECONDS, SETTLE_SECONDS, HEAR_SECONDS = 30.0, 0.25, 2.0
 
 @dataclass(frozen=True)
 class Crowd:
-    """How many there are at once, and how many of them leave in a second."""
+    """Number of concurrent clients, and how many of them disconnect per second."""
 
     callers: int
     rate: float
@@ -29,7 +32,7 @@ class Crowd:
 
 @dataclass
 class Figures:
-    """One phase left in one way."""
+    """Results of disconnecting in one phase with one kind of client."""
 
     phase: str
     way: str
@@ -37,13 +40,15 @@ class Figures:
     milliseconds: list[float] = field(default_factory=list)
 
     def at(self, part: float) -> float:
-        """The time within which this part of those who were told was told."""
+        """Returns the latency below which this share of the noticed disconnects lies, in milliseconds. NaN if there are
+        none.
+        """
         known = sorted(self.milliseconds)
         return known[min(len(known) - 1, int(len(known) * part))] if known else float("nan")
 
     @property
     def kept(self) -> bool:
-        """Whether the promise holds."""
+        """True if the provider noticed all disconnects within the latency targets."""
         all_told = len(self.milliseconds) == self.callers
         return all_told and self.at(0.5) <= P50_MS and self.at(0.99) <= P99_MS and self.at(1) <= MAX_MS
 
@@ -66,7 +71,7 @@ def ways(url: str, headers: Mapping[str, str]) -> dict[str, Way]:
 
 
 async def measure(provider: Provider, way: Way, case: tuple[str, str], crowd: Crowd) -> Figures:
-    """Let all come and be held, then have them leave at the rate of this crowd."""
+    """Starts all requests, waits until the provider has received them, then cancels them at the rate of this load."""
     phase, name = case
     figures = Figures(phase, name, crowd.callers)
     provider.arrived.clear()
@@ -80,7 +85,7 @@ async def measure(provider: Provider, way: Way, case: tuple[str, str], crowd: Cr
         raise TimeoutError(message)
     await _until_quiet(provider)
     if provider.left:
-        message = f"{phase}, {name}: {len(provider.left)} requests ended before anybody left"
+        message = f"{phase}, {name}: {len(provider.left)} requests ended before any client disconnected"
         raise ConnectionError(message)
     moments = {}
     begin = time.perf_counter()
@@ -96,7 +101,7 @@ async def measure(provider: Provider, way: Way, case: tuple[str, str], crowd: Cr
 
 
 async def _until_quiet(provider: Provider) -> None:
-    """Wait until nobody takes any more of a flood: all are pushed back then."""
+    """Waits until no connection accepts more data of a flood; then all of them are under backpressure."""
     poured, end = -1, time.perf_counter() + ARRIVE_SECONDS
     while poured != provider.poured and time.perf_counter() < end:
         poured = provider.poured
@@ -104,7 +109,7 @@ async def _until_quiet(provider: Provider) -> None:
 
 
 async def until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Look again and again, and say whether it came to hold."""
+    """Polls a condition and returns true if it becomes true in time."""
     for _ in range(int(seconds * 100)):
         if holds():
             return True

@@ -1,4 +1,4 @@
-"""A provider that holds each request in the phase that it names, and notes when its connection ends."""
+"""Provider that keeps each request in the phase that its tag names, and records when its connection ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 PART = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9999\r\n\r\n{"
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 FLOW_SECONDS = 0.2
-# As over a network: with the segments of loopback the kernel would hold megabytes for each flood.
+# Values of a real network. With the segment size of loopback, the kernel would buffer megabytes for each flood.
 SEGMENT, SEND_BUFFER = 1400, 16 * 1024
 LONG_EVENT = EVENT.replace(b"water", b"water " * 2000)
 FLOOD = b"%x\r\n%s\r\n" % (len(LONG_EVENT), LONG_EVENT)
@@ -40,7 +40,7 @@ PHASES = tuple(BEGINNINGS)
 
 
 class Provider:
-    """What its connections saw, by the number of the request."""
+    """Provider that records arrivals and disconnects by the tag of the request."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""One scenario a file; what each sends and what it accepts as an answer."""
+"""Load scenarios, one per file: the requests each sends and the responses it accepts."""
 
-# Chats come last: what the faults before them left broken shows there.
+# Chats run last, so that they reveal problems that the earlier faults left behind.
 NAMES = ("faults", "stream", "chat")

@@ -1,4 +1,4 @@
-"""A caller of the gateway: its headers, its questions, and streams read to their end."""
+"""Base class of the locust users: request bodies, headers, and reading of responses and streams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 30
 
 @dataclass
 class Outcome:
-    """What came back, however it ended."""
+    """The received response, complete or not."""
 
     status: int
     headers: dict[str, str]
@@ -34,7 +34,7 @@ class Outcome:
     """Whether the answer stopped before its end."""
 
     def json(self) -> dict[str, Any]:
-        """The body, or nothing when it is no JSON object."""
+        """Returns the body, or an empty dict if it is not a JSON object."""
         try:
             body = json.loads(self.text)
         except ValueError:
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class Caller(HttpUser):
-    """Somebody with a key who asks, reads, thinks for a moment and asks again."""
+    """A client with a gateway key that repeatedly sends a request, reads the response and pauses briefly."""
 
     abstract = True
     wait_time = between(0.005, 0.02)
@@ -52,17 +52,17 @@ class Caller(HttpUser):
         self.client.headers.update(json.loads(os.environ.get(HEADERS_VARIABLE, "{}")))
 
     def question(self, model: str, **more: object) -> dict[str, object]:
-        """A chat's body; Anthropic's needs its limit, OpenAI's takes it too."""
+        """Returns the body of a chat request. Anthropic's API requires `max_tokens`; OpenAI's accepts it."""
         return {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "Hello?"}], **more}
 
     def whole(self, response: ResponseContextManager) -> Outcome:
         outcome = self.begun(response)
-        # Without a connection there is a response of locust's own, of status 0.
+        # Without a connection, locust supplies its own response with status 0.
         outcome.text = response.text or ""
         return outcome
 
     def streamed(self, response: ResponseContextManager) -> Outcome:
-        """Read events as they come; the time of the whole stream counts as the response time."""
+        """Reads events as they arrive. The duration of the complete stream counts as the response time."""
         began, outcome = time.perf_counter(), self.begun(response)
         try:
             for line in response.iter_lines():

@@ -1,4 +1,4 @@
-"""Whole answers: chats of both dialects and a path that is passed through."""
+"""Load scenario of complete responses: chats in both client formats and one passed-through path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from loadtests.scenarios.caller import CHAT, MESSAGES, SECONDS, Caller
 
 
 class Chat(Caller):
-    """Asks and expects a whole answer with text in it."""
+    """Sends requests and expects a complete response that contains text."""
 
     @task(5)
     def chat(self) -> None:

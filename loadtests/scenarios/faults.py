@@ -1,4 +1,4 @@
-"""Providers that fail in every way they are known to: each answer must be the one that is promised."""
+"""Load scenario of provider faults. Each response must be the documented one for its fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def status(*numbers: int) -> Expectation:
 
 
 def gateway_error(outcome: Outcome) -> bool:
-    """An answer of the gateway's own, in JSON, in the place of one it could not use."""
+    """Returns true for a JSON error from the gateway itself, which replaces an unusable upstream response."""
     return 500 <= outcome.status <= 504 and bool(outcome.json())
 
 
@@ -40,7 +40,7 @@ def complete(outcome: Outcome) -> bool:
 
 
 def truncated(outcome: Outcome) -> bool:
-    """Begun well and not mistakable for complete."""
+    """Returns true for a stream that started well and that a client cannot mistake for a complete one."""
     return outcome.status == 200 and bool(outcome.events) and DONE not in outcome.events
 
 
@@ -54,7 +54,7 @@ def overloaded(outcome: Outcome) -> bool:
 
 @dataclass(frozen=True)
 class Fault:
-    """What the provider does wrong, and what the caller is promised then."""
+    """A fault of the provider, and the response that the client must get."""
 
     behaviour: str
     expected: Expectation
@@ -72,7 +72,7 @@ FAULTS = (
     Fault("first_ms=2000", timed_out),
     Fault("fault=gzip", readable),
     Fault("fault=long_length", cut_short),
-    # Handed on or refused, but never followed.
+    # A redirect may be forwarded or rejected, but must never be followed.
     Fault("fault=redirect_metadata", status(302, 500, 502)),
     Fault("fault=cut", truncated, streamed=True),
     Fault("fault=cut_reset", truncated, streamed=True),
@@ -85,7 +85,7 @@ FAULTS = (
 
 
 class Faults(Caller):
-    """Draws one fault after the other, and an ordinary chat between them."""
+    """Sends requests with random faults, and ordinary chats between them."""
 
     @task(3)
     def fault(self) -> None:
@@ -111,7 +111,7 @@ class Faults(Caller):
 
     @task(2)
     def chat(self) -> None:
-        """Nobody else's fault may show here."""
+        """Sends an ordinary chat, which faults of other requests must not affect."""
         with self.client.post(
             CHAT, json=self.question("mock"), name="chat between", catch_response=True, timeout=SECONDS
         ) as response:

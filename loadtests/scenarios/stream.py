@@ -1,4 +1,4 @@
-"""Streamed answers: read to the end and counted, or left half-way."""
+"""Load scenario of streams: some are read to the end and counted, some are closed half-way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = "mock?chunks=400&chunk_ms=5"
 
 
 class Stream(Caller):
-    """Loses no chunk, whichever dialect it speaks."""
+    """Streams in both client formats and expects every chunk."""
 
     @task(5)
     def chat(self) -> None:
@@ -38,7 +38,7 @@ class Stream(Caller):
 
     @task(1)
     def leave(self) -> None:
-        """Close after a few events: the gateway must let go of the provider too."""
+        """Closes the stream after a few events. The gateway must close the provider's connection too."""
         body = self.question(LONG, stream=True)
         with self.client.post(
             CHAT, json=body, name="stream, left", stream=True, catch_response=True, timeout=SECONDS
@@ -50,11 +50,11 @@ class Stream(Caller):
 
 
 def incomplete(outcome: Outcome, content: str, end: str) -> str | None:
-    """What a stream lacks."""
+    """Returns what is wrong with a stream, or `None` if it is complete."""
     chunks = sum(content in event for event in outcome.events)
     if outcome.status != 200:
         return f"status {outcome.status}"
     if outcome.broken or not outcome.events or end not in outcome.events[-1]:
         return f"ended without {end} after {chunks} chunks"
-    # OpenAI's opening event carries an empty content of its own.
+    # OpenAI's first event has an empty content, which is counted too.
     return None if chunks in (CHUNKS, CHUNKS + 1) else f"{chunks} chunks of {CHUNKS}"

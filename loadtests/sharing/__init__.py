@@ -1,1 +1,1 @@
-"""What callers notice while the Redis that gateways share fails in all the ways that it can."""
+"""Load test of a shared Redis that fails, measured by the requests of clients."""

@@ -1,4 +1,4 @@
-"""`python -m loadtests.sharing`: has a Redis fail in every way while gateways are asked, and prints what callers noticed."""
+"""`python -m loadtests.sharing`: runs every Redis fault under load and prints its effect on requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ WORKERS = 2
 
 
 class Sharing(Penstock):
-    """Two workers and a control process that share a Redis, with a store whose changes are told through it."""
+    """Penstock with two workers and a control process that share a Redis, and a store that publishes its changes
+    through it.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(WORKERS)
@@ -40,7 +42,7 @@ class Sharing(Penstock):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 where a promise was not kept."""
+    """Returns 1 if a limit is violated."""
     asked = _parser().parse_args(arguments)
     load = Load(asked.seconds, asked.well, asked.rate, asked.strict)
     figures = asyncio.run(measured(load, asked.faults))
@@ -52,21 +54,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.sharing", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, metavar="S", help="how long each fault lasts")
-    parser.add_argument("--well", type=float, default=10, metavar="S", help="how long all is well before")
+    parser.add_argument("--well", type=float, default=10, metavar="S", help="time without a fault before each fault")
     parser.add_argument("--rate", type=float, default=500, metavar="R", help="requests a second")
-    parser.add_argument("--faults", nargs="+", default=list(FAULTS), choices=FAULTS, help="which, in this order")
-    parser.add_argument("--strict", action="store_true", help="judge times too; on a machine with nothing else to do")
+    parser.add_argument(
+        "--faults", nargs="+", default=list(FAULTS), choices=FAULTS, help="faults to run, in this order"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="also check latencies; requires an otherwise idle machine"
+    )
     return parser
 
 
 async def measured(load: Load, faults: Sequence[str] = FAULTS) -> list[Figures]:
-    """All faults one after the other, of one gateway."""
+    """Runs all faults one after the other with one gateway and returns the results."""
     figures: list[Figures] = []
     with tempfile.TemporaryDirectory(prefix="sharing-") as folder, provider.running(ports.free()) as address:
         async with running(Path(folder)) as server:
             penstock = Sharing(server.url)
             penstock.install()
-            # In a thread: the way to the server is this very process, and a gateway connects before it counts as started.
+            # Starts the gateway in a thread: the proxy to Redis runs in this process, and the gateway connects to it
+            # during startup.
             started = gateway.running(penstock, address, core=None)
             loaded = await asyncio.to_thread(started.__enter__)
             callers = Callers(loaded.host, KEY)

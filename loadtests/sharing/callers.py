@@ -1,4 +1,4 @@
-"""Callers who ask at fixed times, each time something that nobody asked before, and note how long the answer took."""
+"""Load client with a fixed request rate. Every request is unique, so that none is a cache hit; each is timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benches.compare.peers.peer import CHAT
 
 PATIENCE_SECONDS = 10.0
 GUARDED_EVERY = 4
-# Used in turn: they reach all workers.
+# Used in turn, so that the connections reach all workers.
 LINES = 24
 KEPT = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
 GUARDED = {
@@ -30,7 +30,7 @@ Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True)
 class Call:
-    """When it was due, how long it took from then, and its status: 0 where there was none."""
+    """Due time, duration since then, and status of one request; status 0 if there was no response."""
 
     due: float
     seconds: float
@@ -38,7 +38,7 @@ class Call:
 
 
 class Callers:
-    """Connections to one gateway that are used again and again."""
+    """Reused connections to one gateway."""
 
     def __init__(self, host: str, key: str) -> None:
         self._host, _, self._port = host.partition(":")
@@ -47,7 +47,7 @@ class Callers:
         self._numbers = count()
 
     async def call_for(self, seconds: float, rate: float) -> list[Call]:
-        """So long, so often; how it went, once all are answered."""
+        """Sends requests at this rate for this time and returns their results once all have finished."""
         start = time.monotonic()
         calling: list[asyncio.Task[Call]] = []
         for number in range(int(seconds * rate)):

@@ -1,4 +1,4 @@
-"""One fault under load: what callers noticed of it, and how soon all was well again."""
+"""Measurement of one Redis fault under load: its effect on requests and the time to recovery."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from loadtests.sharing.callers import Callers
     from loadtests.sharing.server import Server
 
-# Until it is noticed; what a request waits for Redis at most is less.
+# Time until the gateway detects the fault. It exceeds the longest time that a request waits for Redis.
 NOTICED_SECONDS = 1.5
 RECOVERY_SECONDS, RECOVERY_AT_MOST = 2.0, 10.0
 LINES = 2
 ADDED_MS = 1.0
-# Workers tell their counters once a second.
+# Workers report their counters once a second.
 TOLD_SECONDS = 1.2
 
 
 @dataclass(frozen=True)
 class Load:
-    """How long, how often, and whether the times are judged too: other work on the machine makes them longer."""
+    """Duration and rate of the load. Latencies are checked only if `should_check_latency` is set, because other work on
+    the machine increases them.
+    """
 
     seconds: float
     """So long each fault lasts."""
@@ -41,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was seen of one fault."""
+    """Results of one fault."""
 
     fault: str
     workers: int
@@ -60,12 +62,12 @@ class Figures:
 
     @property
     def wrong(self) -> list[str]:
-        """The promises that were not kept."""
+        """Returns the limits that were violated."""
         promises = {
             "a request failed": not self.failed,
-            "more than one slow look-up of a worker": self.slow <= self.workers,
-            "more than two lines for each change": self.lines <= 2 * LINES,
-            "too late again": self.recovered <= RECOVERY_SECONDS,
+            "more than one slow lookup per worker": self.slow <= self.workers,
+            "more than two log lines per change": self.lines <= 2 * LINES,
+            "recovery took too long": self.recovered <= RECOVERY_SECONDS,
             "p99 rose": not self.strict or self.ill_ms - self.well_ms <= ADDED_MS,
         }
         return [promise for promise, kept in promises.items() if not kept]
@@ -79,7 +81,7 @@ class Figures:
 
 
 async def measure(server: Server, loaded: Gateway, callers: Callers, fault: str, load: Load) -> Figures:
-    """Call while all is well, while it is not, and until it is again."""
+    """Sends requests before, during and after the fault, until all workers have recovered."""
     workers = await _settled(server, loaded, callers)
     well = await callers.call_for(load.well, load.rate)
     slow, lines = _slow(loaded), _lines(loaded)
@@ -108,23 +110,23 @@ async def measure(server: Server, loaded: Gateway, callers: Callers, fault: str,
 
 
 async def _settled(server: Server, loaded: Gateway, callers: Callers) -> int:
-    """How many workers there are, once all of them use the server."""
+    """Waits until all workers use Redis and returns their number. Raises `InvalidSample` if they do not."""
     workers = sum(map(_is_edge, loaded.tree.members())) if loaded.tree else 0
     _, took = await _recovery(server, callers, workers, 100)
     if not workers or took > RECOVERY_AT_MOST:
-        message = f"not all of {workers} workers use Redis"
+        message = f"not all {workers} workers use Redis"
         raise Invalid(message)
     return workers
 
 
 def _is_edge(pid: int) -> bool:
-    """Whether a process holds an engine's thread."""
+    """Returns true if the process has an engine thread."""
     names = Path(f"/proc/{pid}/task").glob("*/comm")
     return any(name.read_text().strip() == "penstock-engine" for name in names)
 
 
 async def _recovery(server: Server, callers: Callers, workers: int, rate: float) -> tuple[list[Call], float]:
-    """Calls until all workers use it, and the seconds that it took."""
+    """Sends requests until all workers use Redis. Returns the results and the seconds that it took."""
     began, calls, users = time.monotonic(), list[Call](), set[str]()
     while (took := time.monotonic() - began) < RECOVERY_AT_MOST and len(users) < workers:
         calls += await callers.call_for(0.05, rate)
@@ -133,7 +135,7 @@ async def _recovery(server: Server, callers: Callers, workers: int, rate: float)
 
 
 def _slow(loaded: Gateway) -> float:
-    """Look-ups that were given up, of all workers."""
+    """Returns the number of Redis lookups of all workers that timed out."""
     with urllib.request.urlopen(f"http://{loaded.host}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return sum(sample.value for one in families for sample in one.samples if sample.name == "penstock_redis_slow_total")

@@ -1,4 +1,4 @@
-"""A Redis of one's own that fails as it is told to: itself, or on the way to it."""
+"""Private Redis server with injectable faults, in the server itself or in a proxy in front of it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SLOW_SECONDS = 0.5
 START_SECONDS = 10
-# Of connections that nobody accepts: enough to fill the queue of a socket that listens with the shortest one.
+# Number of connections that are never accepted. Enough to fill the accept queue of a socket with the shortest backlog.
 CROWD = 8
-# From then on a server that runs a script says that it is busy; before it says nothing.
+# After this time, a server that runs a script replies with an error that it is busy. Before, it does not reply.
 BUSY_MS = 500
 FLUSH_SECONDS = 0.1
 
@@ -33,7 +33,7 @@ Half = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Way:
-    """Passes everything on between gateways and the server; may be slow, lead nowhere, or not be there."""
+    """TCP proxy between gateways and the server. It can delay data, forward nothing, or refuse connections."""
 
     def __init__(self, server: int) -> None:
         self.port = ports.free()
@@ -47,7 +47,7 @@ class Way:
         self._accepting: asyncio.Task[None] | None = None
 
     def there(self) -> None:
-        """Be there from now on."""
+        """Starts to listen and to accept connections."""
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.setblocking(False)
@@ -56,7 +56,7 @@ class Way:
         self._accepting = asyncio.create_task(self._accept(self._listener))
 
     async def gone(self) -> None:
-        """Refuse all, and end what there is."""
+        """Refuses new connections and closes existing ones."""
         for task in (self._accepting, *self._tasks):
             if task:
                 task.cancel()
@@ -66,7 +66,7 @@ class Way:
             self._listener.close()
 
     async def swallow(self) -> None:
-        """Answer nothing and refuse nothing: neither what is connected nor who connects."""
+        """Forwards nothing and refuses nothing: existing connections stall, and new ones are never accepted."""
         self._open.clear()
         if self._accepting:
             self._accepting.cancel()
@@ -78,7 +78,7 @@ class Way:
         await asyncio.sleep(0)
 
     def lead(self) -> None:
-        """Let through what was held, and who waits."""
+        """Forwards the data that was held back and accepts the waiting connections."""
         for one in self._crowd:
             one.close()
         self._crowd.clear()
@@ -103,7 +103,7 @@ class Way:
             ways.append(asyncio.create_task(self._pass(there, here, answers=True)))
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
-            # The server is not there: nor is whoever came for it.
+            # The server is unreachable; the client's connection is closed as well.
             return
         finally:
             for way in ways:
@@ -123,7 +123,7 @@ class Way:
 
 
 class Server:
-    """One server that keeps nothing on the disk, and the way to it."""
+    """A Redis server without persistence, and the proxy in front of it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -131,7 +131,7 @@ class Server:
         self._program = packages.debian("redis-server", "redis-server")
         self._aside: list[asyncio.Task[None]] = []
         self.way = Way(self._port)
-        # Past the way; of its methods that library says half the types.
+        # Connects directly, not through the proxy. The cast is needed because redis-py has incomplete types.
         self.own = cast("Any", Redis)(host="127.0.0.1", port=self._port, socket_timeout=2)
 
     @property
@@ -139,7 +139,7 @@ class Server:
         return f"redis://127.0.0.1:{self.way.port}/0"
 
     async def start(self) -> None:
-        """Start it, or a new one in the place of one that was killed."""
+        """Starts the server, or a new one after it was killed, and waits until it responds."""
         self._process = self._run()
         async with asyncio.timeout(START_SECONDS):
             while True:
@@ -162,7 +162,9 @@ class Server:
         self._process.wait()
 
     async def users(self) -> set[str]:
-        """The connections on which workers just looked up or kept an answer: on no other is it done."""
+        """Returns the ids of the connections on which workers just read or wrote cached responses. No other connection
+        is used for that.
+        """
         clients = await self.own.client_list()
         return {one["id"] for one in clients if one["cmd"] in {"get", "pttl", "set"} and one["idle"] == "0"}
 
@@ -191,7 +193,7 @@ class Server:
         self.way.delay = 0.0
 
     async def follow(self) -> None:
-        """Take no writes, as the replica of somebody who is not there."""
+        """Makes the server read-only, as the replica of a primary that does not exist."""
         await self.own.replicaof("127.0.0.1", ports.free())
 
     async def rule(self) -> None:
@@ -204,7 +206,7 @@ class Server:
         await self.own.config_set("maxmemory", 0)
 
     async def flush(self) -> None:
-        """Forget all, again and again."""
+        """Deletes all keys every `FLUSH_INTERVAL_SECONDS`, until `stop_flushing`."""
 
         async def flushing() -> None:
             while True:
@@ -217,7 +219,7 @@ class Server:
         self._aside.pop().cancel()
 
     async def compute(self) -> None:
-        """Run a script that never ends."""
+        """Blocks the server with a script that never ends."""
 
         async def running() -> None:
             async with cast("Any", Redis)(host="127.0.0.1", port=self._port) as aside:
@@ -232,7 +234,7 @@ class Server:
 
     @property
     def faults(self) -> dict[str, tuple[Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]]:
-        """How each begins and ends."""
+        """Returns the functions that start and end each fault, by its name."""
         return {
             "refused": (self.refuse, self.return_empty),
             "frozen": (self.freeze, self.thaw),
@@ -250,7 +252,7 @@ FAULTS = ("refused", "frozen", "blackholed", "slow", "read-only", "full", "flush
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncGenerator[Server]:
-    """The server and the way to it, for as long as the block lasts."""
+    """Runs the server and its proxy for the duration of the block."""
     server = Server(folder)
     await server.start()
     server.way.there()

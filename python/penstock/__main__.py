@@ -1,4 +1,4 @@
-"""Lets `python -m penstock` do what the `penstock` command does."""
+"""Entry point of `python -m penstock`. Runs the `penstock` command."""
 
 from penstock.cli import main
 

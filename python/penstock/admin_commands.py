@@ -1,4 +1,4 @@
-"""Commands that ask a running gateway: keys, configs, and the whole state written down and applied."""
+"""CLI commands that call a running gateway: keys, configs, and export and apply of the declarative state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-# Fewer steps are over before a bar is read.
+# With fewer steps the command ends before a progress bar is of use.
 MIN_PROGRESS_STEPS = 10
-# At the head of what is written down.
-EXPORT_HEADER = (
-    "# Credentials are masked. A mask means the credential that is there; where none is, write ${NAME} in its place.\n"
-)
+# First line of an exported file.
+EXPORT_HEADER = "# Credentials are masked. A mask keeps the stored credential; where none is stored, replace the mask with ${NAME}.\n"
 
 _URL_OPTION = click.option(
     "--url",
@@ -34,14 +32,14 @@ _URL_OPTION = click.option(
     default="http://127.0.0.1:8787",
     show_default=True,
     show_envvar=True,
-    help="Where the gateway is.",
+    help="URL of the gateway.",
 )
 _API_KEY_OPTION = click.option(
     "--api-key",
     envvar=["PENSTOCK_API_KEY", "PENSTOCK_ADMIN_KEY"],
     required=True,
     show_envvar=True,
-    help="Key to ask with; better in PENSTOCK_API_KEY, where other users of this machine do not see it.",
+    help="API key; prefer PENSTOCK_API_KEY, because other users of this machine can see command lines.",
 )
 
 
@@ -51,7 +49,7 @@ def _with_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _open_remote(url: str, api_key: str) -> Generator[ManagementClient]:
-    # Imported here: what speaks HTTP takes longer to load than other commands take.
+    # Imported here: the HTTP client takes longer to load than most commands take to run.
     from penstock.remote import ManagementClient  # noqa: PLC0415 - as said above
 
     remote = ManagementClient(url, api_key)
@@ -69,12 +67,12 @@ def _quote_path_segment(text: str) -> str:
 
 @click.group()
 def keys() -> None:
-    """See, make, rotate and delete keys."""
+    """List, create, rotate and delete keys."""
 
 
 @keys.command("list")
 @_with_connection_options
-@click.option("--workspace", help="Only those of this workspace: id or slug.")
+@click.option("--workspace", help="List only keys of this workspace: id or slug.")
 def list_keys(url: str, api_key: str, workspace: str | None) -> None:
     """List keys."""
     with _open_remote(url, api_key) as remote:
@@ -85,13 +83,13 @@ def list_keys(url: str, api_key: str, workspace: str | None) -> None:
 @keys.command("create")
 @_with_connection_options
 @click.argument("name")
-@click.option("--workspace", help="Workspace that it is for: id or slug; without one it is the organisation's.")
-@click.option("--user", help="Id of the person whose key it is.")
-@click.option("--scope", "scopes", multiple=True, required=True, help="What it may do; may be given again and again.")
+@click.option("--workspace", help="Workspace of the key: id or slug; without it the key belongs to the organisation.")
+@click.option("--user", help="Id of the user who owns the key.")
+@click.option("--scope", "scopes", multiple=True, required=True, help="Scope of the key; may be repeated.")
 def create_key(
     url: str, api_key: str, name: str, workspace: str | None, user: str | None, scopes: tuple[str, ...]
 ) -> None:
-    """Make a key, and print its text, which is not shown again."""
+    """Create a key and print it; it is not shown again."""
     kind = f"{'workspace' if workspace else 'organisation'}/{'user' if user else 'service'}"
     body = {"name": name, "scopes": list(scopes), "workspace_id": workspace, "user_id": user}
     with _open_remote(url, api_key) as remote:
@@ -103,11 +101,11 @@ def create_key(
 @_with_connection_options
 @click.argument("key_id")
 def rotate_key(url: str, api_key: str, key_id: str) -> None:
-    """Give a key a new text, and print it; the old one is good until the transition is over."""
+    """Rotate a key and print the new one; the old one stays valid until the transition ends."""
     with _open_remote(url, api_key) as remote:
         made = remote.request("POST", f"/v1/api-keys/{_quote_path_segment(key_id)}/rotate", {})
         click.echo(made["key"])
-        click.echo(f"the old text is good until {made['key_transition_expires_at']}", err=True)
+        click.echo(f"the old key is valid until {made['key_transition_expires_at']}", err=True)
 
 
 @keys.command("delete")
@@ -121,12 +119,12 @@ def delete_key(url: str, api_key: str, key_id: str) -> None:
 
 @click.group()
 def config() -> None:
-    """See and save routing configs."""
+    """List, show and save routing configs."""
 
 
 @config.command("list")
 @_with_connection_options
-@click.option("--workspace", help="Only those of this workspace: id or slug.")
+@click.option("--workspace", help="List only configs of this workspace: id or slug.")
 def list_configs(url: str, api_key: str, workspace: str | None) -> None:
     """List configs."""
     with _open_remote(url, api_key) as remote:
@@ -147,7 +145,7 @@ def show_config(url: str, api_key: str, slug: str) -> None:
 @config.command("save")
 @_with_connection_options
 @click.argument("file", type=click.File("rb"))
-@click.option("--slug", help="Config that gets this as its next version.")
+@click.option("--slug", help="Config to update with a new version.")
 @click.option("--name", help="Name of a new config.")
 @click.option("--workspace", help="Workspace of a new config: id or slug.")
 def save_config(
@@ -158,7 +156,7 @@ def save_config(
     name: str | None,
     workspace: str | None,
 ) -> None:
-    """Save a config from a file of JSON, `-` for standard input, and print its slug."""
+    """Save a config from a JSON file (`-` for standard input) and print its slug."""
     if bool(slug) == bool(name):
         raise click.UsageError("give either --slug or --name")
     try:
@@ -179,7 +177,7 @@ def save_config(
 @_with_connection_options
 @click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
 def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click says no more
-    """Write the whole state down as YAML; credentials stay masked."""
+    """Export the whole state as YAML; credentials stay masked."""
     from penstock.declarative import plan as state  # noqa: PLC0415 - as above
     from penstock.declarative.document import count_masks  # noqa: PLC0415 - as above
 
@@ -187,7 +185,7 @@ def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click
         found = state.export_state(remote, partial(_with_progress_bar, "reading"))
     output.write(EXPORT_HEADER + _dump_yaml(found))
     if count := count_masks(found):
-        click.echo(f"credentials are masked: {count}; to make them elsewhere write ${{NAME}} in their place", err=True)
+        click.echo(f"masked credentials: {count}; to apply the file elsewhere, replace them with ${{NAME}}", err=True)
 
 
 @click.command()
@@ -198,10 +196,10 @@ def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click
     "--dry-run",
     "only_plan",
     is_flag=True,
-    help="Say what would be done, and do nothing; status 2 if anything.",
+    help="Show the changes without applying them; exit status 2 if there are any.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--prune", is_flag=True, help="Delete what is not in the file, in the lists that it has.")
+@click.option("--yes", is_flag=True, help="Apply without confirmation.")
+@click.option("--prune", is_flag=True, help="Delete what is not in the file, in the lists that the file contains.")
 def apply(
     url: str,
     api_key: str,
@@ -210,9 +208,9 @@ def apply(
     yes: bool,
     prune: bool,
 ) -> None:
-    """Make the state what a file of YAML says, after showing what that takes; `${NAME}` is read from the environment.
+    """Show and apply the changes that a YAML file describes; `${NAME}` is read from the environment.
 
-    Of a credential that is there only the mask is known: one with the same ends counts as the same.
+    Only the mask of a stored credential is known: a credential that produces the same mask counts as unchanged.
     """
     from penstock.declarative.plan import Plan  # noqa: PLC0415 - as above
 
@@ -233,7 +231,7 @@ def apply(
             for step in _with_progress_bar("applying", plan.steps):
                 step.apply()
         finally:
-            # What was made is told even where something later failed: nobody can be told again.
+            # Prints new keys and links even if a later step failed, because they cannot be shown again.
             for name, what, text in plan.texts:
                 click.echo(f"{name} of {what} (it is shown this once): {text}")
         click.echo(f"{len(plan.steps)} done")
@@ -243,9 +241,9 @@ def _confirm_apply(count: int) -> None:
     try:
         agreed = click.confirm("do this?" if count == 1 else f"do these {count}?")
     except click.Abort:
-        # Nobody is there who could say so; after Ctrl-C it is true as well.
+        # Standard input is not interactive, or the user pressed Ctrl-C.
         click.echo(err=True)
-        message = "nothing was done, for nobody agreed; hint: --yes"
+        message = "nothing was done: it was not confirmed; hint: --yes"
         raise SettingsError(message) from None
     if not agreed:
         message = "nothing was done"
@@ -263,7 +261,7 @@ def _with_progress_bar(label: str, steps: list[Item]) -> Iterator[Item]:
 def _yaml_codec() -> Any:  # noqa: ANN401 - its types are not published
     from ruamel.yaml import YAML  # noqa: PLC0415 - as above
 
-    # It declares less than it has.
+    # ruamel.yaml does not declare all of its attributes, so the type is `Any`.
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False

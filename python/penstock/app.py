@@ -1,4 +1,4 @@
-"""create_app(): wires settings, jobs and resources into the control process's application."""
+"""Application factory of the control process. Connects settings, jobs and resources."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ HTTP_METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Application(Litestar):
-    """Litestar with the plugins that it needs here."""
+    """Litestar application with only the plugins that the gateway needs."""
 
     @staticmethod
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
-        # The others are for pydantic and attrs: nobody declares a body with those here, and loading them takes 9 MB.
+        # The other default plugins support pydantic and attrs; no request body uses those, and loading them takes 9 MB.
         return [*plugins, MsgspecDIPlugin()]
 
 
 def create_app(settings: Settings, published: SnapshotChannel, record_socket: socket.socket | None = None) -> Litestar:
-    """Build the application; nothing runs before its lifespan starts. Records are taken from the socket."""
+    """Builds the application; jobs start with its lifespan. Request records are read from `record_socket`."""
     records = RecordFeed(settings.records)
     batch_figures, job_figures = BatchMetrics(), JobMetrics()
     parts = {
@@ -138,7 +138,7 @@ def create_app(settings: Settings, published: SnapshotChannel, record_socket: so
 
 
 class StoreComponents(NamedTuple):
-    """What stands on the store: who is calling, the way to a desk, and what goes on beside it."""
+    """Components that need the store: authentication, tenant sessions, and background jobs."""
 
     database: Database
     services: Services
@@ -149,26 +149,28 @@ class StoreComponents(NamedTuple):
 
 
 class ChangeNotifier(NamedTuple):
-    """Who is told of a change: this node's publisher, and the other nodes."""
+    """Notifies this node's publisher and the other nodes of store changes."""
 
     publisher: SnapshotPublisher
     redis_notifier: RedisNotifier | None
 
     def notify(self) -> None:
-        """Say that there is one."""
+        """Notifies the publisher and the other nodes that the store changed."""
         self.publisher.notify()
         if self.redis_notifier:
             self.redis_notifier.notify()
 
     async def wait_until_applied(self, number: int) -> None:
-        """Wait, but not for ever, until each worker of this node goes by it."""
+        """Waits, for a bounded time, until each worker of this node applies the change with this number."""
         await self.publisher.wait_until_applied(number)
 
 
 def open_store(
     settings: Settings, published: SnapshotChannel, url: Secret, batch_figures: BatchMetrics, records: RecordFeed
 ) -> StoreComponents:
-    """Wire what stands on the store; nothing of it is imported where there is none."""
+    """Builds the components that need the store. Their modules are imported only here, so a gateway without a store
+    never loads them.
+    """
     from penstock.batches.runner import BatchRunner
     from penstock.blobs.folder import BlobFolder
     from penstock.jobs.prepare import load_token_verifier
@@ -187,7 +189,7 @@ def open_store(
     database = Database(settings.store, url)
     key = load_master_keys(settings)
     vault, kept = Vault(key), SavedSnapshot(settings, key)
-    # Until the store was read: a file that is gathered without its rows would close the gateway to every key in it.
+    # Used until the store is read for the first time. A snapshot without the stored rows would reject every stored key.
     published.stored = kept.load() or EMPTY_STORE_DATA
     tokens = load_token_verifier(settings, kept)
     identities = CallerAuthenticator(database, tokens, lambda digest: find_caller(published.stored, digest))
@@ -229,7 +231,9 @@ def _create_redis_notifier(settings: Settings, heard: Callable[[], None]) -> Red
 
 
 def storeless_routers() -> list[Router]:
-    """Answer for what stands on the store where there is none: it never goes to a provider instead."""
+    """Returns routers that answer 404 for resources that need the store. Without them these paths would be proxied to a
+    provider.
+    """
 
     @answers(
         ["/", "/{rest:path}"], http_method=HTTP_METHODS, guards=[authorization.allow_anyone], include_in_schema=False
@@ -247,23 +251,23 @@ def storeless_routers() -> list[Router]:
 
 
 def create_documented_app() -> Litestar:
-    """Build the application with everything that it can serve, to be looked at rather than run."""
+    """Builds the application with all of its routes, to generate documentation; it is never run."""
     described = Store(url=Secret("sqlite:///penstock.db"), master_key=Secret(base64.b64encode(bytes(32)).decode()))
     return create_app(Settings(store=described), SnapshotChannel(Snapshot()))
 
 
 def openapi_json() -> bytes:
-    """Give the description of the management API, as `/schema/openapi.json` does."""
+    """Returns the OpenAPI document of the management API, the same as `/schema/openapi.json`."""
     return encode_json(whole(create_documented_app()))
 
 
 def provide_singleton(part: object) -> Provide:
-    """Hand the same part to every route that asks for it by name."""
+    """Returns a dependency that injects the same object into every route."""
     return Provide(lambda: part, use_cache=True, sync_to_thread=False)
 
 
 def build_routers(names: Iterable[str]) -> list[Router]:
-    """Put each resource below the path that its file name says."""
+    """Builds the routers of the named resources; the path prefix follows from the name of the module."""
     found: list[Router] = []
     for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
@@ -273,11 +277,11 @@ def build_routers(names: Iterable[str]) -> list[Router]:
 
 
 def check_guards(app: Litestar) -> None:
-    """Deny by default: a route that nobody decided about does not start."""
+    """Denies by default: raises `StartupError` if a route declares no guard."""
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
-            # Litestar answers OPTIONS by itself, and says no more than the description does.
+            # Litestar adds the OPTIONS handlers itself; they reveal only what the OpenAPI document contains.
             itself = getattr(handler, "http_methods", None) == {"OPTIONS"}
             if not itself and not any(map(authorization.is_guard, guards)):
                 message = f"the route {route.path!r} declares no guard; hint: penstock.caller has them"
@@ -285,7 +289,7 @@ def check_guards(app: Litestar) -> None:
 
 
 def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Answer with the envelope of the management API, whatever went wrong."""
+    """Renders any exception in the error envelope of the management API."""
     if isinstance(error, ReplayedResponse):
         headers = {"idempotency-replayed": "true"}
         return Response(error.body, status_code=200, media_type="application/json", headers=headers)

@@ -1,4 +1,4 @@
-"""What Granian calls at the edge: hands every request to the engine and decides nothing."""
+"""ASGI application of the edge. Granian calls it; it passes every request to the engine without processing it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-# Seconds in which the last messages leave.
+# Seconds that the last WebSocket messages get to be sent at shutdown.
 CLOSE_GRACE_SECONDS = 0.3
-# After these nothing more is for the caller of a WebSocket.
+# Message types after which nothing more is sent to a WebSocket client.
 FINAL_MESSAGE_TYPES = ("websocket.close", "websocket.http.response.body")
 
 
 class TrafficCounters(msgspec.Struct):
-    """What the door reads of the engine's counters: how much was passed on."""
+    """Engine counters that show how many requests and stream chunks were forwarded."""
 
     durations: list[int]
     """How many requests ended, by how long they took."""
@@ -35,16 +35,18 @@ class TrafficCounters(msgspec.Struct):
 
 
 class EdgeApp:
-    """An ASGI application whose requests are answered by the engine's own threads."""
+    """ASGI application whose requests are handled by the engine's own threads."""
 
     def __init__(self, engine: Engine, *, intercept: bool = True) -> None:
-        """Take an engine that was not started; without `intercept` every request comes through a task."""
+        """Takes an engine that is not started. Without `intercept` every request is handled through an asyncio task."""
         self._engine = engine
         self._intercept = intercept
         self._talks = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer what was not intercepted: the lifespan, and requests if Granian hands them over in another way."""
+        """Handles what the engine did not intercept: the lifespan, WebSockets, and requests that Granian passes in
+        another way.
+        """
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
@@ -59,13 +61,13 @@ class EdgeApp:
         await answered.wait()
 
     async def _handle_websocket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Carry messages between the server and the engine, which says what becomes of them."""
+        """Relays WebSocket messages between the server and the engine, which processes them."""
         loop = asyncio.get_running_loop()
         there, room = asyncio.Event(), asyncio.Event()
         talk = self._engine.open_websocket(
             scope, lambda: loop.call_soon_threadsafe(there.set), lambda: loop.call_soon_threadsafe(room.set)
         )
-        # It only says that somebody asks.
+        # The first message is `websocket.connect`, which carries no data.
         await receive()
         self._talks += 1
         telling = loop.create_task(_send_messages(talk, send, there))
@@ -75,7 +77,7 @@ class EdgeApp:
         finally:
             self._talks -= 1
             talk.close()
-            # Before the last word: the server closes nothing while somebody listens.
+            # Cancelled before the last message is sent: the server closes nothing while a task still receives.
             hearing.cancel()
             telling.cancel()
             ended = await asyncio.gather(telling, hearing, return_exceptions=True)
@@ -94,7 +96,7 @@ class EdgeApp:
         self._engine.start(loop, process.lower_priority)
         process.SchedPolicySwitcher(self._count_traffic).run_periodically(loop)
         if self._intercept:
-            # Granian hands a request to the loop by this call and no other; see docs/architecture.md.
+            # Granian passes a request to the event loop only through this method; see docs/architecture.md.
             loop.call_soon_threadsafe = self._engine.intercept_call
 
     def _count_traffic(self) -> int:
@@ -102,16 +104,17 @@ class EdgeApp:
         return sum(work.durations) + work.pieces
 
     def drain(self, seconds: float) -> float:
-        """Say no on `/ready` from now on, and end what still streams after so many seconds.
+        """Makes `/ready` report that the gateway stops, and ends open streams after this many seconds.
 
-        Give the time that it takes to say goodbye to those with a WebSocket: the server, told to end, would not wait for them.
+        Returns the seconds needed to send the close messages of open WebSockets, because the server would not wait
+        for them.
         """
         self._engine.drain(seconds)
         return CLOSE_GRACE_SECONDS if self._talks else 0.0
 
 
 async def _send_messages(talk: WebSocketHandle, send: Send, there: asyncio.Event) -> dict[str, Any]:
-    """Pass on what is for the caller, and give back the last of it."""
+    """Sends the engine's messages to the WebSocket client; returns the final message unsent."""
     while True:
         await there.wait()
         there.clear()
@@ -122,7 +125,7 @@ async def _send_messages(talk: WebSocketHandle, send: Send, there: asyncio.Event
 
 
 async def _receive_messages(talk: WebSocketHandle, receive: Receive, room: asyncio.Event) -> None:
-    """Pass on what the caller says, no faster than it is taken."""
+    """Passes the client's messages to the engine; waits while the engine's buffer is full."""
     while (message := await receive())["type"] == "websocket.receive":
         said = message.get("text")
         said = message.get("bytes", b"") if said is None else said
@@ -133,7 +136,7 @@ async def _receive_messages(talk: WebSocketHandle, receive: Receive, room: async
 
 
 def create_edge_app(settings: Settings, worker: int, snapshot: bytes) -> EdgeApp:
-    """Build the door of one edge worker, with what was published so far."""
+    """Builds the ASGI application of one edge worker and applies the latest published snapshot."""
     engine = Engine(settings.engine_settings_json(worker))
     engine.apply(snapshot)
     return EdgeApp(engine)

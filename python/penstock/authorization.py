@@ -1,4 +1,4 @@
-"""Who may call a management route: scopes, key types, and guards. A route that declares none does not start."""
+"""Authorization of management routes by scopes, key types and guards. A route without a guard prevents the start."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ORGANISATION_SCOPES = frozenset(
         "audit_logs.list",
     ]
 )
-# What a key of each type may hold.
+# Scopes that a key of each type may have.
 SCOPES_BY_KEY_TYPE: dict[str, frozenset[str]] = {
     "organisation-service": WORKSPACE_SCOPES | WORKSPACE_KEY_SCOPES | ORGANISATION_SCOPES,
     "organisation-user": WORKSPACE_SCOPES,
@@ -73,10 +73,11 @@ SCOPES_BY_KEY_TYPE: dict[str, frozenset[str]] = {
     "workspace-user": CALL_SCOPES | WORKSPACE_SCOPES,
 }
 ALL_SCOPES = frozenset[str]().union(*SCOPES_BY_KEY_TYPE.values())
-# What a member of a workspace who is neither its admin nor a manager may do with its resources.
+# Verbs that a workspace member who is neither admin nor manager may use on its resources.
 MEMBER_VERBS = frozenset({"read", "list", "view", "render", "invoke", "write"})
 ORGANISATION_ADMIN_ROLES = frozenset({"owner", "admin"})
-# Where clients of other vendors' APIs put the only key they have, and what one of them sends when it has none.
+# Headers in which clients of other vendors' APIs send their only key. Below, the placeholder that one of these clients
+# sends without a key.
 VENDOR_KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
 PLACEHOLDER_KEY = "OPENAI_API_KEY"
 SESSION_COOKIE, CSRF_HEADER = "penstock_session", "x-csrf-token"
@@ -84,25 +85,25 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def user_scopes(org_role: str | None) -> frozenset[str]:
-    """Give what a person may do who signed in, before the roles in workspaces narrow it."""
+    """Returns the scopes of a signed-in user, before workspace roles narrow them."""
     everywhere = CALL_SCOPES | WORKSPACE_SCOPES | WORKSPACE_KEY_SCOPES
     return everywhere | ORGANISATION_SCOPES if org_role in ORGANISATION_ADMIN_ROLES else everywhere
 
 
 class RoleOverrides(NamedTuple):
-    """What a workspace gives to a role beyond the usual, and what it takes from it."""
+    """Scopes that a workspace adds to a role or removes from it, compared with the default."""
 
     granted: frozenset[str]
     revoked: frozenset[str]
 
 
 def member_scopes(role: str, apart: RoleOverrides | None = None) -> frozenset[str]:
-    """Give what a role in a workspace lets a person do there."""
+    """Returns the scopes of a user with this role in a workspace."""
     return narrow_scopes(user_scopes("member"), role, apart)
 
 
 def narrow_scopes(scopes: frozenset[str], role: str | None, apart: RoleOverrides | None = None) -> frozenset[str]:
-    """Leave of some scopes what a role in a workspace allows."""
+    """Returns those of the scopes that a workspace role allows."""
     if role is None:
         return frozenset()
     given, taken = apart or (frozenset[str](), frozenset[str]())
@@ -115,18 +116,18 @@ def narrow_scopes(scopes: frozenset[str], role: str | None, apart: RoleOverrides
 
 
 class PresentedCredential(msgspec.Struct, frozen=True):
-    """What a caller shows: a key or a token, or the cookie of a session."""
+    """Credential that a request presents: an API key or token, or a session cookie."""
 
     kind: Literal["key", "session"]
     text: str
 
     def __repr__(self) -> str:
-        """Leave the text out: it is a credential."""
+        """Omits the text, because it is a credential."""
         return f"Sent({self.kind})"
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller who was recognised, and what the key may do."""
+    """Authenticated caller and what its key may do."""
 
     id: str
     type: str
@@ -134,58 +135,59 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     workspace_id: str | None = None
     user_id: str | None = None
     scopes: frozenset[str] = frozenset()
-    # By what the caller was recognised.
+    # How the caller was authenticated.
     by: Literal["key", "session", "token"] = "key"
-    # A token that has limits, or a config that it may not leave.
+    # True for a token with limits or with a config that its requests must use.
     is_bound: bool = False
-    # The config that a token's requests have, and whether one may bring another; a key's row says it of a key.
+    # Config of a token's requests, and whether they may use another one. For API keys the key's row contains this.
     config_id: str | None = None
     may_leave_config: bool = True
-    # By a snapshot alone, while the database is away: what else the key may do nobody can say.
+    # True if the caller was authenticated from a snapshot because the database is unavailable; its other scopes are
+    # unknown.
     is_last_known: bool = False
-    # In milliseconds, of a token of somebody who is not known here: nothing else says when their rights end.
+    # Expiry in milliseconds of a token whose user is not in the store; nothing else ends that user's rights.
     ends_at: int | None = None
     session_id: str | None = None
-    # Of the person whose key it is: in the organisation, and in each workspace by id.
+    # Roles of the key's owner: in the organisation, and in each workspace by id.
     org_role: str | None = None
     roles: dict[str, str] = {}
-    # What those workspaces give to the role or take from it, where they say so.
+    # Role overrides by workspace id, for workspaces that have any.
     apart: dict[str, RoleOverrides] = {}
 
     @property
     def is_organisation_admin(self) -> bool:
-        """Whether every workspace of the organisation is open to the caller."""
+        """True if the caller has access to every workspace of the organisation."""
         return self.type == "organisation-service" or self.org_role in ORGANISATION_ADMIN_ROLES
 
     @property
     def actor_id(self) -> str:
-        """Who did it: the person, or the key that stands for a service."""
+        """Id of the user who acts, or of the key if it belongs to a service."""
         return self.user_id or self.id
 
     def check_organisation(self, organisation_id: str | None) -> None:
-        """Refuse to go to another organisation; a request may name the caller's own."""
+        """Raises `ForbiddenError` if the request names another organisation than the caller's."""
         if organisation_id not in {None, self.organisation_id}:
-            raise ForbiddenError(f"the organisation {organisation_id!r} is not open to this key")
+            raise ForbiddenError(f"organisation {organisation_id!r} is not accessible with this key")
 
     def granted_scopes(self, workspace_id: str | None) -> frozenset[str]:
-        """Give what the key may do in a workspace; in the organisation as a whole where none is named."""
+        """Returns the caller's scopes in a workspace, or in the organisation if `workspace_id` is `None`."""
         if self.user_id is None or self.is_organisation_admin:
             return self.scopes
         place = workspace_id or ""
         return narrow_scopes(self.scopes, self.roles.get(place), self.apart.get(place))
 
     def grantable_scopes(self, workspace_id: str | None) -> frozenset[str]:
-        """Give what the caller may let others do: nothing beyond what it may do itself."""
+        """Returns the scopes that the caller may grant to others; it cannot grant more than it has."""
         granted = self.granted_scopes(workspace_id)
-        # What only keys of a workspace may hold, none of the organisation holds itself.
+        # Only workspace keys may have these scopes, so an organisation key can grant them without having them.
         return granted | CALL_SCOPES if self.type == "organisation-service" else granted
 
 
 class RequireScopes:
-    """A guard: the caller's key must hold one of these scopes."""
+    """Guard that requires the caller's key to have at least one of these scopes."""
 
     def __init__(self, scopes: Iterable[str]) -> None:
-        """Refuse a scope that does not exist."""
+        """Raises `ValueError` if a scope does not exist."""
         self.scopes = frozenset(scopes)
         if unknown := self.scopes - ALL_SCOPES:
             message = f"there is no scope {', '.join(sorted(unknown))}"
@@ -193,9 +195,9 @@ class RequireScopes:
         self.__name__ = f"needs({', '.join(sorted(self.scopes))})"
 
     async def __call__(self, connection: Connection, _route: BaseRouteHandler) -> None:
-        """Recognise the caller, who is `request.auth` from here on."""
+        """Authenticates the caller and checks its scopes; the caller becomes `request.auth`."""
         caller = await authenticate(connection)
-        # A person's rights differ by workspace; which one it is, the route knows.
+        # A user's scopes differ by workspace, which only the route knows. The route checks the rest.
         if not self.scopes & caller.scopes:
             raise (
                 UnavailableError(STORE_UNAVAILABLE_MESSAGE)
@@ -206,17 +208,17 @@ class RequireScopes:
 
 
 def require_scopes(*scopes: str) -> RequireScopes:
-    """Declare what a route asks for."""
+    """Returns a guard that requires one of these scopes."""
     return RequireScopes(scopes)
 
 
 def missing_scope_error(scopes: Iterable[str]) -> ForbiddenError:
-    """Say which scope is missing."""
+    """Returns the error for a caller that lacks these scopes."""
     return ForbiddenError(f"this key may not do that: it needs {' or '.join(sorted(scopes))}")
 
 
 async def authenticate(connection: Connection) -> Caller:
-    """Say who is calling, who is `request.auth` from here on."""
+    """Authenticates the caller of a request; the caller becomes `request.auth`."""
     identify: Authenticator | None = connection.app.state.get("identify")
     if identify is None:
         message = "no store is configured; hint: penstock init, or PENSTOCK_STORE_URL"
@@ -231,7 +233,9 @@ async def authenticate(connection: Connection) -> Caller:
 
 
 def extract_credential(connection: Connection) -> PresentedCredential:
-    """Find the credential where the caller put it; the cookie is looked at last."""
+    """Returns the credential from the request headers, or else from the session cookie. Raises `UnauthorisedError` if
+    there is none.
+    """
     for name in connection.app.state.get("key_headers", ("x-gateway-api-key",)):
         if sent := connection.headers.getall(name, ()):
             if len(sent) > 1:
@@ -251,19 +255,21 @@ def extract_credential(connection: Connection) -> PresentedCredential:
 
 
 def csrf_token(session: str) -> str:
-    """Give what a page of ours sends along to show that it is one: other sites know neither this nor the cookie."""
+    """Returns the CSRF token of a session. Only our own pages can send it; other sites know neither the token nor the
+    cookie.
+    """
     return hashlib.sha256(f"csrf {session}".encode()).hexdigest()
 
 
 def _check_csrf_token(connection: Connection, session: str) -> None:
-    # A browser adds the cookie to whatever any page asks for.
+    # A browser adds the cookie to requests from any page, so the cookie alone proves nothing.
     if not hmac.compare_digest(connection.headers.get(CSRF_HEADER, "").encode(), csrf_token(session).encode()):
-        message = f"with a session every change needs the header {CSRF_HEADER}; hint: /v1/auth/self says which"
+        message = f"requests that change something with a session need the header {CSRF_HEADER}; hint: /v1/auth/self returns its value"
         raise ForbiddenError(message)
 
 
 async def signed_in_only(connection: Connection, _route: BaseRouteHandler) -> None:
-    """Let in who signed in or sent a token: an API key says nothing of who holds it."""
+    """Guard that allows session and token callers. An API key does not identify the user who sends it."""
     caller = await authenticate(connection)
     if caller.by == "key":
         message = "an API key alone is not enough here: sign in, or send a JWT"
@@ -272,12 +278,12 @@ async def signed_in_only(connection: Connection, _route: BaseRouteHandler) -> No
 
 
 async def allow_anyone(_connection: Connection, _route: BaseRouteHandler) -> None:
-    """Let everyone in: for what is no secret."""
+    """Guard that allows every request, for public information."""
 
 
 async def engine_only(connection: Connection, _route: BaseRouteHandler) -> None:
-    """Let only the engine itself in, not those it forwards for."""
-    # The edge never forwards these paths; should it ever, its proxy header gives the request away.
+    """Guard that allows only requests of the engine itself, not requests that it forwards."""
+    # The edge never forwards these paths. If it did, the proxy header would reveal the forwarded request.
     if "x-forwarded-for" in connection.headers:
         message = "there is nothing at this path"
         raise NotFoundError(message)
@@ -287,5 +293,5 @@ GUARDS = (allow_anyone, engine_only, signed_in_only)
 
 
 def is_guard(declared: object) -> bool:
-    """Whether something that a route declares decides who may call it."""
+    """Returns true if this object is one of the guards of this module."""
     return declared in GUARDS or isinstance(declared, RequireScopes)

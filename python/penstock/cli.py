@@ -1,7 +1,7 @@
-"""The `penstock` command. The only place that reads settings from the environment.
+"""The `penstock` command. Settings are read from the environment only here, except in the modules below.
 
-What files name as `${NAME}` is read in `snapshot` and `administer`, the folder of a session in `listen`, and `engine` says
-what the allocator is to know.
+`snapshot.build` and `admin_commands` read the `${NAME}` variables that files refer to. `listen` reads the folder of
+the session, and `engine` sets the options of the memory allocator.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class ErrorReportingGroup(click.Group):
-    """Turns the errors of ours into one message and exit status 1."""
+    """Click group that prints a `PenstockError` as one message and exits with status 1."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command."""
+        """Runs the command."""
         try:
             return super().invoke(ctx)
         except PenstockError as error:
@@ -50,15 +50,15 @@ def main() -> None:
 )
 @click.option("--host", help="IP address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on. [default: 8787]")
-@click.option("--mock", metavar="PROGRAM", help="Run this pretend provider too, and print lines to try.")
-@click.option("--migrate", is_flag=True, default=None, help="Bring the store's tables up to date first.")
+@click.option("--mock", metavar="PROGRAM", help="Run this mock provider too, and print example commands.")
+@click.option("--migrate", is_flag=True, default=None, help="Migrate the store's tables first.")
 def serve(config: str | None, host: str | None, port: int | None, mock: str | None, migrate: bool | None) -> None:
     """Run the gateway."""
     process.limit_malloc_arenas()
     settings = load_settings(config, {"server.host": host, "server.port": port, "store.migrate": migrate})
     logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # Imported here: the other commands need neither Granian nor an event loop.
+    # Imported here, because the other commands need neither Granian nor an event loop.
     from penstock import serve as server
     from penstock.listen import check_open_host
     from penstock.pricing import engine_export
@@ -68,7 +68,8 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     stored, admin_key = found.stored, found.admin_key
     if found.master_key:
         settings = settings.with_master_key(found.master_key)
-    # Read here, so that every process has it. What finding the snapshot good takes, 2 MB, they need not inherit.
+    # Loaded before the fork, so that all processes share it. Building and checking the snapshot takes 2 MB, so that
+    # runs in a separate process.
     engine_export.export_public_list()
     good = process.run_in_child(lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, stored)))
     snapshot = msgspec.msgpack.decode(good, type=Snapshot)
@@ -91,7 +92,7 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option("--email", help="E-mail address of the organisation's owner.")
 def init(config: str | None, email: str | None) -> None:
-    """Make the store with its first organisation, and print the admin key once."""
+    """Create the store with its first organisation, and print the admin key once."""
     settings = load_settings(config, {})
     from penstock.jobs.prepare import initialise_store
 
@@ -99,13 +100,13 @@ def init(config: str | None, email: str | None) -> None:
     if admin_key:
         print_admin_key(admin_key)
     else:
-        click.echo("the store is ready; it has an admin key already, or it was given")
+        click.echo("the store is ready; it already has an admin key, or the key was configured")
 
 
 @main.command()
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 def migrate(config: str | None) -> None:
-    """Bring the store's tables up to date."""
+    """Migrate the store's tables to the current revision."""
     settings = load_settings(config, {})
     from penstock.jobs.prepare import migrate_store
 
@@ -116,9 +117,9 @@ def migrate(config: str | None) -> None:
 @main.command()
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
-    """Say whether a settings file can be used, or a routing config (a file that ends in .json), and if not, why.
+    """Validate a settings file, or a routing config (a file that ends in .json), and report all errors.
 
-    Without FILE it is the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml.
+    Without FILE, validate the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml.
     """
     file = file or os.environ.get("PENSTOCK_CONFIG") or settings_module.DEFAULT_SETTINGS_FILE
     if file.endswith(".json"):
@@ -133,7 +134,7 @@ def check(file: str | None) -> None:
 
 
 def check_config(file: str) -> None:
-    """Say whether a routing config can be saved, and if not, every problem with its place."""
+    """Validates a routing config and reports every error with its JSON path."""
     from penstock import engine
 
     try:
@@ -150,7 +151,7 @@ def check_config(file: str) -> None:
 
 @main.command()
 def openapi() -> None:
-    """Print the description of the management API."""
+    """Print the OpenAPI document of the management API."""
     from penstock.app import openapi_json
 
     click.echo(msgspec.json.format(openapi_json(), indent=2))
@@ -175,7 +176,7 @@ for command in admin_commands.COMMANDS:
 
 
 def prepare_store(settings: Settings) -> PreparedStore:
-    """See to the store in a process of its own: what that takes in memory is gone with it."""
+    """Prepares the store in a separate process, so that the memory needed for it is freed."""
     from penstock.snapshot.build import PreparedStore
 
     if settings.store_url is None:
@@ -190,18 +191,18 @@ def prepare_store(settings: Settings) -> PreparedStore:
 
 
 def print_admin_key(admin_key: str) -> None:
-    """Print a key that nobody can be told again."""
+    """Prints the admin key; it cannot be shown again."""
     click.echo(f"admin key (it is shown this once): {admin_key}")
 
 
 def load_settings(config: str | None, options: dict[str, object]) -> Settings:
-    """Read the settings from the options, the environment and the file."""
+    """Reads the settings from the command-line options, the environment and the settings file."""
     file = settings_module.find_settings_file(config, os.environ)
     return settings_module.load_settings(file, os.environ, options)
 
 
 def print_startup_message(ready: Settings, keys: int, *, tries: bool) -> None:
-    """Say that the gateway answers, and what to try."""
+    """Prints the address that the gateway listens on, and example commands if `tries` is true."""
     host = f"[{ready.bind_address}]" if ":" in ready.bind_address else ready.bind_address
     url = f"http://{host}:{ready.server.port}"
     click.echo(f"penstock {__version__} listens on {url}")

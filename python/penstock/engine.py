@@ -1,4 +1,4 @@
-"""The Rust engine as the rest of the package sees it: the only importer of `_engine`."""
+"""Python interface of the Rust engine. Only this module imports `_engine`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-# Read once by the extension's allocator: pages of 2 MB, of which little is used, cost 10 MB while nothing goes on.
+# The allocator of the extension reads this once at import. Transparent huge pages of 2 MB would cost an idle process 10
+# MB.
 os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
 from penstock._engine import (
@@ -43,10 +44,10 @@ __all__ = [
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """Every provider that the engine knows: `slug`, `base_url`, `dialect`."""
+    """Returns the providers that the engine supports, with `slug`, `base_url` and `dialect`."""
     return msgspec.json.decode(_catalogue())
 
 
 def config_schema() -> dict[str, Any]:
-    """Give the JSON Schema of a config."""
+    """Returns the JSON Schema of a config."""
     return msgspec.json.decode(_config_schema())

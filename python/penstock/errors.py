@@ -1,4 +1,4 @@
-"""The exceptions of the Python side as a tree, and the one envelope they are answered in."""
+"""Exception hierarchy of the Python side and the JSON envelope of its error responses."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ if TYPE_CHECKING:
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, and where."""
+    """One validation error: the path of a value and what is wrong with it."""
 
     path: str
     message: str
 
     def __str__(self) -> str:
-        """Render as a line for a terminal or a log."""
+        """Renders the error as one line for a terminal or a log."""
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class PenstockError(Exception):
-    """Root of the tree: a status, a code and a message that may be shown to anyone."""
+    """Base class of all exceptions: a status, an error code, and a message without secrets."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "AB04"
 
     def __init__(self, message: str, problems: Iterable[Problem] = ()) -> None:
-        """Keep the message and what is known about where it went wrong."""
+        """Stores the message and the validation errors, if any."""
         super().__init__(message)
         self.message = message
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        """Render the message with one line for each problem."""
+        """Renders the message, followed by one line per validation error."""
         return "\n  ".join([self.message, *map(str, self.problems)])
 
 
 class InvalidError(PenstockError):
-    """The caller sent something that cannot be accepted."""
+    """The request is not valid."""
 
     status = 400
     code = "AB01"
 
 
 class UnauthorisedError(PenstockError):
-    """No key, or one that is not valid."""
+    """The request has no key, or an invalid one."""
 
     status = 401
     code = "AB05"
@@ -60,28 +60,28 @@ class ForbiddenError(PenstockError):
 
 
 class NotFoundError(PenstockError):
-    """There is nothing at this path or under this id."""
+    """Nothing exists at this path or with this id."""
 
     status = 404
     code = "AB08"
 
 
 class UnknownReferenceError(PenstockError):
-    """Something that the request refers to is not there."""
+    """The request refers to something that does not exist."""
 
     status = 404
     code = "AB02"
 
 
 class ConflictError(PenstockError):
-    """It exists already, or something else depends on it."""
+    """The object already exists, or another object depends on it."""
 
     status = 409
     code = "AB07"
 
 
 class PreconditionFailedError(PenstockError):
-    """Somebody else changed it since it was read."""
+    """Another request changed the object since it was read."""
 
     status = 412
     code = "AB01"
@@ -99,55 +99,55 @@ STORE_UNAVAILABLE_MESSAGE = "the store does not answer; what the gateway serves 
 
 
 class UnavailableError(PenstockError):
-    """Something this needs is down for now; asking again later may work."""
+    """A required service is unavailable; a retry may succeed."""
 
     status = 503
     retry_after: ClassVar[int] = 1
 
 
 class DecryptionError(UnavailableError):
-    """A credential that is kept cannot be opened: its data key is lost, or it was changed, or is another row's."""
+    """A stored credential cannot be decrypted: its data key is lost, or it was modified, or it belongs to another row."""
 
 
 class EdgeUnavailableError(PenstockError):
-    """The edge is not there, or about to end: nothing was done."""
+    """The edge is not running or is shutting down; the request was not processed."""
 
 
 class IncompleteResponseError(PenstockError):
-    """No whole answer came."""
+    """No complete response arrived."""
 
 
 class ResultsNotFoundError(IncompleteResponseError):
-    """What was asked for is not there, or not yet."""
+    """The requested results do not exist, or not yet."""
 
 
 class ReplayedResponse(Exception):  # noqa: N818 - it is no fault
-    """A request that was done before: here is what was answered then."""
+    """The request was processed before, under the same idempotency key; carries the stored response."""
 
     def __init__(self, body: bytes) -> None:
-        """Keep the answer."""
+        """Stores the body of the first response."""
         super().__init__("done before")
         self.body = body
 
 
 class SettingsError(PenstockError):
-    """The settings or the file that they came from cannot be used."""
+    """The settings, or a file with settings, cannot be used."""
 
 
 class StartupError(PenstockError):
-    """The gateway cannot start here and now."""
+    """The gateway cannot start in this environment."""
 
 
 CODE_BY_STATUS = {400: "AB01", 401: "AB05", 402: "AB09", 403: "AB03", 404: "AB08", 409: "AB07", 429: "AB06"}
 
 
 def error_code_for(status: int) -> str:
-    """Give the management error code for a status that no class of ours set."""
+    """Returns the management error code for a status that does not come from a `PenstockError`."""
     return CODE_BY_STATUS.get(status, "AB01" if status < PenstockError.status else "AB04")
 
 
 def error_envelope(message: str, code: str, problems: Iterable[Problem] = ()) -> dict[str, object]:
-    """Build the error body of the management API."""
+    """Builds the error body of the management API."""
     data: dict[str, object] = {"message": message, "errorCode": code}
     if listed := [msgspec.to_builtins(problem) for problem in problems]:
         data["errors"] = listed
@@ -155,7 +155,7 @@ def error_envelope(message: str, code: str, problems: Iterable[Problem] = ()) ->
 
 
 def openai_error(message: str, status: int, problems: Iterable[Problem] = ()) -> dict[str, object]:
-    """Build what OpenAI's SDKs read of an error."""
+    """Builds an error object in OpenAI's format, which its SDKs read."""
     kind = "invalid_request_error" if status < PenstockError.status else "api_error"
     param = next((problem.path for problem in problems), None)
     return {"message": message, "type": kind, "param": param, "code": None}

@@ -1,4 +1,4 @@
-"""The lines that a person can paste to see a gateway with the pretend provider at work."""
+"""Example commands for a gateway with the mock provider. A user can paste them into a shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EXAMPLE_MESSAGE = {"role": "user", "content": "Say hello"}
 
 
 def format_examples(url: str, *, key_needed: bool) -> list[str]:
-    """Give a title and a command for each thing worth trying."""
+    """Returns a title line and a command line for each example."""
     key = ['-H "x-gateway-api-key: $PENSTOCK_KEY"'] if key_needed else []
     chat: dict[str, object] = {"model": "mock", "messages": [EXAMPLE_MESSAGE]}
     tries = [
@@ -16,7 +16,7 @@ def format_examples(url: str, *, key_needed: bool) -> list[str]:
         ("a streamed answer", _curl_command(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key])),
         ("Anthropic's messages", _curl_command(f"{url}/v1/messages", {**chat, "max_tokens": 64}, key)),
         ("the management API", f"curl -sS {url}/v1/health"),
-        # Systems' own Pythons refuse packages; one in a folder takes them everywhere.
+        # System Python installations often reject packages; a virtual environment accepts them everywhere.
         ("OpenAI's Python SDK, into a folder of its own", "python3 -m venv sdk && sdk/bin/pip install openai"),
         ("and a whole answer from it", _sdk_command(url, key_needed=key_needed)),
     ]

@@ -1,4 +1,4 @@
-"""How jobs wait for a bell, and how they end."""
+"""Helpers for background jobs: wait for an event, restart after a failure, and stop."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# A job that is told to end does so at once; one that did not hear it is told again.
+# A cancelled job ends at once. A job that misses the cancellation is cancelled again after `PATIENCE` seconds, up to
+# `TIMES` times in all.
 PATIENCE, TIMES = 1.0, 10
-# A job that failed begins again after so many seconds.
+# Delay in seconds before a failed job restarts.
 RESTART_DELAY_SECONDS = 5.0
 
 
 async def wait_for_event(bell: asyncio.Event, seconds: float) -> None:
-    """Wait until it is rung, at most so long.
+    """Waits until the event is set, at most this many seconds.
 
-    Not with `wait_for`: a cancel that comes between the ring and its being heard is lost there, and the job never ends.
+    Does not use `wait_for`, which loses a cancellation that comes between setting the event and waking up. The job
+    would then never end.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -34,7 +36,9 @@ async def wait_for_event(bell: asyncio.Event, seconds: float) -> None:
 async def run_with_restarts(
     work: Callable[[], Coroutine[Any, Any, None]], figures: JobMetrics, pause: float = RESTART_DELAY_SECONDS
 ) -> None:
-    """Do work that is to go on for ever: a fault of ours ends it no more than for a pause of seconds, and is counted."""
+    """Runs a job that should never end. After an unexpected exception, counts a restart and runs it again after `pause`
+    seconds.
+    """
     while True:
         try:
             return await work()
@@ -45,7 +49,7 @@ async def run_with_restarts(
 
 
 async def stop_jobs(jobs: Collection[asyncio.Task[None]], patience: float = PATIENCE) -> None:
-    """End jobs: libraries may lose a cancel as well, so that each is told until it does."""
+    """Cancels jobs until they end. Libraries may lose a cancellation, so it is repeated."""
     left = set(jobs)
     for _ in range(TIMES):
         for job in left:

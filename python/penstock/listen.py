@@ -1,4 +1,4 @@
-"""Binds what the gateway listens on: its port, and the private socket of the control process."""
+"""Listening sockets of the gateway: its TCP port, and the private Unix socket of the control process."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 CONTROL_BACKLOG = 1024
-# After so many seconds without a word a caller is asked, so often, and so many times.
+# TCP keep-alive: idle seconds before the first probe, seconds between probes, and number of probes.
 TCP_KEEPALIVE_OPTIONS = (
     {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4} if sys.platform == "linux" else {}
 )
 
 
 def check_open_host(settings: Settings, keys: int) -> None:
-    """Refuse to be reachable from other machines with nothing that asks who is calling."""
+    """Refuses to listen on a public address if nothing authenticates callers. Raises SettingsError."""
     if settings.is_loopback or keys or settings.store_url or settings.security.require_key is not None:
         return
     message = (
         f"no gateway key is configured, so anyone who reaches {settings.server.host!r} could spend your providers' money\n"
         "hint: add a key to penstock.toml ([[keys]] with name and key),\n"
         "hint: or listen on this machine only (--host 127.0.0.1),\n"
-        "hint: or say that something in front of the gateway checks its callers (PENSTOCK_SECURITY_REQUIRE_KEY=false)"
+        "hint: or declare that a proxy in front of the gateway authenticates its callers (PENSTOCK_SECURITY_REQUIRE_KEY=false)"
     )
     raise SettingsError(message)
 
 
 def open_listeners(settings: Settings) -> list[socket.socket]:
-    """Listen, one socket per worker: held here, so that a worker's death never refuses a connection."""
+    """Opens one listening socket per worker. The supervisor holds them, so that no connection is refused when a worker
+    dies.
+    """
     first = _open_listener(settings, settings.server.port, shared=False)
     if settings.server.workers == 1:
         return [first]
-    # The first bind was exclusive, to find out whether the port is free; sharing must be said before a bind.
+    # The first bind is exclusive, to find out whether the port is free. `SO_REUSEPORT` must be set before a bind.
     port: int = first.getsockname()[1]
     first.close()
     return [_open_listener(settings, port, shared=True) for _ in range(settings.server.workers)]
@@ -50,12 +52,14 @@ def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.soc
     family = socket.AF_INET6 if ":" in settings.bind_address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted connections inherit these.
+    # Accepted connections inherit these options.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":
-        # What was handed to the server is out of the engine's sight: who does not read it is left by the kernel.
+        # The engine does not see data that it handed to the server. The kernel closes the connection if the client does
+        # not read that data.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.server.write_stall_ms)
-        # Who vanished without a word is asked, where nothing is said to them: a WebSocket may be silent both ways.
+        # Keep-alive probes detect clients that vanished. A WebSocket may be silent in both directions, so nothing else
+        # would.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in TCP_KEEPALIVE_OPTIONS.items():
             listener.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -72,7 +76,7 @@ def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.soc
 
 
 def make_run_dir(settings: Settings) -> str:
-    """Make the private folder; its name is short because a Unix socket's path must be."""
+    """Creates the private directory for Unix sockets. Its name is short because the path of a Unix socket must be."""
     try:
         if settings.server.run_dir:
             os.makedirs(settings.server.run_dir, mode=0o700, exist_ok=True)
@@ -81,12 +85,12 @@ def make_run_dir(settings: Settings) -> str:
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         return tempfile.mkdtemp(prefix="penstock-", dir=runtime if os.access(runtime, os.W_OK) else None)
     except OSError as error:
-        message = f"cannot make the run folder: {error}"
+        message = f"cannot create the run directory: {error}"
         raise StartupError(message) from None
 
 
 def remove_run_dir(settings: Settings) -> None:
-    """Take away what was put there, and the folder unless it holds something of somebody else's."""
+    """Removes the sockets, and the directory if it contains nothing else."""
     for path in (settings.control_socket, settings.record_socket):
         with suppress(OSError):
             os.unlink(path)
@@ -95,7 +99,7 @@ def remove_run_dir(settings: Settings) -> None:
 
 
 def open_private_socket(path: str) -> socket.socket:
-    """Listen where only our own processes come: who comes before control is up, waits instead of failing."""
+    """Listens on a private Unix socket. Connections wait in the backlog until the control process accepts them."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(FileNotFoundError):
@@ -111,7 +115,9 @@ def open_private_socket(path: str) -> socket.socket:
 
 
 def request_ready(settings: Settings) -> socket.socket | None:
-    """Ask `/ready`; the answer comes when the first worker is."""
+    """Sends a request to `/ready` and returns the connection. The response arrives when the first worker is ready;
+    `None` if the port cannot be reached.
+    """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.bind_address, settings.bind_address)  # noqa: S104 - it is replaced
     try:
         asking = socket.create_connection((host, settings.server.port), timeout=1.0)

@@ -1,4 +1,4 @@
-"""Keeps the figures that the engines push, and renders them for Prometheus."""
+"""Metrics of the engine workers and the control process, rendered for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,140 +17,166 @@ FORGET_SECONDS = 60.0
 
 
 class MetricFamily(NamedTuple):
-    """A figure as it is called outside."""
+    """Name, type and help text of a Prometheus metric."""
 
     name: str
     kind: str
     help: str
 
 
-# By the names that the engine uses. What it pushes besides these is shown under its own name.
+# By the engine's metric name. Other metrics that the engine pushes are exported under their own names.
 METRIC_FAMILIES = {
-    "requests": MetricFamily("penstock_requests_total", "counter", "requests answered, by class of status"),
-    "in_flight": MetricFamily("penstock_requests_in_flight", "gauge", "requests being answered"),
+    "requests": MetricFamily("penstock_requests_total", "counter", "completed requests, by status class"),
+    "in_flight": MetricFamily("penstock_requests_in_flight", "gauge", "requests in progress"),
     "durations": MetricFamily(
-        "penstock_request_duration_seconds", "histogram", "time from the first byte in to the last out"
+        "penstock_request_duration_seconds", "histogram", "time from the first request byte to the last response byte"
     ),
-    "aborted": MetricFamily("penstock_requests_aborted_total", "counter", "requests whose caller left before the end"),
-    "cut": MetricFamily("penstock_answers_cut_total", "counter", "answers that the provider broke off"),
+    "aborted": MetricFamily(
+        "penstock_requests_aborted_total", "counter", "requests whose client disconnected before the end"
+    ),
+    "cut": MetricFamily("penstock_answers_cut_total", "counter", "responses that the provider cut off"),
     "streams": MetricFamily("penstock_streams_total", "counter", "streamed answers"),
-    "pieces": MetricFamily(
-        "penstock_stream_pieces_total", "counter", "portions in which streamed answers were passed on"
-    ),
-    "bytes_out": MetricFamily("penstock_bytes_out_total", "counter", "bytes of answers passed on"),
-    "tokens_in": MetricFamily("penstock_tokens_in_total", "counter", "tokens asked, as the providers count them"),
-    "tokens_out": MetricFamily("penstock_tokens_out_total", "counter", "tokens answered, as the providers count them"),
+    "pieces": MetricFamily("penstock_stream_pieces_total", "counter", "chunks of streamed responses sent to clients"),
+    "bytes_out": MetricFamily("penstock_bytes_out_total", "counter", "response bytes sent to clients"),
+    "tokens_in": MetricFamily("penstock_tokens_in_total", "counter", "input tokens, as the providers count them"),
+    "tokens_out": MetricFamily("penstock_tokens_out_total", "counter", "output tokens, as the providers count them"),
     "tokens_estimated": MetricFamily(
-        "penstock_tokens_estimated_total", "counter", "tokens, of both, that the gateway counted because none were told"
+        "penstock_tokens_estimated_total",
+        "counter",
+        "input and output tokens that the gateway counted because the provider reported none",
     ),
-    "cost": MetricFamily("penstock_cost_nanodollars_total", "counter", "what requests cost, in billionths of a dollar"),
+    "cost": MetricFamily("penstock_cost_nanodollars_total", "counter", "cost of requests, in billionths of a dollar"),
     "unpriced": MetricFamily(
-        "penstock_requests_unpriced_total", "counter", "requests that used tokens of which no price is known"
+        "penstock_requests_unpriced_total", "counter", "requests that used tokens without a known price"
     ),
     "counts_guessed": MetricFamily(
-        "penstock_token_counts_guessed_total", "counter", "answers whose tokens were guessed: too many waited"
+        "penstock_token_counts_guessed_total",
+        "counter",
+        "responses whose tokens were estimated by length because the counting queue was full",
     ),
-    "translated": MetricFamily("penstock_requests_translated_total", "counter", "requests said in another dialect"),
+    "translated": MetricFamily(
+        "penstock_requests_translated_total", "counter", "requests translated to another API format"
+    ),
     "lost": MetricFamily(
         "penstock_requests_partly_translated_total",
         "counter",
-        "requests of which not all could be told, to the provider or back",
+        "requests with fields dropped in translation, in the request or the response",
     ),
-    "held": MetricFamily("penstock_streams_held_total", "counter", "streams that were passed on once they were whole"),
+    "held": MetricFamily("penstock_streams_held_total", "counter", "streams that were buffered and sent when complete"),
     "continued": MetricFamily("penstock_streams_continued_total", "counter", "streams that another target continued"),
     "unheld": MetricFamily(
-        "penstock_streams_unheld_total", "counter", "streams too long to be held or continued: passed on as they came"
+        "penstock_streams_unheld_total", "counter", "streams too long to be buffered or continued: sent as they arrived"
     ),
-    "hedged": MetricFamily("penstock_requests_hedged_total", "counter", "requests of which a second attempt was sent"),
+    "hedged": MetricFamily(
+        "penstock_requests_hedged_total", "counter", "requests that were hedged with a second attempt"
+    ),
     "management": MetricFamily(
         "penstock_management_requests_total", "counter", "requests forwarded to the management API"
     ),
     "management_refused": MetricFamily(
-        "penstock_management_requests_refused_total", "counter", "management requests whose bodies found no room"
+        "penstock_management_requests_refused_total",
+        "counter",
+        "management requests rejected because no memory was left for their bodies",
     ),
     "bodies_refused": MetricFamily(
-        "penstock_request_bodies_refused_total", "counter", "requests to providers whose bodies found no room"
+        "penstock_request_bodies_refused_total",
+        "counter",
+        "model requests rejected because no memory was left for their bodies",
     ),
     "gathered_bytes": MetricFamily(
-        "penstock_request_bodies_bytes", "gauge", "large request bodies that are held whole until they are answered"
+        "penstock_request_bodies_bytes", "gauge", "bytes of large request bodies that are buffered until the response"
     ),
-    "panics": MetricFamily("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
+    "panics": MetricFamily("penstock_panics_total", "counter", "requests that ended with a panic of the engine"),
     "intercepted": MetricFamily(
-        "penstock_requests_intercepted_total", "counter", "requests that never entered a Python task"
+        "penstock_requests_intercepted_total", "counter", "requests that the engine handled without a Python task"
     ),
-    "plain": MetricFamily("penstock_requests_plain_total", "counter", "requests that came through a Python task"),
-    "retries": MetricFamily("penstock_retries_total", "counter", "further attempts at a target"),
+    "plain": MetricFamily("penstock_requests_plain_total", "counter", "requests that passed through a Python task"),
+    "retries": MetricFamily("penstock_retries_total", "counter", "retries"),
     "retries_refused": MetricFamily(
-        "penstock_retries_refused_total", "counter", "further attempts that a target's budget did not allow"
+        "penstock_retries_refused_total", "counter", "retries that a target's retry budget did not allow"
     ),
-    "cache_hits": MetricFamily("penstock_cache_hits_total", "counter", "requests that a kept answer served"),
-    "cache_misses": MetricFamily("penstock_cache_misses_total", "counter", "requests for which no answer was kept"),
+    "cache_hits": MetricFamily("penstock_cache_hits_total", "counter", "requests served from the response cache"),
+    "cache_misses": MetricFamily("penstock_cache_misses_total", "counter", "requests without a cached response"),
     "cache_refreshes": MetricFamily(
-        "penstock_cache_refreshes_total", "counter", "requests that asked for a new answer"
+        "penstock_cache_refreshes_total", "counter", "requests that forced a refresh of the cached response"
     ),
-    "breakers_open": MetricFamily("penstock_circuit_breakers_open", "gauge", "targets that are closed off now"),
+    "breakers_open": MetricFamily("penstock_circuit_breakers_open", "gauge", "targets whose circuit breaker is open"),
     "breakers_opened": MetricFamily(
-        "penstock_circuit_breakers_opened_total", "counter", "how often a target failed too often and was closed off"
+        "penstock_circuit_breakers_opened_total",
+        "counter",
+        "circuit breakers opened after too many failures of a target",
     ),
     "breaker_skips": MetricFamily(
-        "penstock_circuit_breaker_skips_total", "counter", "targets that a request passed over because closed off"
+        "penstock_circuit_breaker_skips_total",
+        "counter",
+        "targets that requests skipped because their circuit breaker was open",
     ),
     "redis_up": MetricFamily(
-        "penstock_redis_up", "gauge", "1 while Redis answers in time, 0 while a worker goes on without"
+        "penstock_redis_up", "gauge", "1 while Redis responds in time, 0 while a worker runs without it"
     ),
-    "redis_lookups": MetricFamily("penstock_redis_lookups_total", "counter", "answers that Redis was asked for"),
-    "redis_hits": MetricFamily("penstock_redis_hits_total", "counter", "answers that Redis had"),
-    "redis_slow": MetricFamily("penstock_redis_slow_total", "counter", "look-ups that were given up"),
-    "redis_refused": MetricFamily("penstock_redis_refused_total", "counter", "commands that Redis refused"),
+    "redis_lookups": MetricFamily("penstock_redis_lookups_total", "counter", "cache lookups in Redis"),
+    "redis_hits": MetricFamily("penstock_redis_hits_total", "counter", "cache lookups in Redis that found a response"),
+    "redis_slow": MetricFamily("penstock_redis_slow_total", "counter", "cache lookups in Redis that timed out"),
+    "redis_refused": MetricFamily("penstock_redis_refused_total", "counter", "commands that Redis rejected"),
     "redis_dropped": MetricFamily(
-        "penstock_redis_dropped_total", "counter", "what was not told to Redis: it was away, or too much waited"
+        "penstock_redis_dropped_total",
+        "counter",
+        "commands not sent to Redis: it was unreachable, or the queue was full",
     ),
     "redis_lost": MetricFamily(
         "penstock_redis_connections_lost_total", "counter", "connections to Redis that were lost"
     ),
-    "redis_heard": MetricFamily("penstock_redis_messages_total", "counter", "messages of other workers"),
-    "records": MetricFamily("penstock_records_total", "counter", "records taken into the outbox"),
+    "redis_heard": MetricFamily(
+        "penstock_redis_messages_total", "counter", "messages received from other workers over Redis"
+    ),
+    "records": MetricFamily("penstock_records_total", "counter", "records added to the outbox"),
     "records_dropped": MetricFamily(
         "penstock_records_dropped_total", "counter", "records lost because the outbox was full"
     ),
     "notes_dropped": MetricFamily(
-        "penstock_notes_dropped_total", "counter", "notes of workers for each other without room"
+        "penstock_notes_dropped_total",
+        "counter",
+        "node store entries of workers that were dropped because the queue was full",
     ),
-    "outbox_bytes": MetricFamily("penstock_outbox_bytes", "gauge", "records waiting to be written"),
+    "outbox_bytes": MetricFamily(
+        "penstock_outbox_bytes", "gauge", "bytes of records in the outbox that wait to be written"
+    ),
     "idle_connections": MetricFamily(
-        "penstock_upstream_idle_connections", "gauge", "connections kept for the next request"
+        "penstock_upstream_idle_connections", "gauge", "idle upstream connections kept for the next request"
     ),
-    "batches_running": MetricFamily("penstock_batches_running", "gauge", "batches that this node runs now"),
+    "batches_running": MetricFamily("penstock_batches_running", "gauge", "batches that run on this node"),
     "batch_lines_answered": MetricFamily(
-        "penstock_batch_lines_answered_total", "counter", "lines of batches answered well"
+        "penstock_batch_lines_answered_total", "counter", "batch lines that succeeded"
     ),
-    "batch_lines_failed": MetricFamily("penstock_batch_lines_failed_total", "counter", "lines of batches that failed"),
+    "batch_lines_failed": MetricFamily("penstock_batch_lines_failed_total", "counter", "batch lines that failed"),
     "batch_cost": MetricFamily(
         "penstock_batch_cost_nanodollars_total",
         "counter",
-        "what lines cost that providers ran in batches, in billionths of a dollar",
+        "cost of lines in batches that providers ran, in billionths of a dollar",
     ),
-    "files_deleted": MetricFamily("penstock_files_deleted_total", "counter", "files deleted because of their age"),
+    "files_deleted": MetricFamily("penstock_files_deleted_total", "counter", "files deleted because they expired"),
     "job_restarts": MetricFamily(
-        "penstock_job_restarts_total", "counter", "how often a job of the control process failed, and began again"
+        "penstock_job_restarts_total", "counter", "restarts of control process jobs after a failure"
     ),
     "publish_waits": MetricFamily(
-        "penstock_publish_waits_total", "counter", "changes whose answer waited for the workers"
+        "penstock_publish_waits_total", "counter", "changes whose response waited until the workers applied them"
     ),
     "publish_waits_given_up": MetricFamily(
-        "penstock_publish_waits_given_up_total", "counter", "changes that were answered before all workers knew them"
+        "penstock_publish_waits_given_up_total",
+        "counter",
+        "changes whose response was sent before all workers applied them",
     ),
     "record_batches_written": MetricFamily(
-        "penstock_record_batches_written_total", "counter", "batches of records on disk"
+        "penstock_record_batches_written_total", "counter", "batches of records written to disk"
     ),
     "record_batches_refused": MetricFamily(
-        "penstock_record_batches_refused_total", "counter", "batches sent back unwritten"
+        "penstock_record_batches_refused_total", "counter", "batches of records returned to the engine unwritten"
     ),
 }
 
 
 class BatchMetrics:
-    """What the control process itself did with batches and files."""
+    """Metrics of batches and files that the control process counts itself."""
 
     running_batches = 0
     succeeded_lines = 0
@@ -159,7 +185,7 @@ class BatchMetrics:
     deleted_files = 0
 
     def values_by_name(self) -> dict[str, float]:
-        """Give them by the names that they have here."""
+        """Returns the values by metric name."""
         return {
             "batches_running": self.running_batches,
             "batch_lines_answered": self.succeeded_lines,
@@ -170,17 +196,17 @@ class BatchMetrics:
 
 
 class JobMetrics:
-    """How the jobs of the control process do."""
+    """Metrics of the control process's background jobs."""
 
     restart_count = 0
 
     def values_by_name(self) -> dict[str, float]:
-        """Give it by the name that it has here."""
+        """Returns the values by metric name."""
         return {"job_restarts": self.restart_count}
 
 
 class MetricsPush(msgspec.Struct, frozen=True):
-    """What one engine says about itself about once a second."""
+    """Metrics that one engine worker pushes about once a second."""
 
     worker: int
     pid: int
@@ -191,19 +217,19 @@ class MetricsPush(msgspec.Struct, frozen=True):
 
 
 class MetricsStore:
-    """The last push of each worker."""
+    """Last push of each worker."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Creates an empty store."""
         self._heard: dict[int, tuple[float, MetricsPush, dict[str, float]]] = {}
 
     def accept_push(self, data: bytes) -> None:
-        """Keep a push in the place of the worker's last."""
+        """Stores a push in place of the worker's previous one. Raises InvalidError if it is malformed."""
         try:
             push = msgspec.json.decode(data, type=MetricsPush)
             plain = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except msgspec.MsgspecError as error:
-            message = f"not a push of figures: {error}"
+            message = f"not a valid metrics push: {error}"
             raise InvalidError(message) from None
         numbers = {name: float(bytes(raw)) for name, raw in plain.items() if bytes(raw)[:1].isdigit()}
         for name in MetricsPush.__struct_fields__:
@@ -211,11 +237,11 @@ class MetricsStore:
         self._heard[push.worker] = (time.monotonic(), push, numbers)
 
     def live_workers(self) -> list[MetricsPush]:
-        """List the workers that were heard of lately."""
+        """Returns the last pushes of the workers that reported recently."""
         return [push for push, _ in self._recent_pushes()]
 
     def render(self, own: Mapping[str, float]) -> str:
-        """Write everything in the text format of Prometheus."""
+        """Renders all metrics in the Prometheus text format. `own` has the control process's metrics."""
         samples: dict[str, list[str]] = {}
         for push, numbers in self._recent_pushes():
             worker = {"worker": str(push.worker)}
@@ -236,7 +262,7 @@ class MetricsStore:
 def _histogram_samples(push: MetricsPush, worker: dict[str, str]) -> Iterator[str]:
     counts = list(accumulate(push.durations))
     bounds = [*(_format_number(bound / 1000) for bound in push.duration_bounds_ms), "+Inf"]
-    # The last count is of what took longer than every bound.
+    # The last count is the number of requests that took longer than every bound.
     for bound, count in zip(bounds, counts, strict=False):
         yield _format_sample("_bucket", {**worker, "le": bound}, count)
     yield _format_sample("_sum", worker, push.duration_us / 1e6)

@@ -1,4 +1,4 @@
-"""Runs the pretend provider beside the gateway, for a first try and for tests."""
+"""Runs the mock provider next to the gateway, for a first try and for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY_PREFIX = b"listening on "
 
 @contextmanager
 def run_mock_provider(binary: str) -> Generator[str]:
-    """Start the binary, give the URL it answers at, and end it at the end."""
+    """Starts the mock provider, yields its URL, and stops it on exit."""
     child = _start_process(binary)
     try:
         yield _read_url(child)
@@ -47,7 +47,7 @@ def _start_process(binary: str) -> subprocess.Popen[bytes]:
             preexec_fn=lambda: process.set_parent_death_signal(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
         )
     except OSError as error:
-        message = f"cannot start the pretend provider {binary!r}: {error.strerror or error}"
+        message = f"cannot start the mock provider {binary!r}: {error.strerror or error}"
         raise StartupError(message) from None
 
 
@@ -57,7 +57,7 @@ def _read_url(child: subprocess.Popen[bytes]) -> str:
         line = os.read(output.fileno(), 256)
         if line.startswith(READY_PREFIX):
             return line.removeprefix(READY_PREFIX).split()[0].decode()
-    message = "the pretend provider did not say where it listens"
+    message = "the mock provider did not print its address"
     raise StartupError(message)
 
 

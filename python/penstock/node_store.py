@@ -1,23 +1,25 @@
-"""What the workers of a node tell each other where there is no Redis: short notes by name, the oldest of which go."""
+"""In-memory key-value store that the workers of a node share if there is no Redis. Evicts the oldest entries when it is
+full.
+"""
 
 from __future__ import annotations
 
-# Of all notes together, with what each takes beside its letters.
+# Size limit of all entries together, including a fixed overhead for each.
 MAX_BYTES = 16 * 1024 * 1024
 ENTRY_OVERHEAD_BYTES = 256
 
 
 class NodeStore:
-    """Notes in the order in which they came; a new one takes the place of the old one of its name."""
+    """Entries in insertion order. A new entry replaces the old one with the same name."""
 
     def __init__(self, most: int = MAX_BYTES) -> None:
-        """Begin with none."""
+        """Creates an empty store."""
         self._said: dict[str, str] = {}
         self._bytes = 0
         self._most = most
 
     def put(self, name: str, said: str) -> str | None:
-        """Keep one, and give what was said under its name before."""
+        """Stores an entry and returns the previous value of its name."""
         before = self._remove(name)
         self._said[name] = said
         self._bytes += _entry_bytes(name, said)
@@ -26,7 +28,7 @@ class NodeStore:
         return before
 
     def get(self, name: str) -> str | None:
-        """Give what was said last under a name."""
+        """Returns the current value of a name, or `None`."""
         return self._said.get(name)
 
     def _remove(self, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What a process of ours does at its beginning and at its end, besides its work."""
+"""Process setup and shutdown: memory, file limits, signals and CPU scheduling."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ log = logging.getLogger("penstock")
 
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
-# Files that a worker has open besides connections.
+# File descriptors that a worker uses for anything but connections.
 RESERVED_FILES = 256
 
 
 def limit_malloc_arenas() -> None:
-    """Tell glibc to share its heap between threads: ours allocate little and idle memory counts."""
+    """Makes glibc share its heap between threads. The threads allocate little, and separate arenas would waste memory."""
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 def freeze_heap(*, collect: bool = True) -> None:
-    """Once all that stays is there: leave it alone from now on, and give back what was needed on the way."""
+    """Excludes all current objects from garbage collection and returns free memory to the system. Call it at the end of
+    the startup.
+    """
     if collect:
         gc.collect()
     gc.freeze()
@@ -42,7 +44,9 @@ def freeze_heap(*, collect: bool = True) -> None:
 
 
 def raise_open_file_limit() -> int:
-    """Open as many files as the system lets us, and say how many callers that serves: each may need a provider's connection too."""
+    """Raises the open file limit to its maximum. Returns how many clients that allows; each may need an upstream
+    connection too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -52,14 +56,14 @@ def raise_open_file_limit() -> int:
 
 
 def set_parent_death_signal(number: int) -> None:
-    """Have the kernel send a signal when the parent goes, however it goes."""
+    """Makes the kernel send a signal to this process when its parent exits for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def detach_child(parent: int) -> None:
-    """Untie a forked process from the terminal."""
-    # A Ctrl-C goes to the whole foreground group; the supervisor alone decides the order of leaving.
+    """Detaches a forked process from the terminal. Exits if the parent is already gone."""
+    # Ctrl-C signals the whole foreground process group, but only the supervisor may decide the order of shutdown.
     os.setpgid(0, 0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.getppid() != parent:
@@ -69,9 +73,10 @@ def detach_child(parent: int) -> None:
 def shut_down_on_signal(
     drain: Callable[[], float | None], *, at_latest: float, notice: float = 0.0
 ) -> Callable[[], None]:
-    """On SIGUSR1 drain, after the notice let Granian close the port, and go in any case when the time is up.
+    """On SIGUSR1, drains, then lets Granian close the port after the notice. Kills the process after `at_latest`
+    seconds.
 
-    `drain` may say how long it needs before the port is closed.
+    `drain` may return how many seconds it needs before the port is closed.
     """
     loop = asyncio.get_event_loop()
     leaving = False
@@ -90,7 +95,7 @@ def shut_down_on_signal(
 
 
 def shut_down_on_pipe_close(lifeline: int, leave: Callable[[], None]) -> None:
-    """Leave when the last process that holds the other end of a pipe is gone, however it went."""
+    """Shuts down when the last process that holds the other end of a pipe exits for any reason."""
     loop = asyncio.get_event_loop()
 
     def on_pipe_close() -> None:
@@ -100,40 +105,43 @@ def shut_down_on_pipe_close(lifeline: int, leave: Callable[[], None]) -> None:
     loop.add_reader(lifeline, on_pipe_close)
 
 
-# The number of a system call that no library has a name for yet.
+# Number of the `sched_setattr` system call, which libc does not wrap yet.
 SCHED_SETATTR_SYSCALLS = {"x86_64": 314, "aarch64": 274}
-# Leaves a tenth of a core that is wanted by everybody: enough to take the records of a saturated worker.
+# Leaves about a tenth of a contended core to this process, which is enough to write the records of a saturated worker.
 NICENESS = 10
-# Who had to wait is owed up to two turns, in which nobody else gets the core: with turns of 4 ms the calls beside a busy
-# interpreter on the same core took 0.8 ms longer (p99), with these 0.3. Their number costs nothing that can be measured.
+# The scheduler may let a process that had to wait run for up to two slices without interruption. With slices of 4 ms,
+# calls next to a busy interpreter on the same core took 0.8 ms longer (p99). With these they take 0.3 ms longer, at no
+# measurable cost.
 TIME_SLICE_SECONDS = 0.000_25
 
 
 class SchedPolicySwitcher:
-    """Has the threads of a busy process work in batches, and those of any other answer at once.
+    """Switches all threads to SCHED_BATCH under load, and back to SCHED_OTHER when the load drops.
 
-    A request passes between threads. Under SCHED_BATCH a thread that is woken waits for its turn instead of interrupting
-    the one that woke it: with much to do each turn then serves many requests, and one costs a quarter less. With little
-    to do there is nothing to gain, and turns of other processes on the same core would be waited for as well.
+    A request passes between threads. Under SCHED_BATCH a woken thread waits for its slice instead of interrupting
+    the thread that woke it. Under high load each slice then serves many requests, and a request costs a quarter
+    less. Under low load there is nothing to gain, and threads would also wait for slices of other processes on the
+    same core.
     """
 
     CHECK_INTERVAL_SECONDS = 0.2
-    # Per second; measured: at 2,000 batches gain a fifth of little, from 10,000 on a quarter of much.
+    # Requests per second. Measured: at 2,000 per second batching saves a fifth of a low load, from 10,000 a quarter of
+    # a high load.
     BUSY, CALM = 5_000, 2_500
 
     def __init__(self, done: Callable[[], int]) -> None:
-        """Take what tells how many requests were answered so far."""
+        """Takes a function that returns the number of requests completed so far."""
         self._done = done
         self._last = 0
         self._batches = False
 
     def run_periodically(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look now and then for as long as the loop runs."""
+        """Updates the policy at a fixed interval for as long as the loop runs."""
         self.update_policy()
         loop.call_later(self.CHECK_INTERVAL_SECONDS, self.run_periodically, loop)
 
     def update_policy(self) -> None:
-        """Change the policy of all threads when the load has changed."""
+        """Changes the scheduling policy of all threads if the load has changed."""
         done = self._done()
         rate = (done - self._last) / self.CHECK_INTERVAL_SECONDS
         self._last = done
@@ -141,7 +149,7 @@ class SchedPolicySwitcher:
         if batches != self._batches and sys.platform == "linux":
             self._batches = batches
             for thread in os.listdir("/proc/self/task"):
-                # It may have ended meanwhile.
+                # The thread may have exited in the meantime.
                 with suppress(ProcessLookupError, PermissionError):
                     policy = os.SCHED_BATCH if batches else os.SCHED_OTHER
                     os.sched_setscheduler(int(thread), policy, os.sched_param(0))
@@ -163,11 +171,11 @@ class _SchedAttr(ctypes.Structure):
 
 
 def lower_priority() -> None:
-    """Have this thread, and all that it begins, wait for the data plane where both want the same core.
+    """Lowers the priority of this thread and its children, so that the data plane runs first on a shared core.
 
-    A low weight alone is not enough: a thread of any weight keeps a core for its turn of some milliseconds, and from Linux
-    6.12 on it may ask for shorter ones. Under SCHED_BATCH it interrupts nobody when it is woken, not even its like: they
-    work through all that waits, in fewer turns.
+    A low weight alone is not enough: a thread of any weight keeps a core for its slice of some milliseconds. Since
+    Linux 6.12 a thread can request shorter slices. Under SCHED_BATCH a woken thread interrupts nobody, not even
+    threads of the same priority, so the pending work takes fewer slices.
     """
     number = SCHED_SETATTR_SYSCALLS.get(os.uname().machine)
     if number is None or sys.platform != "linux":
@@ -181,11 +189,13 @@ def lower_priority() -> None:
 
 
 def run_in_child(work: Callable[[], bytes]) -> bytes:
-    """Do something in a process of its own: what it imports and holds is gone with it."""
+    """Runs a function in a child process and returns its result. Its imports and memory are gone afterwards. Raises
+    StartupError on failure.
+    """
     out, into = os.pipe()
     child = os.fork()
     if child == 0:
-        # Whatever happens, it ends here: what follows is for the parent alone.
+        # The child always exits here. The code below is for the parent only.
         try:
             os.close(out)
             with open(into, "wb") as pipe:
@@ -207,13 +217,13 @@ def _encode_result(work: Callable[[], bytes]) -> bytes:
     except PenstockError as error:
         return b"-" + str(error).encode()
     except Exception:
-        log.exception("something went wrong")
+        log.exception("the child process failed")
         return b"-"
 
 
 @contextmanager
 def report_start_failure(name: str) -> Generator[None]:
-    """End a child that cannot start with one line rather than with a traceback."""
+    """Exits a child process that cannot start with a one-line message instead of a traceback."""
     try:
         yield
     except (PenstockError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""Takes the records of requests from the engines and appends them to a file of JSON lines, on threads of its own."""
+"""Request records. Receives them from the engines and appends them to a JSON Lines file, on separate threads."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 OWNER_ONLY_MODE = stat.S_IRUSR | stat.S_IWUSR
-# What other workers may have written since.
+# Part of the file that is searched for a resent batch, because other workers may have written since.
 LOOK_BACK_BYTES = 16 * 1024 * 1024
 BUFFER_BYTES = 512 * 1024
 PAGE_BYTES = mmap.PAGESIZE
-# Less than this costs little in the page cache.
+# Smaller writes cost little in the page cache.
 MIN_DIRECT_WRITE_BYTES = 64 * 1024
-# A disk that takes longer (a thread of low priority may wait for its core alone) is written to through the page cache
+# If a direct write takes longer than `SLOW_SECONDS`, writes go through the page cache for `DETOUR_SECONDS`. A thread of
+# low priority may wait that long for its core alone.
 SLOW_SECONDS, DETOUR_SECONDS = 0.5, 5.0
-# Length of the lines in bytes, and whether they were sent before without an answer.
+# Frame header: length of the lines in bytes, and true if they were sent before without a reply.
 FRAME_HEADER = struct.Struct("<QB")
 WRITTEN, REFUSED = b"+", b"-"
-# An engine that stops in the middle of a batch must not hold up the others.
+# An engine that stalls in the middle of a batch must not block the others.
 STALL_TIMEOUT_SECONDS = 10
 CLOSE_TIMEOUT_SECONDS = 2.0
 
 
 class RecordBatch:
-    """Whole lines on their way from an engine; what is still to come is read where it is to be."""
+    """Complete record lines that an engine is sending. Reads the remaining bytes directly into the destination buffer."""
 
     def __init__(self, source: socket.socket, length: int, *, again: bool = False) -> None:
-        """Know how much will come."""
+        """Stores the socket and the number of bytes to read."""
         self._source = source
         self.left = length
         self.again = again
 
     def read_into(self, place: memoryview) -> int:
-        """Read until the place is full or the batch complete; give how much was read."""
+        """Reads until the buffer is full or the batch is complete. Returns the number of bytes read."""
         most = min(len(place), self.left)
         got = 0
         while got < most:
@@ -56,29 +57,29 @@ class RecordBatch:
             with suppress(BlockingIOError):
                 count = self._source.recv_into(place[got:most], 0, socket.MSG_WAITALL)
             if not count:
-                message = "the engine left in the middle of a batch"
+                message = "the engine disconnected in the middle of a batch"
                 raise ConnectionError(message)
             got += count
         self.left -= got
         return got
 
     def discard_rest(self, place: memoryview) -> None:
-        """Read the rest and forget it."""
+        """Reads and discards the rest of the batch."""
         while self.left:
             self.read_into(place)
 
 
 class LocalRecordBatch(RecordBatch):
-    """Whole lines that are here already."""
+    """Complete record lines of this process, already in memory."""
 
     def __init__(self, lines: bytes, *, again: bool = False) -> None:
-        """Know them."""
+        """Stores the lines."""
         self._lines = memoryview(lines)
         self.left = len(lines)
         self.again = again
 
     def read_into(self, place: memoryview) -> int:
-        """Give as many bytes as there is room for."""
+        """Copies as many bytes as the buffer has space for. Returns their number."""
         most = min(len(place), self.left)
         at = len(self._lines) - self.left
         place[:most] = self._lines[at : at + most]
@@ -87,23 +88,25 @@ class LocalRecordBatch(RecordBatch):
 
 
 class RecordFile:
-    """The file, put aside by size; a batch is in it whole or not at all."""
+    """The record file, rotated by size. Each batch is written completely or not at all."""
 
     def __init__(self, settings: Records) -> None:
-        """Remember where and how large; the file is opened with the first batch."""
+        """Stores the path and size limit; the file is opened with the first batch."""
         self._path = os.path.abspath(settings.path)
         self._limit = settings.rotate_bytes
         self._keep = settings.keep
         self._file = -1
         self._direct = -1
         self._detour_until = 0.0
-        # On a page's border, with room to begin anywhere within its first page.
+        # Aligned to a page, with one extra page so that data can start at any offset within the first page.
         self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES + PAGE_BYTES))
 
     def append(self, batch: RecordBatch) -> None:
-        """Write a batch; on failure take back what got in and raise. What was sent before may be there already."""
+        """Appends a batch. On failure, truncates what was written and raises. Skips a resent batch that is already in
+        the file.
+        """
         size = self._open_current()
-        # At the same place within a page as it will have in the file.
+        # The same offset within a page as in the file, so that whole pages are aligned for direct I/O.
         start = size % PAGE_BYTES
         got = batch.read_into(self._buffer[start:])
         if batch.again and self._contains_batch(bytes(self._buffer[start : start + got]), batch.left):
@@ -124,14 +127,14 @@ class RecordFile:
             raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         for number in (self._file, self._direct):
             if number >= 0:
                 os.close(number)
         self._file = self._direct = -1
 
     def _open_current(self) -> int:
-        """Have the file open that is at the path now, and give its size."""
+        """Opens the file that is now at the path, unless it is already open. Returns its size in bytes."""
         if self._file >= 0:
             mine = os.fstat(self._file)
             try:
@@ -144,13 +147,13 @@ class RecordFile:
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_MODE)
         os.fchmod(self._file, OWNER_ONLY_MODE)
-        # Past the page cache a record costs a tenth; not every file system can.
+        # With direct I/O a record costs a tenth, but not every file system supports it.
         with suppress(OSError):
             self._direct = os.open(self._path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
         return os.fstat(self._file).st_size
 
     def _write_buffer(self, start: int, count: int, end: int) -> None:
-        """Append a part of the buffer to a file that ends at `end`, whole pages of it past the page cache."""
+        """Appends part of the buffer to a file that ends at `end`. Whole pages bypass the page cache."""
         first = -start % PAGE_BYTES
         pages = max(0, count - first) // PAGE_BYTES * PAGE_BYTES
         view = self._buffer[start : start + count]
@@ -171,7 +174,7 @@ class RecordFile:
         try:
             return os.pwrite(self._direct, pages, end)
         except OSError:
-            # The page cache may have room where this way has none, or the file system does not know this way.
+            # The page cache may have space where direct I/O has none, or the file system may not support direct I/O.
             self._detour_until = began + DETOUR_SECONDS
             return 0
         finally:
@@ -179,7 +182,9 @@ class RecordFile:
                 self._detour_until = began + DETOUR_SECONDS
 
     def _contains_batch(self, part: bytes, rest: int) -> bool:
-        """Look for the first line of a batch, which no other has, in what was written last, put aside meanwhile or not."""
+        """Returns true if the end of the file, or of the last rotated one, contains the first line of a batch. No two
+        batches have the same first line.
+        """
         first = part.partition(b"\n")[0]
         for name in (self._path, f"{self._path}.1"):
             with suppress(FileNotFoundError), open(name, "rb") as written:
@@ -190,7 +195,7 @@ class RecordFile:
         return False
 
     def _rotate(self) -> None:
-        """Move every file one number up; the last falls off."""
+        """Renames each file to the next number and deletes the last one."""
         self.close()
         names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._keep + 1))]
         if not self._keep:
@@ -201,10 +206,12 @@ class RecordFile:
 
 
 class RecordFeed:
-    """Takes batches from every engine and answers each when it is in the file: an engine keeps what is refused."""
+    """Receives batches from all engines and acknowledges each when it is in the file. An engine keeps a batch that was
+    rejected.
+    """
 
     def __init__(self, settings: Records) -> None:
-        """Prepare; nothing is opened before the first batch."""
+        """Prepares the record file; nothing is opened before the first batch."""
         self._records = RecordFile(settings)
         self._turn = threading.Lock()
         self._serving: dict[threading.Thread, socket.socket] = {}
@@ -213,9 +220,10 @@ class RecordFeed:
         self.refused = 0
 
     def listen(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """Take every engine that comes, on a thread of its own: none waits for the loop, nor the loop for a disk.
+        """Serves each engine that connects on its own thread, so that engines do not wait for the event loop, nor the
+        loop for a disk.
 
-        Gives what ends it: no engine is taken any more, and what was sent whole is written.
+        Returns a function that stops accepting engines and writes the batches that were sent completely.
         """
         loop.add_reader(listener, self._accept_engine, listener)
 
@@ -226,7 +234,7 @@ class RecordFeed:
         return stop_listening
 
     def close(self) -> None:
-        """Write what was sent whole, and close."""
+        """Writes batches that were sent completely, and closes the file."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_SECONDS
         serving = dict(self._serving)
         for source in serving.values():
@@ -238,7 +246,7 @@ class RecordFeed:
             self._records.close()
 
     def receive_batches(self, source: socket.socket) -> None:
-        """Take batches from one engine until it leaves."""
+        """Receives batches from one engine until it disconnects."""
         with source:
             while head := _receive_exactly(source, FRAME_HEADER.size):
                 length, again = FRAME_HEADER.unpack(head)
@@ -247,13 +255,15 @@ class RecordFeed:
                 )
 
     def append_lines(self, lines: bytes, *, again: bool = False) -> bool:
-        """Write lines of this process itself; those that may be there already are looked for. Say whether they are there."""
+        """Appends record lines of this process. If `again` is true, skips lines that are already in the file. Returns
+        true if the lines are in the file.
+        """
         return self._append_batch(LocalRecordBatch(lines, again=again))
 
     def _accept_engine(self, listener: socket.socket) -> None:
         source, _ = listener.accept()
         source.setblocking(True)
-        # Not Python's own timeout: with it every wait would be a second system call.
+        # Not Python's own socket timeout, which adds a second system call to every wait.
         source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALL_TIMEOUT_SECONDS, 0))
         thread = threading.Thread(target=self._serve_engine, args=(source,), name="records", daemon=True)
         self._serving[thread] = source
@@ -275,18 +285,18 @@ class RecordFeed:
             if not self._refusing:
                 log.error("the record file cannot be written: %s", error.strerror or error)  # noqa: TRY400 - says it all
             self._refusing = True
-            # The rest of the batch is on its way all the same.
+            # The engine sends the rest of the batch anyway, so it must be read.
             batch.discard_rest(memoryview(bytearray(BUFFER_BYTES)))
             return False
         if self._refusing:
-            log.info("the record file is written again")
+            log.info("the record file can be written again")
         self._refusing = False
         self.written += 1
         return True
 
 
 def _receive_exactly(source: socket.socket, length: int) -> bytes:
-    """Give that many bytes, or none where the other side is gone."""
+    """Returns exactly that many bytes, or none if the peer has disconnected."""
     while True:
         with suppress(BlockingIOError):
             got = source.recv(length, socket.MSG_WAITALL)

@@ -1,4 +1,4 @@
-"""A running gateway's management API, from outside."""
+"""Client of a running gateway's management API, for the command line."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ NOT_FOUND = 404
 
 
 class RemoteError(PenstockError):
-    """The gateway refused, or is not there."""
+    """The gateway rejected a request or could not be reached."""
 
 
 def quote_path_segment(text: str) -> str:
-    """Write an id or slug as one part of a path, whatever is in it."""
+    """Percent-encodes an id or slug as one segment of a path, including `.` and `..`."""
     return quote(text, safe="").replace(".", "%2E") if text.strip(".") == "" else quote(text, safe="")
 
 
 class ManagementClient:
-    """Asks one gateway with one key."""
+    """Sends requests to one gateway with one API key."""
 
     def __init__(self, url: str, key: str) -> None:
-        """Open nothing before the first question."""
+        """Validates the URL and the key. Opens no connection before the first request."""
         message = f"{url!r} is no address of a gateway: expected http://… or https://…; hint: --url, PENSTOCK_URL"
         if not url.startswith(("http://", "https://")):
             raise RemoteError(message)
-        # Clients of models are given the address with this at its end.
+        # Users may pass the URL for model clients, which ends with `/v1`.
         base = url.rstrip("/").removesuffix("/v1")
         try:
             headers = {"x-gateway-api-key": key}
@@ -48,22 +48,24 @@ class ManagementClient:
             raise RemoteError(message) from None
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._client.close()
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask, and give the answer; what is refused is told with the paths of the fields."""
+        """Sends a request and returns the JSON object of the response. Raises RemoteError, with the field paths of a
+        validation error.
+        """
         return self._parse_response(method, path, self._send(method, path, body))
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """Read what may not be there."""
+        """Returns an object, or `None` if it does not exist."""
         answer = self._send("GET", path, None)
         if answer.status_code == NOT_FOUND:
             return None
         return self._parse_response("GET", path, answer)
 
     def iter_rows(self, path: str) -> Iterator[dict[str, Any]]:
-        """Give every row of a list, page by page, oldest first."""
+        """Yields every row of a list, page by page, oldest first."""
         mark = "&" if "?" in path else "?"
         number, seen = 0, 0
         while True:
@@ -80,7 +82,7 @@ class ManagementClient:
         try:
             return self._client.request(method, path, json=body)
         except httpx2.InvalidURL as error:
-            raise RemoteError(f"this cannot be asked for: {error}") from None
+            raise RemoteError(f"the request URL is not valid: {error}") from None
         except httpx2.TimeoutException:
             raise RemoteError(
                 f"{self._client.base_url} does not answer within {REQUEST_TIMEOUT_SECONDS:g} seconds"
@@ -111,7 +113,7 @@ class ManagementClient:
 def _error_message(answer: httpx2.Response) -> str:
     try:
         found: dict[str, Any] = answer.json()
-        # What the edge itself refuses has the shape that clients of models read.
+        # Errors of the edge itself have the format of the model API.
         data: dict[str, Any] = found.get("data") or found["error"]
         listed = "; ".join(f"{problem['path']} {problem['message']}".strip() for problem in data.get("errors", []))
         return listed or str(data["message"])

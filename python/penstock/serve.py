@@ -1,4 +1,4 @@
-"""Starts and watches the edge workers and the control process, and ends them in order."""
+"""Supervisor of the edge workers and the control process. Starts, watches and restarts them, and stops them in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-# Read once by the server's allocator, which gives each large piece a page more than it takes: of a connection a tenth.
+# Granian's allocator (jemalloc) reads this once. By default it pads each large allocation with a page, which is about a
+# tenth of a connection's memory.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "cache_oblivious:false")
 
 from granian._granian import SocketHolder
@@ -37,22 +38,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Between a process that keeps dying and its next start; without an edge worker nobody is served.
+# Delay in seconds before a process that keeps exiting is restarted: the first delay, and the longest for each kind.
+# Without an edge worker no client is served, so its delay is short.
 FIRST_PAUSE, EDGE_PAUSE, CONTROL_PAUSE = 0.1, 0.5, 5.0
 STABLE_AFTER_SECONDS = 5.0
 MAX_FAILED_STARTS = 3
-# What a worker may take beyond the drain deadline to hand over its last records and go.
+# Seconds that a worker may take beyond the drain deadline to hand over its last records and exit.
 EDGE_GRACE, CONTROL_GRACE = 0.7, 5.0
 THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
-# Most that is read of a connection at once: each reading costs a turn of two threads, however much it brings.
+# Maximum bytes per read from a connection. Each read costs a switch between two threads, however few bytes it returns.
 MAX_READ_BYTES = 128 * 1024
 
 
 class GranianServer(MPServer):
-    """Granian's server, of which we take one worker; to watch over it is our own work."""
+    """Granian's server, used only to create single worker processes. The supervisor watches them itself."""
 
     def __init__(self, listener: socket.socket, backlog: int, **options: Any) -> None:  # noqa: ANN401 - Granian's own
-        """Serve ASGI on a socket that stays open here when the worker goes."""
+        """Prepares to serve ASGI on a socket that stays open in this process when the worker exits."""
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             "penstock",
             interface=Interfaces.ASGI,
@@ -64,32 +66,34 @@ class GranianServer(MPServer):
             **options,
         )
         holder: Any = SocketHolder
-        # Granian listens once more, with the backlog that it is given.
+        # Granian calls `listen` again, with the backlog that it gets here.
         extra = (backlog,) if sys.platform == "linux" else ()
         self._shd = holder(listener.fileno(), listener.family == socket.AF_UNIX, *extra)
         self._sso = listener
 
     def prepare_worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
-        """Prepare a process that loads an application and serves it."""
+        """Returns an unstarted process that loads an application and serves it."""
         spawn: Any = self._spawn_worker  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return spawn(0, self._spawn_asgi_lifespan_worker, load).inner
 
     @classmethod
     def for_edge(cls, settings: Settings, listener: socket.socket) -> GranianServer:
-        """Face the network."""
+        """Returns the server of an edge worker, which accepts clients from the network."""
         server = settings.server
         return cls(
             listener,
             server.backlog,
-            # Both have one thread. This one is woken only when it sleeps: the other by three system calls for every request.
+            # Both runtime modes use one thread here. `mt` wakes the thread only if it sleeps; `st` wakes it with three
+            # system calls per request.
             runtime_mode=RuntimeModes.mt,
             websockets=True,
             http=HTTPModes.auto,
             backpressure=server.connections,
             http1_settings=HTTP1Settings(
-                # It counts from the end of the request before: the engine looks after heads that begin and do not end.
+                # Granian counts this timeout from the end of the previous request. The engine times out incomplete
+                # request heads.
                 header_read_timeout=max(server.keep_alive_ms, server.header_timeout_ms),
-                # Heads are measured by the engine.
+                # The engine enforces the limit on header size.
                 max_buffer_size=max(server.header_bytes, MAX_READ_BYTES),
             ),
             http2_settings=HTTP2Settings(max_concurrent_streams=100, max_headers_size=server.header_bytes),
@@ -97,7 +101,7 @@ class GranianServer(MPServer):
 
     @classmethod
     def for_control(cls, listener: socket.socket) -> GranianServer:
-        """Face nobody but the engine."""
+        """Returns the server of the control process, which accepts only the engine's connections."""
         return cls(
             listener,
             listen.CONTROL_BACKLOG,
@@ -105,16 +109,16 @@ class GranianServer(MPServer):
             websockets=False,
             http=HTTPModes.http1,
             backpressure=4096,
-            # The edge keeps its connections; closing an idle one would race with its next request.
+            # The edge reuses its connections. Closing an idle one would race with its next request.
             http1_settings=HTTP1Settings(header_read_timeout=24 * 3_600_000),
         )
 
 
 class ChildProcess:
-    """One process that Granian runs for us, started again when it ends by itself."""
+    """One process that runs a Granian worker. The supervisor restarts it if it exits unexpectedly."""
 
     def __init__(self, name: str, server: GranianServer, load: Callable[[], Any], longest_pause: float) -> None:
-        """Describe the process; `start` makes it."""
+        """Describes the process; `start` creates it."""
         self.name = name
         self.due = 0.0
         self.hopeless = False
@@ -127,49 +131,49 @@ class ChildProcess:
         self._refusals = 0
 
     def start(self) -> None:
-        """Fork, and run Granian's worker in the child."""
+        """Forks and runs Granian's worker in the child."""
         self.process = self._server.prepare_worker(self._load)
         self._born = time.monotonic()
         self.process.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """True if the process is running."""
         return self.process is not None and self.process.is_alive()
 
     def record_exit(self) -> str:
-        """Note that it ended, set the time to start it again, and say how it ended."""
+        """Records that the process exited, schedules its restart and returns how it exited."""
         code = (self.process.exitcode if self.process else None) or 0
         self.process = None
         if time.monotonic() - self._born > STABLE_AFTER_SECONDS:
             self._deaths = 0
             self._refusals = -MAX_FAILED_STARTS
         self._deaths += 1
-        # One that is killed may do well next time; one that says no each time from the start will not.
+        # A process that was killed may work after a restart. One that exits with an error at every start will not.
         self._refusals += code > 0
         self.hopeless = self._refusals >= MAX_FAILED_STARTS
-        # The first time at once: its connections wait in the kernel meanwhile.
+        # The first restart has no delay: meanwhile its connections wait in the kernel.
         pause = min(self._longest_pause, FIRST_PAUSE * 2 ** (self._deaths - 2)) if self._deaths > 1 else 0.0
         self.due = time.monotonic() + pause
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def send_signal(self, number: int) -> None:
-        """Send a signal if there is still someone to get it."""
+        """Sends a signal if the process still exists."""
         if self.process is not None and self.process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
 
 class Supervisor:
-    """The process that a person starts: it holds the sockets and outlives its children."""
+    """The parent process. It owns the listening sockets and outlives its children."""
 
     def __init__(self, settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> None:
-        """Bind everything that can fail to bind; nothing runs yet."""
+        """Binds all sockets that can fail to bind. Starts no process yet."""
         self.pid = os.getpid()
         self._asked_to_stop = 0
         self._asked_to_reload = False
         self._bell, self._ringer = os.pipe()
-        # From here on there is something to take away at the end.
+        # The code below creates things that `_stop` must remove, so signals are caught from here on.
         self._install_signal_handlers()
         self.edge_sockets = listen.open_listeners(settings)
         port: int = self.edge_sockets[0].getsockname()[1]
@@ -194,18 +198,19 @@ class Supervisor:
         ]
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
-        # Held by this process and the edge workers; control sees when nobody does any more.
+        # This process and the edge workers hold one end of this pipe. The control process notices when the last of them
+        # has exited.
         self._lifeline, self._held = os.pipe()
 
     @property
     def children(self) -> list[ChildProcess]:
-        """All processes, those that face the network first."""
+        """All child processes, the edge workers first."""
         return [*self.edges, self.control]
 
     def run(self) -> int:
-        """Start everything, keep it running until asked to stop, and stop it."""
+        """Starts all processes, restarts them until a stop signal arrives, and stops them. Returns the exit status."""
         multiprocessing.set_start_method("fork", force=True)
-        # Whatever is imported by now is shared with the children for as long as nobody writes to it.
+        # Modules that are imported by now are shared with the children through copy-on-write.
         process.freeze_heap()
         try:
             for child in self.children:
@@ -219,7 +224,7 @@ class Supervisor:
     def _install_signal_handlers(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        # A child that is told to drain before it listens for it must not die of it.
+        # SIGUSR1 asks a child to drain. It must not kill a child that has not installed its handler yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -272,14 +277,14 @@ class Supervisor:
                 child.start()
         elif not child.is_alive:
             how = child.record_exit()
-            log.warning("the %s process ended by itself (%s); starting it again", child.name, how)
+            log.warning("the %s process exited unexpectedly (%s); restarting it", child.name, how)
 
     def _stop(self) -> None:
         for listener in self.edge_sockets:
             listener.close()
         patience = self._asked_to_stop
         self._stop_children(self.edges, self.settings.server.drain_seconds + EDGE_GRACE, patience)
-        # Last, because the edge hands its last records to it.
+        # The control process stops last, because the edge workers hand their last records to it.
         self._stop_children([self.control], CONTROL_GRACE, patience + 1)
         self.control_socket.close()
         self.record_socket.close()
@@ -346,10 +351,14 @@ class Supervisor:
 def _limit_connections(settings: Settings) -> int:
     asked, room = settings.server.connections, process.raise_open_file_limit()
     if asked > room:
-        log.warning("server.connections is %d instead of %d: no more files may be open (hint: ulimit -n)", room, asked)
+        log.warning(
+            "server.connections is lowered to %d from %d because of the limit on open files (hint: ulimit -n)",
+            room,
+            asked,
+        )
     return min(asked, room)
 
 
 def serve(settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> int:
-    """Run the gateway until it is told to stop; give the exit status."""
+    """Runs the gateway until a stop signal arrives; returns the exit status."""
     return Supervisor(settings, snapshot, on_ready).run()

@@ -1,4 +1,4 @@
-"""The gateways that are compared, in the order in which every round visits them."""
+"""The compared gateways, in the order in which every round measures them."""
 
 from __future__ import annotations
 

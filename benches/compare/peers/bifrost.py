@@ -1,4 +1,4 @@
-"""Bifrost from its Go module, where Go is at hand and the module can be had."""
+"""Bifrost, built from its Go module. Unavailable if Go is not installed or the module cannot be downloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODULE = "github.com/maximhq/bifrost/transports/bifrost-http@latest"
 
 
 class Bifrost(Peer):
-    """Configured by its file alone: no database, no request log."""
+    """Configured by its file only, without a database or a request log."""
 
     name = "bifrost"
     verbatim = False
@@ -21,7 +21,7 @@ class Bifrost(Peer):
         self.program = self.cache / "bin" / "bifrost-http"
         if not self.program.is_file():
             if not shutil.which("go"):
-                message = "`go` is missing; hint: install Go to have this peer"
+                message = "`go` is missing; install Go to measure this peer"
                 raise Unavailable(message)
             run("go", "install", MODULE, more={"GOBIN": str(self.program.parent)})
         lines = run("go", "version", "-m", self.program).splitlines()

@@ -1,6 +1,6 @@
-"""`penstock` with one more management route: one that keeps Python busy for a second.
+"""`penstock` with an additional management route that keeps Python busy for one second.
 
-Run as a program it is the command line of `penstock`; nothing else differs.
+As a program it has the command line of `penstock`; everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BURN_SECONDS = 1.0
 
 
 def add_route() -> None:
-    """Put it below `/v1/health`, where nobody needs a key."""
+    """Adds the route below `/v1/health`, where no key is required."""
     from litestar import get  # noqa: PLC0415 - edge processes load no web framework
 
     from penstock.authorization import allow_anyone  # noqa: PLC0415 - the child alone needs it

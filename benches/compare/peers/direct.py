@@ -1,4 +1,4 @@
-"""No gateway at all: the load client asks the pretend provider."""
+"""Baseline without a gateway: the load client sends its requests directly to the mock provider."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benches.compare.peers.peer import Peer
 
 
 class Direct(Peer):
-    """What the others' added latency is counted from."""
+    """Baseline from which the added latency of the gateways is computed."""
 
     name = "direct"
     process = False

@@ -1,4 +1,4 @@
-"""Envoy: the proxy that most service meshes run, from its PyPI package."""
+"""Envoy, the proxy of most service meshes, installed from its PyPI package."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ static_resources:
 
 
 class Envoy(Peer):
-    """Bare proxying on one worker thread, no admin port."""
+    """Plain proxying with one worker thread and no admin port."""
 
     name = "envoy"
 

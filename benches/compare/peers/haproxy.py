@@ -1,11 +1,11 @@
-"""HAProxy: the leanest of the plain proxies."""
+"""HAProxy, the plain proxy with the lowest overhead."""
 
 from __future__ import annotations
 
 from benches.compare.peers import packages
 from benches.compare.peers.peer import Peer, Stand, run
 
-# Without http-no-delay half of all chunks arrive 80 ms late.
+# Without http-no-delay, half of all chunks arrive 80 ms late.
 CONFIG = """
 global
     maxconn 8192
@@ -27,7 +27,7 @@ backend provider
 
 
 class Haproxy(Peer):
-    """One thread, connections to the provider reused."""
+    """Runs one thread and reuses connections to the provider."""
 
     name = "haproxy"
 

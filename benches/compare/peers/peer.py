@@ -1,4 +1,4 @@
-"""What every gateway in the comparison answers about itself."""
+"""Interface of a compared gateway: installation, start command, and how requests to it look."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ REASON_LENGTH = 300
 
 
 class Unavailable(Exception):  # noqa: N818 - says what the peer is
-    """Why a peer cannot take part."""
+    """Raised if a peer cannot be measured; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a gateway is put: its port, its provider and a folder of its own."""
+    """Everything a gateway needs to start: its port, its provider and its own folder."""
 
     port: int
     provider: str
@@ -29,12 +29,12 @@ class Stand:
 
     @property
     def provider_address(self) -> str:
-        """Host and port alone."""
+        """Host and port of the provider, without the scheme."""
         return self.provider.removeprefix("http://")
 
 
 class Peer:
-    """A gateway: how it is installed, started and asked. A peer overrides what differs."""
+    """A compared gateway: how it is installed, started and called. Subclasses override what differs."""
 
     name = ""
     process = True
@@ -51,15 +51,15 @@ class Peer:
         return CACHE / self.name
 
     def install(self) -> str:
-        """Make it ready to start and return its version."""
+        """Installs the gateway and returns its version."""
         raise NotImplementedError
 
     def command(self, stand: Stand) -> list[str]:
-        """Write what it needs into the folder and return the command that runs in front."""
+        """Writes the configuration into the folder and returns the command that runs in the foreground."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """Variables on top of the bare ones."""
+        """Returns variables that are added to the minimal environment."""
         return {}
 
     def path(self, *, streamed: bool) -> str:  # noqa: ARG002 - for those that override it
@@ -69,27 +69,27 @@ class Peer:
         return {"authorization": "Bearer sk-pretend"}
 
     def path_routed(self, config: str) -> str:  # noqa: ARG002 - as above
-        """Where it is asked to go by one of its configs, if that is another place."""
+        """Returns the path that selects one of the gateway's configs, if the path differs."""
         return self.path(streamed=False)
 
     def headers_routed(self, stand: Stand, config: str) -> dict[str, str]:  # noqa: ARG002 - as above
-        """How it is asked to go by one of its configs, if that is another way."""
+        """Returns the headers that select one of the gateway's configs, if the headers differ."""
         return self.headers(stand)
 
     def save_configs(self, stand: Stand) -> None:
-        """Give it more of its configs than it was started with, if it can have any."""
+        """Adds configs to the running gateway, if it supports that."""
 
     def model(self, name: str) -> str:
-        """The provider's model as this gateway's callers name it."""
+        """Returns the provider's model name as clients of this gateway send it."""
         return name
 
     def written(self, stand: Stand) -> int | None:  # noqa: ARG002 - as above
-        """How many requests it has recorded, where it writes records that can be counted."""
+        """Returns the number of recorded requests, or `None` if the gateway writes no records that can be counted."""
         return None
 
 
 def run(*command: str | Path, cwd: Path | None = None, more: dict[str, str] | None = None) -> str:
-    """Run an installer quietly; what it said last is the reason when it fails."""
+    """Runs a command and returns its output. Raises `PeerUnavailable` with the last output lines if it fails."""
     try:
         done = subprocess.run(
             [str(part) for part in command],

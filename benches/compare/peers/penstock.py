@@ -1,4 +1,4 @@
-"""Penstock as an operator runs it: a gateway key checked and a record written for each request."""
+"""Penstock as an operator runs it: with a gateway key check and one record for each request."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ key = "{key}"
 
 
 class Penstock(Peer):
-    """Started as `penstock serve` with a penstock.toml beside it and nothing tuned."""
+    """Runs `penstock serve` with a penstock.toml in its folder and without tuning."""
 
     name = "penstock"
 
     def __init__(self, workers: int | None = None) -> None:
-        """Take as many edge processes as are asked for, else the number that it chooses by itself."""
+        """Sets the number of edge processes; without it the gateway chooses the number."""
         self._workers = f"workers = {workers}\n" if workers else ""
 
     def install(self) -> str:
-        # In a process of its own: this one must not hold an extension that a build may replace.
+        # Reads the version in a separate process, because this one must not load an extension that a build may replace.
         try:
             return run(sys.executable, "-c", VERSION).strip()
         except Unavailable as reason:
-            message = f"`penstock` is not built for this Python: {reason}; hint: `make build`"
+            message = f"`penstock` is not built for this Python: {reason}; run `make build`"
             raise Unavailable(message) from reason
 
     def command(self, stand: Stand) -> list[str]:
@@ -79,12 +79,12 @@ class Penstock(Peer):
             file.write(saved_configs.tables())
 
     def written(self, stand: Stand) -> int | None:
-        # Those put aside when the file grew too large count as well.
+        # Also counts the records in rotated files.
         return sum(_lines(path) for path in stand.folder.glob(f"{RECORDS}*"))
 
 
 class Burning(Penstock):
-    """The same with a management route that keeps its interpreter busy."""
+    """Penstock with the management route that keeps its Python interpreter busy."""
 
     def command(self, stand: Stand) -> list[str]:
         super().command(stand)

@@ -1,4 +1,4 @@
-"""Portkey's open gateway from npm, with the server library that lets it stream."""
+"""Portkey's open-source gateway from npm, with a server library version that supports streaming."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from benches.compare.peers import packages
 from benches.compare.peers.peer import Peer, Stand
 
 VERSION = "1.15.2"
-# As published every streamed chat answers 500: newer releases of this library break it.
+# With newer releases of this library, every streamed chat returns 500.
 SERVER = "1.14.1"
 
 
 class Portkey(Peer):
-    """Told by headers where the provider is, as its callers do."""
+    """Receives the provider's address in request headers."""
 
     name = "portkey"
     verbatim = False

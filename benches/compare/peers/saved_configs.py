@@ -1,4 +1,4 @@
-"""Configs that a gateway is given while it runs, from one target to a thousand conditions."""
+"""Configs that are added to a running gateway, from one target to a thousand conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ LEVELS, TARGETS, CONDITIONS = 5, 100, 1000
 
 
 def _nested() -> dict[str, Any]:
-    """Groups within groups, with the targets in the innermost: of a first target's none may hold more than 50 below it."""
+    """Returns nested groups with the targets in the innermost groups.
+
+    The targets are spread over four branches, because no first target may have more than 50 targets below it.
+    """
 
     def branch(count: int) -> dict[str, Any]:
         group: dict[str, Any] = {
@@ -27,7 +30,7 @@ def _nested() -> dict[str, Any]:
 
 
 def _conditional() -> dict[str, Any]:
-    """Of all the conditions only the last holds."""
+    """Returns a conditional config in which only the last condition matches."""
     models = [f"model {number}" for number in range(CONDITIONS - 1)] + [bodies.whole().model]
     conditions = [
         {"query": {"url.pathname": {"$regex": "^/v1/"}, "params.model": {"$eq": model}}, "then": model}
@@ -47,7 +50,7 @@ CONFIGS = {
 
 
 def tables() -> str:
-    """All of them as `[[configs]]` of a file."""
+    """Returns all configs as `[[configs]]` tables of a TOML file."""
     return "".join(
         f'\n[[configs]]\nslug = "pc-{name}"\nconfig = {_inline(config)}\n' for name, config in CONFIGS.items()
     )

@@ -1,4 +1,6 @@
-"""The way in by which batches call: the edge of this node, like any client, so that nothing of a request is done otherwise."""
+"""HTTP client for the edge of this node. Batches send their requests like any other client, so every request is handled
+the same way.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 CONNECT_TIMEOUT_SECONDS = 5.0
-# What a config does beyond one attempt takes longer than one may.
+# Multiple of `upstream.request_timeout_ms`, because retries and fallbacks take longer than one attempt.
 TIMEOUT_FACTOR = 3
 GOOD, ABSENT, UNAVAILABLE = 200, 404, 503
 MAX_ERROR_BODY_BYTES = 64 * 1024
@@ -28,12 +30,12 @@ LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothi
 
 
 class EdgeClient:
-    """Asks the edge; opens nothing before the first question."""
+    """Sends requests to the edge. Opens no connection before the first request."""
 
     def __init__(self, settings: Settings) -> None:
-        """Know the address."""
+        """Creates the HTTP client; connects with the first request."""
         self.hidden = SecretRedactor()
-        # It would say each line of a batch at the level at which the gateway speaks of itself.
+        # Otherwise httpx2 would log every line of a batch at the gateway's own log level.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         host = LOOPBACK_ADDRESSES.get(settings.bind_address, settings.bind_address)
         name = f"[{host}]" if ":" in host else host
@@ -43,37 +45,41 @@ class EdgeClient:
             timeout=httpx2.Timeout(seconds, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.batches.requests),
             trust_env=False,
-            # It is no further than this machine, and speaks plain HTTP.
+            # The edge runs on this machine and speaks plain HTTP.
             verify=False,
         )
 
     def with_redactor(self, hidden: SecretRedactor) -> EdgeClient:
-        """Give the same way in for who asks with these credentials: answers are without them."""
+        """Returns a client that shares the connections and removes these credentials from responses."""
         own = copy(self)
         own.hidden = hidden
         return own
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Closes all connections."""
         await self._client.aclose()
 
     async def send_request(self, call: EdgeRequest, most: int) -> EdgeResponse:
-        """Send a request, and give the whole answer, up to a length."""
+        """Sends a request and returns the complete response, whose body may have up to `most` bytes. Raises an
+        `EdgeUnavailableError` if the edge is unreachable or shutting down.
+        """
         async with self._open_stream(call) as answer:
             body = await self._read_body(answer, most)
         headers = answer.headers
         reply = EdgeResponse(answer.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body)
         if reply.status == UNAVAILABLE and _parse_error(reply.body).get("code") == "draining":
-            message = "the edge is about to end"
+            message = "the edge is shutting down"
             raise EdgeUnavailableError(message)
         return reply
 
     async def stream_body(self, call: EdgeRequest) -> AsyncIterator[bytes]:
-        """Send a request, and give a good answer piece by piece."""
+        """Sends a request and yields the body of a successful response in chunks. Raises an `IncompleteResponseError`
+        for any status but 200.
+        """
         async with self._open_stream(call) as answer:
             if answer.status_code != GOOD:
                 said = _parse_error(await self._read_body(answer, MAX_ERROR_BODY_BYTES)).get("message", "")
-                message = f"{call.path} was answered with {answer.status_code} {said}".rstrip()
+                message = f"{call.path} returned status {answer.status_code} {said}".rstrip()
                 raise (ResultsNotFoundError if answer.status_code == ABSENT else IncompleteResponseError)(message)
             async for piece in answer.aiter_bytes():
                 yield piece
@@ -83,7 +89,7 @@ class EdgeClient:
         async for piece in answer.aiter_bytes():
             read += piece
             if len(read) > most:
-                message = f"the answer is longer than {most} bytes"
+                message = f"the response is longer than {most} bytes"
                 raise IncompleteResponseError(message)
         return self.hidden.redact(bytes(read))
 
@@ -94,10 +100,10 @@ class EdgeClient:
             async with self._client.stream(call.method, call.path, headers=headers, content=call.body) as answer:
                 yield answer
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
-            message = "the edge is not there"
+            message = "cannot connect to the edge"
             raise EdgeUnavailableError(message) from None
         except httpx2.HTTPError as error:
-            message = f"no answer came: {type(error).__name__}"
+            message = f"no complete response: {type(error).__name__}"
             raise IncompleteResponseError(message) from None
 
 

@@ -1,4 +1,4 @@
-"""What batches ask the edge, and what they are answered."""
+"""Requests that batches send to the edge, and the responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JSON_MEDIA_TYPE = "application/json"
 
 
 class EdgeRequest(NamedTuple):
-    """What is asked."""
+    """A request to the edge."""
 
     method: str
     path: str
@@ -21,7 +21,7 @@ class EdgeRequest(NamedTuple):
 
 
 class EdgeResponse(NamedTuple):
-    """What was answered."""
+    """A complete response from the edge."""
 
     status: int
     request_id: str

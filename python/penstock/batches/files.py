@@ -1,4 +1,6 @@
-"""Files that the gateway keeps itself: how they are named on the wire, what is shown of them, and how one is added."""
+"""Files that the gateway stores itself. Holds their ids on the wire, their response, the workspace quota and the
+reading of lines.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,25 @@ if TYPE_CHECKING:
 FILE, BATCH = "gw_file_", "gw_batch_"
 MS_PER_SECOND = 1000
 
-UnixSeconds = Annotated[int, Meta(description="a moment, in seconds since 1970")]
+UnixSeconds = Annotated[int, Meta(description="Unix time in seconds")]
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, in OpenAI's shape."""
+    """One file, in OpenAI's format."""
 
     id: Annotated[str, Meta(description="its id")]
     bytes: Annotated[int, Meta(description="its length")]
     created_at: UnixSeconds
-    expires_at: Annotated[int, Meta(description="when it is deleted, in seconds since 1970")]
-    filename: Annotated[str, Meta(description="its name where it came from")]
-    purpose: Annotated[str, Meta(description="what it is for")]
+    expires_at: Annotated[int, Meta(description="deletion time, Unix time in seconds")]
+    filename: Annotated[str, Meta(description="file name that the client sent")]
+    purpose: Annotated[str, Meta(description="purpose of the file")]
     status: Annotated[str, Meta(description="`processed`: it can be used")] = "processed"
     status_details: Annotated[str | None, Meta(description="nothing more")] = None
     object: Annotated[str, Meta(description="`file`")] = "file"
 
 
 def file_response(row: Row) -> File:
-    """Show a row."""
+    """Converts a row to the response."""
     return File(
         id=FILE + row["id"],
         bytes=row["bytes"],
@@ -53,7 +55,7 @@ def file_response(row: Row) -> File:
 
 
 def parse_wire_id(prefix: str, wire: str) -> str:
-    """Give the id that a row has of the one on the wire."""
+    """Converts an id on the wire to the id of the row; raises NotFoundError if it is malformed."""
     found = wire.removeprefix(prefix)
     if found == wire or not is_uuid(found):
         raise not_found_error(wire)
@@ -61,13 +63,15 @@ def parse_wire_id(prefix: str, wire: str) -> str:
 
 
 def not_found_error(wire: str) -> NotFoundError:
-    """Make the error for what is not here; one of another workspace is as good as none."""
+    """Creates the error for a file or batch that does not exist here. One of another workspace counts as missing."""
     what = "batch" if wire.startswith(BATCH) else "file"
-    return NotFoundError(f"there is no {what} {wire!r} here; hint: one that a provider keeps needs x-gateway-provider")
+    return NotFoundError(
+        f"there is no {what} {wire!r} here; hint: one that is stored at a provider needs x-gateway-provider"
+    )
 
 
 async def find_file(desk: TenantStore, wire: str) -> Row:
-    """Find a file by its id on the wire."""
+    """Returns the row of a file by its id on the wire; raises NotFoundError if it is missing or expired."""
     row = await desk.find(files, parse_wire_id(FILE, wire))
     if row is None or row["expires_at"] <= now():
         raise not_found_error(wire)
@@ -75,23 +79,25 @@ async def find_file(desk: TenantStore, wire: str) -> Row:
 
 
 async def check_workspace_quota(desk: TenantStore, settings: Settings, wanted: int) -> None:
-    """Refuse what would be too much for one workspace."""
+    """Raises RateLimitedError if `wanted` more bytes would exceed the file quota of the workspace."""
     query = select(func.coalesce(func.sum(files.c.bytes), 0).label("held"))
     held = await desk.fetch_first(query, files)
     if held and int(held["held"]) + wanted > settings.files.workspace_bytes:
-        message = f"the files of this workspace have no room: files.workspace_bytes is {settings.files.workspace_bytes}; hint: delete some"
+        message = (
+            f"no file space is left: files.workspace_bytes is {settings.files.workspace_bytes}; hint: delete some files"
+        )
         raise RateLimitedError(message)
 
 
 def new_file_row(purpose: str, filename: str, keep_seconds: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
-    """Describe a file that is made now."""
+    """Returns the columns of a file that is created now and expires after `keep_seconds`."""
     moment = now()
     times = {"created_at": moment, "expires_at": moment + keep_seconds * MS_PER_SECOND}
     return {"id": new_id(), "purpose": purpose, "filename": filename[:255], "bytes": 0, **times, **more}
 
 
 async def iter_lines(blobs: BlobFolder, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
-    """Give the lines of a blob that hold something, numbered from 1; nothing in the place of one that is too long."""
+    """Yields the non-blank lines of a blob, numbered from 1. A line longer than `longest` bytes is yielded as `None`."""
     number, held, too_long = 1, bytearray(), False
     async for piece in blobs.read(name):
         first, *rest = piece.split(b"\n")

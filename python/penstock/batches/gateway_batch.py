@@ -1,4 +1,6 @@
-"""One batch that the gateway runs itself: its lines go to the edge, a few at a time, and each answer is kept before it counts."""
+"""A batch that the gateway runs itself. Sends its lines to the edge with bounded concurrency and saves each result
+before it is counted.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Statuses that another attempt may mend.
+# Response statuses after which a line is retried.
 RETRYABLE_STATUSES = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 529])
 LONGEST_PAUSE, PAUSE = 60.0, 1.0
 SUCCESS_STATUS_END = 300
 
 
 class LineOutcome(msgspec.Struct, frozen=True):
-    """How one line ended."""
+    """Result of one line: its number, whether it failed, and its output line as JSON."""
 
     number: int
     failed: bool
@@ -46,7 +48,7 @@ class LineOutcome(msgspec.Struct, frozen=True):
 
 
 class BatchDependencies(NamedTuple):
-    """Where lines go, and answers and records are kept, the same for all batches of a node."""
+    """Dependencies that all batches of a node share: the edge client, the database, settings, metrics and records."""
 
     edge: EdgeClient
     database: Database
@@ -56,10 +58,10 @@ class BatchDependencies(NamedTuple):
 
 
 class GatewayBatch:
-    """Sends the lines of one batch."""
+    """Sends the lines of one batch and saves their results."""
 
     def __init__(self, row: Row, headers: dict[str, str], places: BatchDependencies) -> None:
-        """Begin with nothing under way; `stop` says that no further line is to begin."""
+        """Starts with no line in flight. Setting the event `stop` prevents further lines from starting."""
         self.stop = asyncio.Event()
         self._row = row
         self._headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
@@ -71,7 +73,9 @@ class GatewayBatch:
         self._left = False
 
     async def run(self, given: BatchInput) -> str:
-        """Send every line that has no answer yet, until no further one is to begin; say how that ended."""
+        """Sends every line that has no result yet, until `stop` is set. Returns `completed`, or `expired` if lines were
+        left over.
+        """
         done = await self._load_finished_numbers()
         async with asyncio.TaskGroup() as under_way:
             async for number, line in given.requests():
@@ -91,7 +95,7 @@ class GatewayBatch:
             return set(await connection.scalars(query))
 
     async def _wait_for_turn(self) -> bool:
-        """Wait until one more may begin; not, where none is to begin any more."""
+        """Waits until the rate limit allows another line. Returns false if no further line may start."""
         loop = asyncio.get_running_loop()
         if len(self._begun) == self._settings.batches.requests:
             wait = self._begun[0] + self._settings.batches.interval_ms / 1000 - loop.time()
@@ -113,7 +117,7 @@ class GatewayBatch:
             self._room.release()
 
     async def _send_with_retries(self, number: int, line: BatchLine) -> tuple[str, bool]:
-        """Send a line until an answer is good, or so often that no other is to be expected."""
+        """Sends a line until it succeeds or its retries are used up. Returns its output line and whether it failed."""
         body, attempt = msgspec.json.encode(line.body), 0
         while True:
             reply, lost = None, ""
@@ -121,7 +125,8 @@ class GatewayBatch:
                 call = EdgeRequest("POST", line.url, self._headers, body, JSON_MEDIA_TYPE)
                 reply = await self._edge.send_request(call, self._settings.batches.answer_bytes)
             except EdgeUnavailableError:
-                # It has not been asked. Another process will soon be there, or this one ends.
+                # The line was not processed, so this does not count as an attempt. Either another edge process starts
+                # soon, or this process ends.
                 if self.stop.is_set():
                     raise _LineNotSent from None
                 await self._sleep_until_stopped(PAUSE)
@@ -144,7 +149,7 @@ class GatewayBatch:
         )
 
     async def _save_outcome(self, outcome: LineOutcome) -> None:
-        """Write what came; those that come meanwhile are written together."""
+        """Saves a result. Results that arrive during a write are saved together in the next one."""
         self._waiting.append(outcome)
         async with self._writing:
             while self._waiting:
@@ -164,7 +169,7 @@ class GatewayBatch:
                     await connection.execute(insert(batch_lines), rows)
                     await connection.execute(update(batches).where(batches.c.id == self._row["id"]).values(counts))
             except UnavailableError as error:
-                log.warning("answers of the batch %s wait for the store: %s", self._row["id"], error)
+                log.warning("results of batch %s wait for the store: %s", self._row["id"], error)
                 await asyncio.sleep(PAUSE)
             else:
                 self._figures.succeeded_lines += len(taken) - failed
@@ -173,16 +178,16 @@ class GatewayBatch:
 
 
 class _LineNotSent(Exception):  # noqa: N818 - it is no fault
-    """A line was not sent, and is not to be any more."""
+    """The line was not sent and will not be, because the batch is stopping."""
 
 
 def line_id(batch_id: str, number: int) -> UUID:
-    """Name a line. The same each time: what is written twice can be told from two answers."""
+    """Returns the id of a line. It is deterministic, so a line written twice is recognised as a duplicate."""
     return uuid5(NAMESPACE_URL, f"{batch_id} {number}")
 
 
 def format_output_line(batch_id: str, number: int, custom_id: str, response: object, error: object) -> str:
-    """Write the line of an output."""
+    """Returns one line of the batch's output file as JSON."""
     name = line_id(batch_id, number).hex
     line = {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": error}
     return msgspec.json.encode(line).decode()

@@ -1,4 +1,4 @@
-"""What a batch reads: each line is a request, and what is wrong with it is told with its number."""
+"""Input file of a batch. Each line is one request; its errors are reported with the line number."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 MAX_CUSTOM_ID_CHARS = 512
-# More than these are not told.
+# Maximum number of errors that are reported.
 MAX_ERRORS = 100
 
 
 class BatchLine(msgspec.Struct, frozen=True):
-    """One request."""
+    """One request of a batch."""
 
     custom_id: str
     method: str
@@ -30,12 +30,12 @@ class BatchLine(msgspec.Struct, frozen=True):
     body: dict[str, Any]
 
 
-# What is wrong with a line, as a code and in words, and where.
+# A problem with a line: its code, its message, and the field that has it.
 LineFault = tuple[str, str, str]
 
 
 class InputError(msgspec.Struct, frozen=True):
-    """What is wrong with a line, or with all of them."""
+    """An error in one line, or in the whole file."""
 
     code: str
     message: str
@@ -47,7 +47,7 @@ class BatchInput:
     """The lines of one batch."""
 
     def __init__(self, blobs: BlobFolder, settings: Settings, row: Row) -> None:
-        """Know where they are, and where they go."""
+        """Stores the id of the file and the endpoint that its lines are sent to."""
         self._blobs = blobs
         self._settings = settings
         self._file_id: str = row["input_file_id"]
@@ -58,7 +58,9 @@ class BatchInput:
     async def validate(
         self, others: Callable[[BatchLine, BatchLine], Iterator[LineFault]] | None = None
     ) -> tuple[int, list[InputError]]:
-        """Count the lines, and say what is wrong with them; `others` finds what is beside that, in a line and the first."""
+        """Counts and validates the lines. Returns their number and the errors. `others` finds further faults in a line,
+        given also the first line.
+        """
         names: set[str] = set()
         total, wrong = 0, list[InputError]()
         first: BatchLine | None = None
@@ -80,7 +82,7 @@ class BatchInput:
         return total, wrong if total else [InputError("empty_file", "the file has no lines")]
 
     async def requests(self) -> AsyncGenerator[tuple[int, BatchLine]]:
-        """Give each request with the number of its line; they were checked before."""
+        """Yields each request with its line number. The lines were validated before."""
         async for number, text in iter_lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
             line = self._parse_line(number, text)
             if isinstance(line, BatchLine):
@@ -104,20 +106,24 @@ class BatchInput:
         if not 0 < len(line.custom_id) <= MAX_CUSTOM_ID_CHARS:
             yield "invalid_custom_id", f"custom_id must have 1 to {MAX_CUSTOM_ID_CHARS} characters", "custom_id"
         if line.custom_id in names:
-            yield "duplicate_custom_id", f"the custom_id {line.custom_id!r} is that of a line before", "custom_id"
+            yield (
+                "duplicate_custom_id",
+                f"the custom_id {line.custom_id!r} is already used by an earlier line",
+                "custom_id",
+            )
         if line.method != "POST":
             yield "invalid_method", f"method is {line.method!r}: expected 'POST'", "method"
         if line.url != self._endpoint:
             yield "invalid_url", f"url is {line.url!r}: expected {self._endpoint!r}, the endpoint of the batch", "url"
         if line.body.get("stream"):
-            yield "invalid_body", "body.stream is not allowed: an answer is one line", "body.stream"
+            yield "invalid_body", "body.stream is not allowed: a batch response is a single line", "body.stream"
         model = line.body.get("model")
         if not isinstance(model, str):
-            yield "missing_model", "body.model is needed where the batch names none", "body.model"
+            yield "missing_model", "body.model is required: the batch has no default model", "body.model"
         elif self._is_handed_over and model.startswith("@"):
             yield (
                 "invalid_model",
-                f"body.model is {model!r}: a provider runs this batch, and names no other",
+                f"body.model is {model!r}: a provider runs this batch, so a line cannot name another provider",
                 "body.model",
             )
 

@@ -1,4 +1,4 @@
-"""Batches that the gateway keeps itself: their states, what is shown of them, and which headers their requests carry."""
+"""Batches that the gateway stores: their statuses, their API representation, and the headers that their requests carry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.batches.input import BatchLine, LineFault
     from penstock.store.tenant import Row, TenantStore
 
-# In this order; what is cancelled takes another way.
+# Normal order of statuses; a cancelled batch takes those below.
 VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "finalizing", "completed"
 CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
 ACTIVE_STATUSES = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
@@ -28,7 +28,7 @@ FINISHED_STATUSES = (COMPLETED, CANCELLED, EXPIRED, FAILED)
 IMMEDIATE_WINDOW = "immediate"
 
 HEADER_PREFIX = "x-gateway-"
-# Where callers put a provider's credential, and what they say to a provider about whose account pays.
+# Headers with a provider's credential, and those that select the account or API version at the provider.
 FORWARDED_HEADERS = frozenset(
     [
         "authorization",
@@ -47,19 +47,19 @@ API_KEY_HEADER = f"{HEADER_PREFIX}api-key"
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many lines there are."""
+    """Number of lines by outcome."""
 
     total: Annotated[int, Meta(description="all")]
-    completed: Annotated[int, Meta(description="those that were answered well")]
-    failed: Annotated[int, Meta(description="those that were not")]
+    completed: Annotated[int, Meta(description="lines that succeeded")]
+    failed: Annotated[int, Meta(description="lines that failed")]
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch, in OpenAI's shape."""
+    """One batch in OpenAI's format."""
 
     id: Annotated[str, Meta(description="its id")]
-    endpoint: Annotated[str, Meta(description="where its lines go")]
-    errors: Annotated[dict[str, Any] | None, Meta(description="what is wrong with its input file, line by line")]
+    endpoint: Annotated[str, Meta(description="path that its lines are sent to")]
+    errors: Annotated[dict[str, Any] | None, Meta(description="errors in its input file, by line")]
     input_file_id: Annotated[str, Meta(description="file with its lines")]
     completion_window: Annotated[str, Meta(description="`immediate` or `24h`")]
     status: Annotated[
@@ -68,8 +68,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
             description="`validating`, `in_progress`, `finalizing`, `completed`, `cancelling`, `cancelled`, `expired` or `failed`"
         ),
     ]
-    output_file_id: Annotated[str | None, Meta(description="file with the answers")]
-    error_file_id: Annotated[str | None, Meta(description="file with what went wrong")]
+    output_file_id: Annotated[str | None, Meta(description="file with the responses")]
+    error_file_id: Annotated[str | None, Meta(description="file with the errors")]
     created_at: UnixSeconds
     in_progress_at: UnixSeconds | None
     expires_at: UnixSeconds
@@ -79,15 +79,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     expired_at: UnixSeconds | None
     cancelling_at: UnixSeconds | None
     cancelled_at: UnixSeconds | None
-    request_counts: Annotated[Counts, Meta(description="how many lines there are, and how they went")]
-    metadata: Annotated[dict[str, str] | None, Meta(description="what its maker said of it")]
-    model: Annotated[str | None, Meta(description="for lines that name none")]
-    provider_job_id: Annotated[str | None, Meta(description="what it is called at the provider that runs it")]
+    request_counts: Annotated[Counts, Meta(description="number of lines by outcome")]
+    metadata: Annotated[dict[str, str] | None, Meta(description="metadata that its creator set")]
+    model: Annotated[str | None, Meta(description="default model for lines that name none")]
+    provider_job_id: Annotated[str | None, Meta(description="id of the batch at the provider that runs it")]
     object: Annotated[str, Meta(description="`batch`")] = "batch"
 
 
 def to_batch(row: Row) -> Batch:
-    """Show a row."""
+    """Converts a row to the API response."""
     moments: dict[str, int] = {status: moment // MS_PER_SECOND for status, moment in row["moments"].items()}
     details: dict[str, Any] = row["details"] or {}
     job: dict[str, Any] = row["job"] or {}
@@ -118,7 +118,7 @@ def to_batch(row: Row) -> Batch:
 
 
 async def find_batch(desk: TenantStore, wire: str) -> Row:
-    """Find a batch by its id on the wire."""
+    """Returns the row of a batch by its public id. Raises a 404 error if there is none."""
     row = await desk.find(batches, parse_wire_id(BATCH, wire))
     if row is None:
         raise not_found_error(wire)
@@ -126,33 +126,35 @@ async def find_batch(desk: TenantStore, wire: str) -> Row:
 
 
 def status_change(row: Mapping[str, Any], status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
-    """Give what changes when a batch gets another status."""
+    """Returns the column values that change when a batch gets another status."""
     moment = now()
     change = {"status": status, "moments": {**row["moments"], status: moment}, "last_updated_at": moment, **more}
-    # Nothing is sent any more: what it was sent with is forgotten.
+    # A finished batch sends no more requests, so its encrypted headers are deleted.
     return {**change, "sealed": None, "run_by": None, "run_until": None} if status in FINISHED_STATUSES else change
 
 
 def collect_headers(
     sent: Iterable[tuple[str, str]], key: str, options: Mapping[str, str], aliases: Iterable[str]
 ) -> dict[str, str]:
-    """Say which headers the requests of a batch carry: those of the request that made it, and its options before them."""
+    """Returns the headers that requests of a batch carry: those of the creating request, overridden by the batch's
+    options.
+    """
     prefixes = (HEADER_PREFIX, *aliases)
     found: dict[str, str] = {}
     for name, value in sent:
         ours = _to_gateway_header(name, prefixes)
         if ours or name in FORWARDED_HEADERS:
             found[ours or name] = value
-    # By our own name, or by that of the other whose header fields are taken for ours.
+    # A provider header that names the gateway itself, or an alias of it, selects no provider.
     if found.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
         del found[f"{HEADER_PREFIX}provider"]
     found.update(_validate_options(options, prefixes))
-    # Last: nobody else's key is used.
+    # Set last, so that no other key can be used.
     return {**found, API_KEY_HEADER: key}
 
 
 class SelectedProvider(NamedTuple):
-    """Who runs a batch: by its own name, and as it was saved, if it was."""
+    """The provider that runs a batch: its slug, and the saved integration if there is one."""
 
     provider: str
     integration_id: str | None = None
@@ -160,7 +162,9 @@ class SelectedProvider(NamedTuple):
 
 
 async def select_provider(desk: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
-    """Say which provider runs a batch by itself, among those that are able to; a config may lead to several."""
+    """Returns the provider that runs a batch itself, among those that can. A config is not accepted, because it may
+    lead to several providers.
+    """
     named = headers.get(f"{HEADER_PREFIX}provider") or ""
     slug = headers.get(f"{HEADER_PREFIX}virtual-key") or named.removeprefix("@")
     if not slug:
@@ -182,20 +186,20 @@ async def select_provider(desk: TenantStore, headers: Mapping[str, str], able: C
 
 
 class AllowedModels(NamedTuple):
-    """Which models may be asked for where a provider was saved, as the engine has it."""
+    """Models that requests to a saved provider may use, as the engine checks them."""
 
     allow_all: bool
     enabled_by_model: Mapping[str, bool]
 
     def find_faults(self, line: BatchLine) -> Iterator[LineFault]:
-        """Refuse a line for a model that may not be asked for: its provider would not."""
+        """Yields a fault if the line's model is not allowed. The provider itself would not reject it."""
         model = str(line.body.get("model"))
         if not self.enabled_by_model.get(model, self.allow_all):
             yield "model_not_allowed", f"body.model is {model!r}, which may not be used here", "body.model"
 
 
 async def load_allowed_models(connection: AsyncConnection, integration_id: str) -> AllowedModels:
-    """Read which models of an integration may be asked for; none where it is gone."""
+    """Reads which models of an integration are allowed. Allows none if the integration was deleted."""
     own = select(integrations.c.allow_all_models).where(integrations.c.id == integration_id)
     allow_all = bool(await connection.scalar(own))
     columns = (integration_models.c.slug, integration_models.c.enabled)

@@ -1,4 +1,4 @@
-"""One batch that a provider runs: handed over once, asked after until it is over, its answers taken back."""
+"""A batch that a provider runs. Submits it once, polls until it ends, and collects its results."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 PAGE_LINES = 200
-# Of an answer that is not in the caller's words yet.
+# Marks a stored result that is not yet translated to the client format.
 RAW_PREFIX = "raw:"
-# So often a provider is asked after a batch that should be over by now.
+# Maximum number of polls for a batch that should have ended by now.
 MAX_FINAL_POLLS = 60
-# So often it is handed over anew where the answer to that was lost.
+# Maximum number of submissions whose response was lost.
 MAX_LOST_SUBMISSIONS = 3
 RETRY_DELAY_SECONDS = 1.0
 
 
 class ProviderBatch:
-    """Sees one batch through at its provider."""
+    """Runs one batch at its provider."""
 
     def __init__(self, row: Row, talk: BatchClient, places: BatchDependencies) -> None:
-        """Begin where the last run ended; `stop` says that its end is to be asked for."""
+        """Resumes where the last run ended. Setting `stop` requests cancellation of the batch."""
         self.stop = asyncio.Event()
         self._row_id: str = row["id"]
         self._job: dict[str, Any] = dict(row["job"])
         _, self._database, self._settings, self._figures, _ = self._places = places
         self._provider = batch_provider_for(self._job["provider"])(talk)
         self._metadata = talk.headers.get("x-gateway-metadata")
-        # Records of lines that were told before the last run ended may be written already.
+        # If an earlier run collected the results, records of some lines may already be written.
         self._again = "collected" in self._job
 
     async def run(self, given: BatchInput) -> str:
-        """Say how it ended, once its answers are here."""
+        """Runs the batch and stores its results. Returns its final status."""
         if "id" not in self._job:
             name = await self._submit(given)
             if name is None:
@@ -75,7 +75,7 @@ class ProviderBatch:
         return self._job["ended"]
 
     async def _save_progress(self, **facts: Any) -> None:  # noqa: ANN401 - what is known differs
-        """Write what is known now: a next run begins there."""
+        """Saves the progress in the batch's row, so that a later run resumes there."""
         self._job.update(facts)
         await self._update_row({"job": self._job})
 
@@ -85,34 +85,34 @@ class ProviderBatch:
                 async with self._database.write_transaction() as connection:
                     await connection.execute(update(batches).where(batches.c.id == self._row_id).values(values))
             except UnavailableError as error:
-                # What it is called there must not be forgotten: it would be handed over again.
-                log.warning("what is known of the batch %s waits for the store: %s", self._row_id, error)
+                # The provider's id of the batch must not be lost, or the batch would be submitted twice.
+                log.warning("the progress of the batch %s is not saved yet: %s", self._row_id, error)
                 await asyncio.sleep(RETRY_DELAY_SECONDS)
             else:
                 return
 
     async def _submit(self, given: BatchInput) -> str | None:
-        """Hand it over, and give what it is called there; nothing where its end was asked for before."""
+        """Submits the batch and returns its id at the provider, or `None` if it was cancelled before."""
         is_again = "tried" in self._job
         losses = 0
         if not is_again:
             await self._save_progress(tried=True)
         while not self.stop.is_set():
             try:
-                # The last run may have ended between the provider's yes and its being written.
+                # The last run may have ended after the provider accepted the batch and before its id was saved.
                 name = await self._provider.find_submitted() if is_again else None
                 return name or await self._provider.submit(given)
             except (EdgeUnavailableError, ProviderBusyError):
-                # Nothing was done.
+                # The provider did nothing, so submitting again is safe.
                 await self._wait_poll_interval()
             except RequestRejectedError:
                 raise
             except IncompleteResponseError as error:
-                # Nobody knows what was done: a worker may have died in the middle, or an answer broke.
+                # The outcome is unknown: a worker may have died during the request, or the response was truncated.
                 losses += 1
                 if losses > MAX_LOST_SUBMISSIONS or not self._provider.CAN_RESUBMIT:
-                    raise RequestRejectedError(f"it could not be handed over: {error.message}") from None
-                log.warning("whether the batch %s was handed over is asked: %s", self._row_id, error.message)
+                    raise RequestRejectedError(f"the batch could not be submitted: {error.message}") from None
+                log.warning("checking whether the batch %s was submitted: %s", self._row_id, error.message)
                 is_again = True
                 await self._wait_poll_interval()
         return None
@@ -128,20 +128,20 @@ class ProviderBatch:
             except RequestRejectedError:
                 raise
             except (EdgeUnavailableError, IncompleteResponseError) as error:
-                log.warning("the batch %s cannot be asked after for now: %s", self._row_id, error.message)
+                log.warning("the status of the batch %s is unavailable for now: %s", self._row_id, error.message)
             else:
                 await self._update_row({"completed": seen.completed, "failed": seen.failed})
                 if seen.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
                     return seen
             if questions > MAX_FINAL_POLLS:
-                raise RequestRejectedError("its provider does not end it")
+                raise RequestRejectedError("the provider does not end the batch")
             await self._wait_poll_interval()
 
     async def _cancel(self) -> None:
         if "cancelled" in self._job:
             return
         with suppress(EdgeUnavailableError):
-            # One that is refused is over already.
+            # If the provider rejects the cancellation, the batch is already over.
             with suppress(IncompleteResponseError):
                 await self._provider.cancel(self._job["id"])
             await self._save_progress(cancelled=True)
@@ -154,7 +154,7 @@ class ProviderBatch:
         await wait_for_event(self.stop, seconds)
 
     async def _collect_with_retries(self) -> None:
-        """Take the answers, from the beginning each time that they break off."""
+        """Collects the results. Starts from the beginning after each interruption."""
         why = ""
         for _ in range(MAX_FINAL_POLLS):
             try:
@@ -163,12 +163,12 @@ class ProviderBatch:
                 raise
             except (EdgeUnavailableError, IncompleteResponseError) as error:
                 why = error.message
-                log.warning("the answers of the batch %s are not here yet: %s", self._row_id, why)
+                log.warning("the results of the batch %s are not available yet: %s", self._row_id, why)
             await self._wait_poll_interval()
-        raise RequestRejectedError(f"its answers cannot be had from its provider: {why}")
+        raise RequestRejectedError(f"the results cannot be fetched from the provider: {why}")
 
     async def _collect_results(self) -> None:
-        """Take the answers as they are."""
+        """Stores the results as the provider returns them."""
         async with self._database.write_transaction() as connection:
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
         rows: list[dict[str, Any]] = []
@@ -190,7 +190,7 @@ class ProviderBatch:
                 async for result in self._provider.fetch_results(path):
                     yield result
             except ResultsNotFoundError:
-                # Who ended a batch early may have answered nothing.
+                # A batch that ended early may have no results.
                 if self._job["ended"] == COMPLETED:
                     raise
 
@@ -200,7 +200,9 @@ class ProviderBatch:
                 await connection.execute(insert(batch_lines), rows)
 
     async def _translate_results(self, given: BatchInput) -> None:
-        """Put the answers into the caller's words, a page at a time; what was told before stays."""
+        """Translates the results to the client format, a page at a time. Skips results that an earlier run has
+        translated.
+        """
         page: dict[int, BatchLine] = {}
         ended_at: int = self._job.get("ended_at") or now()
         book = BatchBilling(BatchInfo(self._row_id, self._job, self._metadata, ended_at), self._places)
@@ -211,7 +213,7 @@ class ProviderBatch:
                 page = {}
         await self._translate_page(page, book)
         async with self._database.write_transaction() as connection:
-            # Answers to lines that nobody asked.
+            # Results for lines that the input does not have.
             own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW_PREFIX))
             await connection.execute(delete(batch_lines).where(*own))
         counts = {"completed": await self._count_lines(failed=False), "failed": await self._count_lines(failed=True)}
@@ -232,7 +234,7 @@ class ProviderBatch:
         answers = [
             AnsweredLine(number, page[number], found.response) for number, found in read.items() if found.response
         ]
-        # Before they count: an answer that was told has its record.
+        # Records are written first, so that every translated result has its record.
         await book.write_records(answers, again=self._again)
         changes = [self._to_output_row(number, page[number], found) for number, found in read.items()]
         if self._job["ended"] == COMPLETED:
@@ -258,7 +260,7 @@ class ProviderBatch:
         return {"line": number, "failed": outcome.is_failed, "content": content}
 
     def _missing_result_row(self, number: int, line: BatchLine) -> dict[str, Any]:
-        error = {"code": "no_answer", "message": "its provider gave no answer to this line"}
+        error = {"code": "no_answer", "message": "the provider returned no result for this line"}
         content = format_output_line(self._row_id, number, line.custom_id, None, error)
         return {"batch_id": self._row_id, "number": number, "failed": True, "content": content}
 

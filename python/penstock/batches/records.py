@@ -1,4 +1,6 @@
-"""Records of lines that a provider answered in a batch of its own: what they used, and what that costs in a batch."""
+"""Billing records of batch lines that a provider ran in a batch of its own. Contain the usage of each line and its cost
+at batch prices.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# So often a record file that cannot be written is tried again before records are lost.
+# Number of attempts to write to the record file before records are lost.
 MAX_WRITE_ATTEMPTS = 60
 RETRY_DELAY_SECONDS = 1.0
 
 
 class BatchInfo(NamedTuple):
-    """Whose lines they are, and when they were answered."""
+    """The batch that lines belong to, and when it ended."""
 
     id: str
     job: Mapping[str, Any]
-    # As the request's header had it that made the batch.
+    # Metadata header of the request that created the batch.
     metadata: str | None
     ended_at: int
 
 
 class AnsweredLine(NamedTuple):
-    """A line, and what was answered."""
+    """A batch line with the response that the provider returned for it."""
 
     line_number: int
     line: BatchLine
@@ -48,10 +50,10 @@ class AnsweredLine(NamedTuple):
 
 
 class BatchBilling:
-    """Writes the records of one batch; nothing is looked up before the first line."""
+    """Writes the records of one batch. Loads prices only when the first line is written."""
 
     def __init__(self, batch: BatchInfo, places: BatchDependencies) -> None:
-        """Know the batch."""
+        """Stores the batch; loads nothing yet."""
         self._batch = batch
         self._places = places
         self._ledger: BatchRecorder | None = None
@@ -59,7 +61,9 @@ class BatchBilling:
         self._adjustment: dict[str, Any] | None = None
 
     async def write_records(self, answers: Iterable[AnsweredLine], *, again: bool) -> None:
-        """Write the records of some lines together; those that may be written already are looked for."""
+        """Writes the records of these lines together. If `again` is true, skips them if an earlier run has already
+        written them.
+        """
         found = list(answers)
         if not found or not self._places.settings.records.enabled:
             return
@@ -68,7 +72,7 @@ class BatchBilling:
         lines = b"".join(ledger.record(self._encode_entry(answer), _encode_body(answer)) for answer in found)
         self._places.metrics.cost_nanodollars += ledger.cost - before
         for _ in range(MAX_WRITE_ATTEMPTS):
-            # What it waits for is a disk.
+            # In a thread, because the write blocks on disk I/O.
             if await asyncio.to_thread(self._places.records.append_lines, lines, again=again):
                 return
             await asyncio.sleep(RETRY_DELAY_SECONDS)
@@ -83,7 +87,7 @@ class BatchBilling:
     async def _load_saved_prices(
         self, integration_id: str
     ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any] | None]:
-        """Give the prices that were saved with the provider, by model; and by what all others differ."""
+        """Returns the prices saved with the integration, by model, and its adjustment of all other prices."""
         adjustments = select(integrations.c.pricing_adjustments).where(integrations.c.id == integration_id)
         query = select(integration_models.c.slug, integration_models.c.pricing_config).where(
             integration_models.c.integration_id == integration_id, integration_models.c.pricing_config.is_not(None)

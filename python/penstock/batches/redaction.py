@@ -1,4 +1,4 @@
-"""Credentials of a batch are taken out of what its provider says: some repeat the one that they refuse."""
+"""Redaction of credentials in what a batch's provider returns. Some providers repeat the credential that they reject."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from penstock.secrets.references import SecretCache
     from penstock.secrets.vault import Vault
 
-# Shorter ones are parts of words too.
+# Shorter texts also occur as parts of ordinary words.
 MIN_SECRET_CHARS = 8
-# Whatever an operator wants sent along, under any names.
+# Field with extra headers of any name, so all of its values count as secret.
 CUSTOM_HEADERS_FIELD = "custom-headers"
 SLUG_HEADERS = ("x-gateway-virtual-key",)
 
 
 class SecretRedactor:
-    """Texts that nobody is to read."""
+    """Removes a set of secrets from responses."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        """Know them as they are, and as they stand in JSON."""
+        """Stores the secrets as plain text and as they are escaped in JSON."""
         long = [text for text in texts if len(text) >= MIN_SECRET_CHARS]
         spelled = {spelling for text in long for spelling in (text.encode(), msgspec.json.encode(text)[1:-1])}
         self._texts = sorted(spelled, key=len, reverse=True)
 
     def redact(self, said: bytes) -> bytes:
-        """Take them out of what was said."""
+        """Returns the bytes with every secret replaced by dots."""
         for text in self._texts:
             said = said.replace(text, MASK_TEXT.encode())
         return said
 
 
 def secrets_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """Give what is secret of the header fields that requests carry."""
+    """Yields the secrets among the headers that requests of a batch carry."""
     for name, value in headers.items():
         if name not in SLUG_HEADERS:
             yield from _iter_secrets(
@@ -54,7 +54,7 @@ def secrets_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
 async def secrets_of_integration(
     connection: AsyncConnection, vault: Vault, secrets: SecretCache, integration_id: str
 ) -> list[str]:
-    """Give what is secret of a saved provider, kept here or by others."""
+    """Returns the secrets of an integration, from the store and from secret managers."""
     found = await connection.execute(select(integrations).where(integrations.c.id == integration_id))
     row = found.mappings().first()
     if row is None:
@@ -68,7 +68,7 @@ async def secrets_of_integration(
 
 
 def _iter_secrets(name: str, value: object) -> Iterator[str]:
-    """Give what a field holds whose name says so, or a table in it."""
+    """Yields the strings of a field whose name marks it as secret, or of such fields nested in its value."""
     plain = name.replace("_", "-").lower()
     if is_secret_name(plain) or CUSTOM_HEADERS_FIELD in plain:
         yield from _iter_strings(value)
@@ -81,7 +81,7 @@ def _iter_secrets(name: str, value: object) -> Iterator[str]:
 
 
 def _iter_strings(value: object) -> Iterator[str]:
-    """Give all texts in a value, which may be JSON in a text."""
+    """Yields all strings in a value. Strings that contain JSON are searched as well."""
     read = _parse_if_json(value)
     if isinstance(read, dict):
         for item in cast("dict[str, Any]", read).values():

@@ -1,4 +1,6 @@
-"""Runs the batches that the gateway keeps: takes those that nobody runs, sees them through, and deletes what is too old."""
+"""Runner of the gateway's batches. Claims batches that no node runs, runs them to the end, and deletes expired files
+and old batches.
+"""
 
 from __future__ import annotations
 
@@ -57,18 +59,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 POLL_INTERVAL_SECONDS = 2.0
-# A node that does not say for so long that it runs a batch has died.
+# A node that does not renew its lease for this long is considered dead.
 LEASE_MS = 30_000
 PURGE_INTERVAL_SECONDS = 60.0
 PAGE, MOST_DELETED = 200, 500
 
 
 class BatchClaimLostError(PenstockError):
-    """Somebody else runs this batch now, or it is gone."""
+    """Another node runs this batch now, or it was deleted."""
 
 
 class BatchRunner:
-    """Runs so many batches at once as the settings say; what it did not finish goes on at the next start, or elsewhere."""
+    """Runs up to `batches.at_once` batches concurrently. Unfinished batches resume at the next start or on another
+    node.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class BatchRunner:
         figures: BatchMetrics,
         records: RecordFeed,
     ) -> None:
-        """Run nothing yet."""
+        """Stores the dependencies; runs nothing yet."""
         self._secrets = secrets
         self._settings = settings
         self._records = records
@@ -87,7 +91,7 @@ class BatchRunner:
         self._database = office.database
         self._blobs = blobs
         self._figures = figures
-        # Another one after each start: what the last one held is not held by this one.
+        # A new id at each start, so leases of the previous process do not count as leases of this one.
         self._me = new_id()
         self._rung = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -96,11 +100,11 @@ class BatchRunner:
         self._purged = 0.0
 
     def notify(self) -> None:
-        """Look at once: something changed."""
+        """Wakes the runner, because a batch changed."""
         self._rung.set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Claims and runs batches until cancelled."""
         try:
             if self._database.embedded:
                 await self._release_stale_claims()
@@ -109,7 +113,8 @@ class BatchRunner:
                     await self._poll()
                 except PenstockError as error:
                     log.warning("batches wait: %s", error)
-                # Nobody else begins batches in an embedded store: who does it here rings.
+                # With an embedded store, only this process creates batches, and it calls `notify`. Frequent polling is
+                # unnecessary.
                 is_quiet = self._database.embedded and not self._running
                 await wait_for_event(self._rung, PURGE_INTERVAL_SECONDS if is_quiet else POLL_INTERVAL_SECONDS)
                 self._rung.clear()
@@ -119,11 +124,13 @@ class BatchRunner:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             if self._edge:
                 await self._edge.close()
-                # It may begin again.
+                # `run` may be called again.
                 self._edge = None
 
     async def _release_stale_claims(self) -> None:
-        """Nobody else runs batches of an embedded store: what the process before held is free."""
+        """Releases all claims in an embedded store. No other process runs its batches, so the claims belong to a
+        previous process.
+        """
         with suppress(UnavailableError):
             async with self._database.write_transaction() as connection:
                 await connection.execute(update(batches).values(run_by=None, run_until=None))
@@ -140,7 +147,9 @@ class BatchRunner:
             await self._purge_expired()
 
     async def _renew_leases(self) -> None:
-        """Say that what is run here still is, and hear what happened to it meanwhile."""
+        """Renews the leases of running batches. Stops those that were cancelled, have expired or are claimed by another
+        node.
+        """
         if not self._running:
             return
         mine = batches.c.id.in_(list(self._running)) & (batches.c.run_by == self._me)
@@ -151,7 +160,7 @@ class BatchRunner:
         for row_id, task in self._running.items():
             row = found.get(row_id)
             if row is None:
-                # It may have ended just now.
+                # The batch may also have ended just now.
                 task.cancel()
             elif (row.status == CANCELLING or row.expires_at <= now()) and row_id in self._stops:
                 self._stops[row_id].set()
@@ -180,15 +189,16 @@ class BatchRunner:
         try:
             await self._run_steps(row_id)
         except (BatchClaimLostError, UnavailableError) as error:
-            # Somebody does it: who took it, or whoever looks once the store is there again.
-            log.warning("the batch %s is not run here any more: %s", row_id, error)
+            # Another run continues: on the node that claimed the batch, or on any node once the store is available
+            # again.
+            log.warning("stopped running the batch %s on this node: %s", row_id, error)
         except NotFoundError as error:
             await self._fail_batch(row_id, InputError("input_file_missing", error.message))
         except IncompleteResponseError as error:
             await self._fail_batch(row_id, InputError("provider_failed", error.message))
         except Exception:
             log.exception("the batch %s failed", row_id)
-            await self._fail_batch(row_id, InputError("internal", "something went wrong"))
+            await self._fail_batch(row_id, InputError("internal", "internal error"))
         finally:
             self._stops.pop(row_id, None)
             self.notify()
@@ -198,17 +208,19 @@ class BatchRunner:
             await self._set_status(row_id, FAILED, ACTIVE_STATUSES, errors=[msgspec.to_builtins(why)])
 
     async def _run_steps(self, row_id: str) -> None:
-        """Go from one status to the next; each is written before what belongs to it is done."""
+        """Moves the batch from status to status. Stores each status before its work begins, so that a later run can
+        resume there.
+        """
         row = await self._load_row(row_id)
         if row["status"] == VALIDATING:
             row = await self._validate_input(row)
         if row["status"] == IN_PROGRESS:
             end = await self._run_lines(row)
             if end == CANCELLED and row["expires_at"] <= now():
-                # Its provider was asked to end it because there was no more time.
+                # The runner itself cancelled the provider's batch, because its time was over.
                 end = EXPIRED
             moments = {EXPIRED: now()} if end == EXPIRED else {}
-            # Cancelled at its provider, by whom it may.
+            # The batch may also have been cancelled directly at the provider.
             row = await self._set_status(
                 row_id, CANCELLING if end == CANCELLED else FINALIZING, (IN_PROGRESS,), also=moments
             )
@@ -225,7 +237,7 @@ class BatchRunner:
         query = select(batches).where(batches.c.id == row_id, batches.c.run_by == self._me)
         found = (await connection.execute(query.with_for_update() if lock else query)).mappings().first()
         if found is None:
-            message = "somebody else runs it, or it is gone"
+            message = "another node runs it, or it was deleted"
             raise BatchClaimLostError(message)
         return dict(found)
 
@@ -237,7 +249,7 @@ class BatchRunner:
         also: Mapping[str, int] | None = None,
         **more: Any,  # noqa: ANN401 - columns
     ) -> Row:
-        """Give a batch another status, if it has one of these; and say what it is then."""
+        """Sets the status of a batch if its current status is in `among`. Returns the row as it is afterwards."""
         async with self._database.write_transaction() as connection:
             row = await self._load_claimed(connection, row_id, lock=True)
             if row["status"] in among:
@@ -255,7 +267,9 @@ class BatchRunner:
         return await self._set_status(row["id"], IN_PROGRESS, (VALIDATING,), total=total)
 
     async def _line_checker(self, job: Mapping[str, Any]) -> Callable[[BatchLine, BatchLine], Iterator[LineFault]]:
-        """Say what is wrong with a line for who runs it: lines that the gateway sends itself are looked at on their way."""
+        """Returns a function that finds what the batch's provider cannot run in a line. Lines that the gateway sends
+        itself are checked by the edge.
+        """
         way, models = batch_provider_for(job["provider"]), None
         if integration_id := job.get("integration_id"):
             async with self._database.read_connection() as connection:
@@ -268,9 +282,9 @@ class BatchRunner:
         return find_faults
 
     async def _run_lines(self, row: Row) -> str:
-        """Have all lines answered, here or by a provider, and say how that ended."""
+        """Runs all lines, through the edge or in a batch of the provider. Returns the final status."""
         if self._edge is None:
-            # What speaks HTTP is loaded with the first batch: most gateways never have one.
+            # The HTTP client is imported with the first batch, because most gateways never run one.
             from penstock.batches.edge_client import EdgeClient  # noqa: PLC0415 - as said above
 
             self._edge = EdgeClient(self._settings)
@@ -290,7 +304,7 @@ class BatchRunner:
     async def _collect_secrets(
         self, connection: AsyncConnection, row: Row, headers: Mapping[str, str]
     ) -> SecretRedactor:
-        """Give what nobody is to read in the words of a provider."""
+        """Returns a redactor for the credentials that the batch uses, because providers may repeat them in responses."""
         texts = list(secrets_in_headers(headers))
         slug = (headers.get(f"{HEADER_PREFIX}virtual-key") or headers.get(f"{HEADER_PREFIX}provider", "")).removeprefix(
             "@"
@@ -301,7 +315,7 @@ class BatchRunner:
         return SecretRedactor(texts)
 
     async def _finish_batch(self, row: Row) -> None:
-        """Put the answers together as files, and end."""
+        """Writes the output and error files and sets the final status."""
         is_expired = row["status"] == FINALIZING and EXPIRED in row["moments"]
         if is_expired:
             await self._expire_unsent_lines(row)
@@ -321,11 +335,11 @@ class BatchRunner:
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == row["id"]))
 
     async def _expire_unsent_lines(self, row: Row) -> None:
-        """Say of the lines that were not sent that there was no time for them."""
+        """Stores an expiry error for each line that was not sent."""
         async with self._database.read_connection() as connection:
             query = select(batch_lines.c.number).where(batch_lines.c.batch_id == row["id"])
             done = set(await connection.scalars(query))
-        error = {"code": "batch_expired", "message": "there was no time for this line: batches.window_seconds is over"}
+        error = {"code": "batch_expired", "message": "batches.window_seconds passed before this line was sent"}
         rest: list[dict[str, Any]] = []
         async for number, line in BatchInput(self._blobs, self._settings, row).requests():
             if number not in done:
@@ -346,13 +360,15 @@ class BatchRunner:
             await connection.execute(update(batches).where(batches.c.id == row_id).values(counted))
 
     async def _write_output_file(self, row: Row, *, failed: bool) -> dict[str, Any] | None:
-        """Keep the good answers, or the others, in the order of the input; nothing where there are none."""
+        """Writes the succeeded or the failed lines to a file, in the order of the input. Returns the file's row, or
+        `None` if there are no such lines.
+        """
         owner = {name: row[name] for name in ("organisation_id", "workspace_id", "created_by")}
         kind = "error" if failed else "output"
         details: dict[str, Any] = row["details"] or {}
         life: int = details.get("output_seconds") or self._settings.files.keep_seconds
         file = new_file_row("batch_output", f"{row['id']}_{kind}.jsonl", life, **owner)
-        # The same name each time: what was left unfinished before is overwritten.
+        # The id is deterministic, so the file of an interrupted run is overwritten.
         file["id"] = str(uuid5(UUID(row["id"]), kind))
         file["bytes"] = await self._blobs.put(file["id"], self._read_output_pages(row["id"], failed=failed))
         if not file["bytes"]:
@@ -374,7 +390,7 @@ class BatchRunner:
             after = rows[-1].number
 
     async def _purge_expired(self) -> None:
-        """Delete what is too old, but for what a batch still reads."""
+        """Deletes expired files, except the inputs of active batches, and batches that ended long ago."""
         read = select(batches.c.input_file_id).where(batches.c.status.in_(ACTIVE_STATUSES))
         old = select(files.c.id).where(files.c.expires_at < now(), files.c.id.not_in(read)).limit(MOST_DELETED)
         async with self._database.read_connection() as connection:

@@ -1,1 +1,1 @@
-"""Where large things live, by name: what is put is there whole or not at all."""
+"""Blob storage by name. Writes are atomic: a blob is stored completely or not at all."""

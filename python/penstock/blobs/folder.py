@@ -1,4 +1,4 @@
-"""Blobs in a folder: a file for each, which nobody else may read."""
+"""Blob storage in a local folder. Each blob is one file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHUNK_BYTES = 256 * 1024
 
 
 class BlobFolder:
-    """Keeps blobs as files; disks are waited for on threads."""
+    """Stores blobs as files. Blocking disk operations run in threads."""
 
     def __init__(self, path: str) -> None:
-        """Make nothing before the first blob comes."""
+        """Sets the path. The folder is created with the first blob."""
         self._path = Path(path)
 
     async def put(self, name: str, pieces: AsyncIterator[bytes]) -> int:
-        """Keep what comes under a name, in the place of what was there, and say how long it is."""
+        """Stores a blob, replacing one of the same name, and returns its size in bytes."""
         try:
             draft, written = await asyncio.to_thread(self._open_draft), 0
             try:
@@ -41,20 +41,20 @@ class BlobFolder:
         return written
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
-        """Give a blob piece by piece."""
+        """Yields the content of a blob in chunks."""
         try:
             file = await asyncio.to_thread((self._path / name).open, "rb")
             with file:
                 while piece := await asyncio.to_thread(file.read, CHUNK_BYTES):
                     yield piece
         except FileNotFoundError:
-            message = "what was kept of this file is gone"
+            message = "the stored content of this file is missing"
             raise NotFoundError(message) from None
         except OSError as error:
             raise _storage_error(error) from None
 
     async def delete(self, name: str) -> None:
-        """Forget a blob, if it is there."""
+        """Deletes a blob if it exists."""
         try:
             await asyncio.to_thread((self._path / name).unlink, missing_ok=True)
         except OSError as error:
@@ -62,12 +62,12 @@ class BlobFolder:
 
     def _open_draft(self) -> BinaryIO:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Readable by its owner alone.
+        # Temporary files are readable only by their owner.
         return tempfile.NamedTemporaryFile(dir=self._path, prefix=".", delete=False)  # pyright: ignore[reportReturnType]
 
 
 def _remove_file(name: str) -> None:
-    # One call of the system: no thread is worth it.
+    # A single system call, so it does not need a thread.
     Path(name).unlink(missing_ok=True)
 
 

@@ -1,1 +1,3 @@
-"""The whole state of an organisation as one document: written down, compared with what is there, and applied."""
+"""Declarative management of an organisation: exports its state as one document, compares it with a gateway, and applies
+it.
+"""

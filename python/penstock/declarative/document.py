@@ -1,4 +1,6 @@
-"""What a written state says: checked with every place named, its `${NAME}` filled in, and compared with what is there."""
+"""Helpers for the declarative document: reports problems with their paths, resolves `${NAME}` references and compares
+values.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,19 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 
 ENV_REFERENCE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# What a policy says of itself and nobody chose.
+# Fields of a policy that the gateway computes and no user sets.
 COMPUTED_FIELDS = ("next_rotation_at", "next_usage_reset_at", "status")
-# Not all that is masked in these is secret, and all of it is the caller's own: what is written in clear is sent.
+# Fields that are compared literally. Not every masked value in them is secret, so a value that the document gives in
+# clear is always sent.
 LITERAL_FIELDS = ("config",)
-NO_STORED_VALUE = "is masked, and there is nothing yet that it could stand for; hint: ${NAME}"
-MASK_MISMATCH = "is masked, and not the mask of what is there; hint: ${NAME}"
+NO_STORED_VALUE = "is masked, and there is nothing yet that the mask could stand for; hint: ${NAME}"
+MASK_MISMATCH = "is masked, and is not the mask of the stored value; hint: ${NAME}"
 
 
 def resolve_references(path: str, value: object, environ: Mapping[str, str], problems: list[Problem]) -> object:
-    """Put what the environment says in the place of `${NAME}`."""
+    """Replaces each `${NAME}` with the value of the environment variable. Appends a problem for each one that is not
+    set.
+    """
     if isinstance(value, dict):
         items = cast("JsonObject", value).items()
         return {name: resolve_references(f"{path}.{name}".lstrip("."), item, environ, problems) for name, item in items}
@@ -37,12 +42,12 @@ def resolve_references(path: str, value: object, environ: Mapping[str, str], pro
         if found := environ.get(reference[1]):
             return found
         problems.append(Problem(path, f"the environment variable {reference[1]!r} is not set"))
-    # What YAML reads as a moment goes over the wire as text.
+    # YAML parses timestamps to `datetime`; JSON needs them as strings.
     return value.isoformat() if isinstance(value, datetime) else value
 
 
 def find_unknown_fields(path: str, value: object, allowed: tuple[str, ...]) -> Iterator[Problem]:
-    """Tell what a table should not hold, or that it is none."""
+    """Yields a problem for each field that is not allowed, or one if the value is not a mapping."""
     if not isinstance(value, dict):
         yield Problem(path, "must be a mapping")
         return
@@ -52,24 +57,24 @@ def find_unknown_fields(path: str, value: object, allowed: tuple[str, ...]) -> I
 
 
 def list_field(row: Mapping[str, Any], name: str) -> list[JsonObject]:
-    """Give a list that may be left out."""
+    """Returns a list field, or an empty list if it is missing."""
     return cast("list[JsonObject]", row.get(name) or [])
 
 
 def omit_fields(row: Mapping[str, Any], *names: str) -> JsonObject:
-    """Leave fields out."""
+    """Returns a copy without these fields."""
     return {name: value for name, value in row.items() if name not in names}
 
 
 def omit_computed(limits: object) -> object:
-    """Leave out of limits, or of a policy, what they say of themselves."""
+    """Returns limits, or a policy, without the fields that the gateway computes."""
     if isinstance(limits, list):
         return [omit_computed(limit) for limit in cast("list[object]", limits)] or None
     return omit_fields(cast("JsonObject", limits), *COMPUTED_FIELDS) if isinstance(limits, dict) else limits
 
 
 def diff_fields(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> JsonObject:
-    """Give what differs; nothing and null are the same, and so is what was left out within a field."""
+    """Returns the wanted fields that differ. Empty, null and missing values are equal, also inside a field."""
     return {name: value for name, value in wanted.items() if _field_differs(name, value, there.get(name))}
 
 
@@ -91,7 +96,7 @@ def _normalise(value: object) -> object:
 
 
 def _values_match(wanted: object, there: object) -> bool:
-    """Whether nothing needs to be done: of a credential that is there only the mask is known."""
+    """Returns true if the values are equal. Of a stored credential only the mask is known, so its mask is compared."""
     if isinstance(there, str) and MASK_TEXT in there:
         return wanted == there or (mask_secret(wanted) == there if isinstance(wanted, str) else there == MASK_TEXT)
     if isinstance(wanted, dict) and isinstance(there, dict):
@@ -114,13 +119,13 @@ def _parse_timestamp(text: str) -> datetime | None:
 
 
 def is_expired(thing: Mapping[str, Any]) -> bool:
-    """Whether its end has come, so that nobody needs it any more."""
+    """Returns true if the expiry time of a resource is in the past."""
     end = _parse_timestamp(str(thing.get("expires_at") or ""))
     return end is not None and end <= datetime.now(UTC)
 
 
 def find_unmatched_masks(path: str, wanted: object, there: object) -> Iterator[Problem]:
-    """Tell each masked credential that stands for nothing that is there."""
+    """Yields a problem for each masked credential that matches no stored value."""
     if isinstance(wanted, dict):
         known = cast("JsonObject", there) if isinstance(there, dict) else {}
         for name, item in cast("JsonObject", wanted).items():
@@ -128,7 +133,7 @@ def find_unmatched_masks(path: str, wanted: object, there: object) -> Iterator[P
     elif isinstance(wanted, list):
         rows = cast("list[object]", there) if isinstance(there, list) else []
         for index, item in enumerate(cast("list[object]", wanted)):
-            # They may have changed places.
+            # The list may be in another order, so the row at the same index is tried first, then all rows.
             here = rows[index : index + 1] + rows
             at = f"{path}[{index}]"
             known = (row for row in here if next(find_unmatched_masks(at, item, row), None) is None)
@@ -138,7 +143,7 @@ def find_unmatched_masks(path: str, wanted: object, there: object) -> Iterator[P
 
 
 def count_masks(value: object) -> int:
-    """Count the credentials that stand as masks; those of keys are made anew in any case."""
+    """Counts the masked credentials in a document. Keys are not counted, because they are created again in any case."""
     if isinstance(value, dict):
         return sum(count_masks(item) for name, item in cast("JsonObject", value).items() if name != "masked")
     if isinstance(value, list):
@@ -147,7 +152,7 @@ def count_masks(value: object) -> int:
 
 
 def find_match(thing: Mapping[str, Any], there: list[JsonObject], named_by: tuple[str, ...]) -> JsonObject | None:
-    """Find what a thing is called; of several with one name the first that is left."""
+    """Returns the first stored resource that has the same value in one of these fields, or `None`."""
     for name in named_by:
         for row in there:
             if thing.get(name) is not None and row.get(name) == thing[name]:
@@ -156,7 +161,7 @@ def find_match(thing: Mapping[str, Any], there: list[JsonObject], named_by: tupl
 
 
 def replace_slugs(value: object, names: Mapping[str, str]) -> object:
-    """Put slugs that things were given in the place of those that are written."""
+    """Replaces slugs of the document with those that the gateway assigned."""
     if isinstance(value, dict):
         return {name: replace_slugs(item, names) for name, item in cast("JsonObject", value).items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Integrations as a state holds them: with what is said of their models, and of the workspaces that may use them."""
+"""Integrations in the declarative state, with settings of their models and access of workspaces."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from penstock.remote import ManagementClient
 
 
-# What models without credentials of their own are sent.
+# Credential fields of an integration. They are also sent for models without credentials of their own.
 CREDENTIAL_FIELDS = ("key", "configurations")
 
 
 class Integrations(ResourceKind):
-    """Credentials, with what is said of their models, and of the workspaces that may use them."""
+    """Integrations, with settings of their models and access of workspaces."""
 
     name, path = "integrations", "/v1/integrations"
     own_fields = ("name", "key", "description", "configurations", "secret_mappings", "pricing_adjustments", "tags")
@@ -29,11 +29,11 @@ class Integrations(ResourceKind):
     secret_fields = ("key", "configurations", "models")
 
     def workspace_query(self, place: JsonObject | None) -> str:
-        """Read either those of the organisation, or one workspace's own."""
+        """Returns the query that lists the organisation's integrations, or those of one workspace."""
         return f"?type=workspace&workspace_id={place['id']}" if place else "?type=organisation"
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
-        """Read the whole of one, without the models of which only the public list speaks."""
+        """Reads the complete integration, without models that only the public model list contains."""
         remote, path = ground.remote, f"{self.path}/{row['id']}"
         whole = remote.request("GET", path)
         shown = super().export_row(ground, {**whole, "key": whole["masked_key"] or ""})
@@ -43,7 +43,7 @@ class Integrations(ResourceKind):
             return omit_fields(shown, "global_workspace_access")
         places = remote.request("GET", f"{path}/workspaces")["workspaces"]
         names = ("id", "enabled", "usage_limits", "rate_limits")
-        # What is said of archived ones is of no use, and they are in no state.
+        # Archived workspaces are not part of the state, so their access is omitted.
         here = set(ground.slugs.values())
         shown["workspaces"] = [
             {name: omit_computed(one[name]) for name in names} for one in places if one["id"] in here
@@ -52,17 +52,18 @@ class Integrations(ResourceKind):
 
     def _export_model(self, ground: GatewayState, provider: str, row: JsonObject) -> JsonObject:
         shown = omit_fields(row, "created_at", "last_updated_at")
-        # What the public list says is nobody's choice.
+        # A price from the public list was not set by a user, so it is omitted.
         path = f"/v1/model-configs/pricing/{provider}/{quote(row['slug'], safe='')}"
         usual = row["is_custom"] or not row["pricing_config"] or ground.remote.find(path) != row["pricing_config"]
         return shown if usual else omit_fields(shown, "pricing_config")
 
     def diff_resource(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> JsonObject:
-        """Of models and workspaces give those that differ."""
+        """Returns the fields that differ; of models and workspaces only the rows that differ."""
         rows = {name: self._diff_rows(name, thing, there, prune=prune) for name in ("models", "workspaces")}
         plain = super().diff_resource(omit_fields(thing, *rows), there, prune=prune)
         if _have_new_hosts(rows["models"], list_field(there, "models")):
-            # Who gives the credentials may send them there.
+            # A new host needs the credentials in the same request. Only someone who has them may choose where they are
+            # sent.
             plain |= {
                 name: thing[name] for name in CREDENTIAL_FIELDS if thing.get(name) and not count_masks(thing[name])
             }
@@ -76,12 +77,12 @@ class Integrations(ResourceKind):
         wanted = list_field(thing, name)
         differing = [row for row in wanted if diff_fields(row, known.get(row[key], {}))]
         gone = [row for row in known.values() if row[key] not in {row[key] for row in wanted}]
-        # Only custom models can go; of others something is said, or nothing.
+        # Only custom models can be deleted. Settings of other models stay.
         gone = [{**row, "gone": True} for row in gone if row.get("is_custom", True)]
         return [*differing, *(gone if prune and name in thing else [])]
 
     def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
-        """Make one; providers are made of it where they are written."""
+        """Creates an integration without its default provider, because the document lists providers separately."""
         known = {name: thing[name] for name in (*self.own_fields, *self.fixed) if thing.get(name) is not None}
         made = ground.remote.request(
             "POST", self.path, {**known, "create_default_provider": False, **self.workspace_body(place)}
@@ -92,7 +93,7 @@ class Integrations(ResourceKind):
         return made
 
     def update(self, ground: GatewayState, place: JsonObject | None, there: JsonObject, changed: JsonObject) -> None:
-        """Send each part to where it belongs."""
+        """Sends each part of a change to its endpoint."""
         path, remote = self.resource_path(there, place), ground.remote
         if own := {name: changed[name] for name in self.own_fields if name in changed}:
             remote.request("PUT", path, own)
@@ -112,7 +113,7 @@ class Integrations(ResourceKind):
         places = list_field(changed, "workspaces")
         body: JsonObject = {"create_default_provider": False}
         if any(one.get("gone") for one in places):
-            # Nothing can be unsaid of a single one.
+            # The API cannot remove the entry of a single workspace, so the complete list is replaced.
             body["override_existing_workspace_access"] = True
             said = {one["id"]: one for one in [*list_field(there, "workspaces"), *places]}
             places = [one for one in said.values() if not one.get("gone")]
@@ -127,7 +128,7 @@ class Integrations(ResourceKind):
 
 
 def _have_new_hosts(models: list[JsonObject], there: list[JsonObject]) -> bool:
-    """Whether a model is to be at a host where it was not."""
+    """Returns true if a model gets a custom host that it did not have before."""
     known = {row["slug"]: _custom_host(row) for row in there}
     return any(_custom_host(row) not in {None, known.get(row["slug"])} for row in models)
 

@@ -1,4 +1,4 @@
-"""What a gateway holds, written down; and what must be done so that it becomes what is written."""
+"""Export of a gateway's state as a document, and the plan of changes that makes the state match a document."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     ProgressBar = Callable[[list[JsonObject]], Iterable[JsonObject]]
 
-# In the order in which they are made; what is removed goes the other way.
+# Kinds in the order of creation; deletions run in reverse order.
 ORGANISATION_KINDS: tuple[ResourceKind, ...] = (SecretReferences(), Integrations())
 WORKSPACE_KINDS: tuple[ResourceKind, ...] = (
     Members(),
@@ -57,7 +57,7 @@ ORGANISATION_KINDS_LAST: tuple[ResourceKind, ...] = (ApiKeys(), Users(), Invites
 
 DOCUMENT_VERSION = 1
 ORGANISATION_PARTS = ("settings", "defaults")
-# What the organisation says in these holds in workspaces too, or is given to them; of a workspace it is in these.
+# Organisation settings that workspaces inherit. `INHERITING_FIELDS` are the workspace fields that they affect.
 INHERITED_SETTINGS = frozenset({"security_settings", "security_settings_overrides", "block_inline_config"})
 INHERITING_FIELDS = ("security_settings", "settings")
 DOCUMENT_FIELDS = ("version", "organisation", "workspaces")
@@ -66,16 +66,16 @@ WORKSPACE_DOCUMENT_FIELDS = ("id", "slug", "is_default", *WORKSPACE_FIELDS, *(ki
 
 
 class Step(NamedTuple):
-    """One thing to be done, as the plan says it."""
+    """One change to apply, as the plan shows it."""
 
     sign: str
     summary: str
-    # Where the document says so; empty for what it does not hold.
+    # Path in the document; empty if the document does not contain it.
     path: str
     action: Callable[[], object]
 
     def apply(self) -> None:
-        """Do it, or say what could not be done."""
+        """Applies the change. Raises `RemoteError` with the path and the summary if it fails."""
         try:
             self.action()
         except RemoteError as error:
@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
 
 def export_state(remote: ManagementClient, bar: ProgressBar = iter) -> JsonObject:
-    """Write everything down; credentials stay masked."""
+    """Returns the complete state as a document; credentials stay masked."""
     return _read_state(GatewayState(remote), bar)
 
 
@@ -105,7 +105,7 @@ def _read_workspace(ground: GatewayState, row: JsonObject) -> JsonObject:
 
 
 class Plan:
-    """What must be done so that what is there becomes what is written."""
+    """Changes that make the state of a gateway match a document."""
 
     def __init__(
         self,
@@ -117,15 +117,15 @@ class Plan:
         key: str = "",
         bar: ProgressBar = iter,
     ) -> None:
-        """Compare; nothing is changed."""
+        """Compares the document with the gateway. Changes nothing."""
         self._prune = prune
         self.steps: list[Step] = []
-        # What was made and is shown once: what it is, of what, and its text.
+        # Values that are shown only once: their kind (`key` or `link`), the resource, and the text.
         self.texts: list[tuple[str, str, str]] = []
         self._removals: list[Step] = []
-        # Slugs that things were given in the place of those that are written.
+        # Slugs in the document, mapped to those that the gateway assigned.
         self._renamed: dict[str, str] = {}
-        # Whether workspaces are given something by what the organisation is told before them.
+        # True if a change of the organisation may change values that workspaces inherit.
         self._hands_down = False
         self._problems: list[Problem] = []
         document = cast("JsonObject", resolve_references("", dict(wanted), environ, self._problems))
@@ -165,7 +165,9 @@ class Plan:
     def _pair_workspaces(
         self, wanted: JsonObject, there: JsonObject
     ) -> list[tuple[str, JsonObject, JsonObject | None, JsonObject]]:
-        """Pair workspaces with those that are there; others are made before anything refers to them."""
+        """Pairs the workspaces of the document with those of the gateway. Missing ones are created first, because
+        resources refer to them.
+        """
         left = list(there["workspaces"])
         pairs: list[tuple[str, JsonObject, JsonObject | None, JsonObject]] = []
         for index, workspace in enumerate(list_field(wanted, "workspaces")):
@@ -188,7 +190,7 @@ class Plan:
     def _workspace_creation(self, workspace: JsonObject, place: JsonObject) -> Callable[[], None]:
         body = {name: workspace[name] for name in WORKSPACE_FIELDS if workspace.get(name) is not None}
         if "defaults" in body:
-            # There is no config yet that its keys could have by default.
+            # A new workspace has no config yet that `user_api_key_config` could refer to.
             body["defaults"] = omit_fields(body["defaults"], "user_api_key_config")
 
         def create() -> None:
@@ -201,7 +203,7 @@ class Plan:
     def _plan_workspace_update(
         self, path: str, workspace: JsonObject, found: JsonObject | None, place: JsonObject
     ) -> None:
-        """Change a workspace after what its defaults refer to."""
+        """Updates a workspace after its resources exist, because its defaults may refer to them."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
         founded = {**fields, "defaults": omit_fields(fields.get("defaults") or {}, "user_api_key_config")}
         changed = self._diff_workspace(fields, found) if found else diff_fields(self._with_new_slugs(fields), founded)
@@ -212,7 +214,8 @@ class Plan:
         def update() -> None:
             at, now = f"{WORKSPACES_PATH}/{place['id']}", changed
             if may_differ:
-                # The organisation's own change came first, and may have given it other values than it had.
+                # The change of the organisation is applied first, and may have changed values that this workspace
+                # inherits.
                 now = self._diff_workspace(fields, self._ground.remote.request("GET", at))
             if now:
                 self._ground.remote.request("PUT", at, self._with_new_slugs(now))
@@ -221,14 +224,14 @@ class Plan:
         self._add_step("~", f"workspace {workspace['name']}: {named}", path, update)
 
     def _diff_workspace(self, fields: JsonObject, found: JsonObject) -> JsonObject:
-        """Give what of a workspace is to be other than it is there."""
+        """Returns the fields of a workspace that differ from the gateway."""
         wanted = self._with_new_slugs(fields)
         if "security_settings" in wanted:
-            # Every flag has a value: those that the file does not have stay.
+            # On the gateway every flag has a value. Flags that the document omits stay as they are.
             wanted["security_settings"] = {**found["security_settings"], **(wanted["security_settings"] or {})}
         changed = diff_fields(wanted, found)
         if "settings" in changed:
-            # What is left out of them stays: what the file does not have is taken away.
+            # The API keeps omitted rules, so rules that the document omits are set to null.
             gone = dict.fromkeys(cast("JsonObject", found.get("settings") or {}))
             changed["settings"] = {**gone, **cast("JsonObject", changed["settings"] or {})}
         return changed
@@ -236,7 +239,9 @@ class Plan:
     def _plan_resources(
         self, kind: ResourceKind, above: str, wanted: JsonObject, there: JsonObject, place: JsonObject | None
     ) -> None:
-        """Compare the things of a kind in one place; a kind that is not written stays as it is."""
+        """Compares the resources of one kind in a workspace or in the organisation. A kind that the document omits
+        stays as it is.
+        """
         if kind.name not in wanted:
             return
         left = list(list_field(there, kind.name))
@@ -281,7 +286,7 @@ class Plan:
         wanted = cast("JsonObject", replace_slugs(thing, self._renamed))
         chosen = cast("JsonObject", replace_slugs(kind.fixed_values(wanted), self._ground.named))
         other = diff_fields(chosen, found)
-        why = "is chosen once, and is another there; hint: delete it first"
+        why = "is chosen once, at creation, and differs on the gateway; hint: delete it first"
         self._problems += [Problem(f"{path}.{name}", why) for name in other]
         if changed := kind.confirm_changes(self._ground, found, kind.diff_resource(wanted, found, prune=self._prune)):
 
@@ -302,7 +307,7 @@ class Plan:
 
 
 def _find_shape_problems(document: JsonObject) -> Iterator[Problem]:
-    """Tell all that is wrong with the shape of a document, each with its place."""
+    """Yields all problems with the shape of a document, with their paths."""
     if document.get("version") != DOCUMENT_VERSION:
         yield Problem("version", f"must be {DOCUMENT_VERSION}")
     yield from find_unknown_fields("", document, DOCUMENT_FIELDS)
@@ -328,7 +333,9 @@ def _find_shape_problems(document: JsonObject) -> Iterator[Problem]:
 
 
 def _find_extra_defaults(path: str, workspace: JsonObject) -> Iterator[Problem]:
-    """Tell of a second default among the configs of a workspace: each would be taken from the other again and again."""
+    """Yields a problem for each default config of a workspace beyond the first. Otherwise each run would move the
+    default from one to the other.
+    """
     rows = [
         (place, cast("JsonObject", row))
         for place, row in _enumerate_rows(f"{path}.configs", workspace.get("configs"))

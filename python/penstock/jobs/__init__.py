@@ -1,1 +1,1 @@
-"""Loops and writers that run beside the control process's server."""
+"""Background jobs of the control process: loops and writers that run beside its server."""

@@ -1,4 +1,4 @@
-"""Looks at the keys that an identity provider publishes, and has the data plane learn the new ones."""
+"""JWKS refresh. Fetches the keys that identity providers publish, and has a new snapshot published when they change."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ log = logging.getLogger("penstock")
 
 
 class JwksRefresher:
-    """Looks every so often; while nothing can be read, what is known stays good."""
+    """Refreshes the keys periodically. If a fetch fails, the known keys stay valid."""
 
     def __init__(self, tokens: TokenVerifier, seconds: float, ring: Callable[[], None]) -> None:
-        """Know whom to tell."""
+        """Stores the sources, the interval, and the callback for changes."""
         self._sources = [source for source in tokens.sources if source.own.jwks_url]
         self._seconds = seconds
         self._ring = ring
         self._ill: set[IssuerKeys] = set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Refreshes the keys until cancelled. Returns at once if there are no sources."""
         while self._sources:
             await self.refresh_all()
             await asyncio.sleep(self._seconds)
 
     async def refresh_all(self) -> None:
-        """Look once, everywhere at the same time."""
+        """Refreshes all sources once, concurrently."""
         if any(await asyncio.gather(*map(self._refresh_source, self._sources))):
             self._ring()
 
@@ -44,7 +44,9 @@ class JwksRefresher:
         except (httpx2.HTTPError, ValueError) as error:
             if source not in self._ill:
                 host = urlsplit(source.own.jwks_url).hostname
-                log.warning("the keys of %s cannot be read, those known stay: %s", host, type(error).__name__)
+                log.warning(
+                    "the keys of %s cannot be fetched, the known ones stay valid: %s", host, type(error).__name__
+                )
             self._ill.add(source)
             return False
         self._ill.discard(source)

@@ -1,4 +1,4 @@
-"""What is done about the store before the gateway starts: its tables where it is embedded, and the rows to start with."""
+"""Store preparation before the gateway starts. Migrates the tables if configured and reads the first snapshot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("penstock")
 
 
 def prepare_for_start(settings: Settings) -> bytes:
-    """Prepare, in a process that ends with it."""
+    """Prepares the store in a short-lived process. Returns a `Prepared` encoded as MessagePack."""
     return msgspec.msgpack.encode(asyncio.run(_prepare_for_start(settings)))
 
 
@@ -62,14 +62,14 @@ async def _prepare_store(settings: Settings) -> PreparedStore:
             admin_key = await bootstrap_organisation(
                 database, settings.store.admin_key, prefix=settings.store.key_prefix
             )
-        # A node of a cluster starts with what it knew, and asks the database afterwards.
+        # A node of a cluster starts with its saved snapshot and reads the database afterwards.
         stored = kept.load()
         if stored is None:
             stored = await _read_snapshot(settings, database, key, kept)
         return PreparedStore(stored, admin_key)
     except UnavailableError as error:
         last = kept.load()
-        log.warning("%s; starting with %s", error.message, "the kept snapshot" if last else "what the file says")
+        log.warning("%s; starting with %s", error.message, "the saved snapshot" if last else "the settings file only")
         return PreparedStore(last or EMPTY_STORE_DATA)
     finally:
         await database.close()
@@ -90,7 +90,7 @@ async def _read_snapshot(settings: Settings, database: Database, key: MasterKeys
     async with database.read_connection() as connection:
         asked = await load_secret_lookups(connection, vault)
     if asked:
-        # Who is slow is asked again later; what was known before is good until then.
+        # A slow secret manager is asked again later. The values known before stay valid until then.
         with suppress(TimeoutError):
             await asyncio.wait_for(secrets.refresh(asked), SECRETS_TIMEOUT_SECONDS)
     async with database.read_connection() as connection:
@@ -100,7 +100,7 @@ async def _read_snapshot(settings: Settings, database: Database, key: MasterKeys
     if tokens := load_token_verifier(settings, kept):
         stored = msgspec.structs.replace(stored, jwt=tokens.export_keys())
     try:
-        # The control process begins with these, before it has looked itself.
+        # The control process starts with this snapshot, before it has read the store itself.
         kept.save(stored)
     except OSError as error:
         log.warning(SNAPSHOT_NOT_SAVED, error)
@@ -108,16 +108,18 @@ async def _read_snapshot(settings: Settings, database: Database, key: MasterKeys
 
 
 class MigrationSealer:
-    """Seals what older releases kept in clear; the master key is looked for where there is something to seal."""
+    """Encrypts credentials that older releases stored in clear text. Looks for the master key only if there is
+    something to encrypt.
+    """
 
     def __init__(self, find: Callable[[], Awaitable[MasterKeys]]) -> None:
-        """Seal nothing yet."""
+        """Stores the function that finds the master key; encrypts nothing yet."""
         self._find = find
         self._vault: Vault | None = None
 
     @classmethod
     def from_key(cls, key: MasterKeys) -> MigrationSealer:
-        """Seal with a master key that is known already."""
+        """Returns a sealer with a master key that is already known."""
 
         async def find_key() -> MasterKeys:
             return key
@@ -125,19 +127,21 @@ class MigrationSealer:
         return cls(find_key)
 
     async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
-        """Give a config with its credentials masked, and those sealed for the row that has it."""
+        """Returns a config with its credentials masked, and the credentials encrypted for the row that owns them, or
+        `None` if it has none.
+        """
         divided = config_credentials.split_credentials(msgspec.json.decode(config))
         if not divided.secrets:
             return config, None
         hidden = config_credentials.encode_secrets(divided.secrets)
         shown = msgspec.json.encode(divided.masked).decode()
         vault = await self._load_vault()
-        # It ends with the migration, whether that is kept or not.
+        # The vault is discarded after the migration, even if the transaction is rolled back.
         await vault.renew_data_keys_in(connection)
         return shown, await vault.seal(connection, hidden, owner)
 
     async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
-        """Give it as it was."""
+        """Returns the original config with its credentials."""
         hidden = config_credentials.decode_secrets(await (await self._load_vault()).open(connection, sealed, owner))
         whole = config_credentials.join_credentials(
             config_credentials.SplitDocument(msgspec.json.decode(config), hidden)
@@ -151,10 +155,10 @@ class MigrationSealer:
 
 
 def load_token_verifier(settings: Settings, kept: SavedSnapshot) -> TokenVerifier | None:
-    """Begin with the keys for tokens that are in the settings, or that were known at the last run."""
+    """Returns the token verifier with the keys from the settings and from the last run, or `None` if JWTs are disabled."""
     if not settings.jwt.enabled:
         return None
-    # What reads tokens is a tenth of what the control process imports, and most take none.
+    # The JWT code is a tenth of what the control process imports, and most gateways accept no tokens.
     from penstock.kit.tokens import TokenVerifier  # noqa: PLC0415 - as said above
 
     tokens = TokenVerifier(settings)
@@ -164,7 +168,7 @@ def load_token_verifier(settings: Settings, kept: SavedSnapshot) -> TokenVerifie
 
 
 def migrate_store(settings: Settings) -> tuple[str | None, str | None]:
-    """Migrate when asked to, and give the revision before and after."""
+    """Migrates the store. Returns the revisions before and after."""
 
     async def find_key() -> MasterKeys:
         return load_master_keys(await resolve_master_key(settings))
@@ -180,8 +184,10 @@ def migrate_store(settings: Settings) -> tuple[str | None, str | None]:
 
 
 def initialise_store(settings: Settings, email: str | None) -> str | None:
-    """Make the tables, the master key and the first organisation; give the admin key's text if it was made here."""
-    # Before anything is made.
+    """Creates the tables, the master key and the first organisation. Returns the text of the admin key if it was
+    created here.
+    """
+    # Validated before anything is created.
     owner = normalise_email(email) if email else DEFAULT_OWNER_EMAIL
 
     async def run_setup() -> str | None:

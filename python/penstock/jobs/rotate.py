@@ -1,4 +1,4 @@
-"""Gives keys that are due a new text, forgets texts and sessions that are over, and warns a day ahead."""
+"""Key rotation. Rotates keys that are due, deletes expired digests and sessions, and warns a day ahead."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ log = logging.getLogger("penstock")
 
 CHECK_INTERVAL_SECONDS = 60.0
 DAY_MS = 24 * 3600 * 1000
-# Two nodes that look at once: the second waits, and finds nothing to do.
+# If two nodes check at the same time, the second waits for this lock and finds nothing to do.
 ADVISORY_LOCK_ID = 0x726F7461
-# What was warned of is remembered, so that it is said once.
+# Warnings are remembered so that each is logged only once.
 MAX_REMEMBERED_WARNINGS = 10_000
-# Of so many changes it is known where they were; who missed more gathers everything.
+# Number of changes whose sections are stored. A node that missed more changes reads everything.
 MAX_STORED_CHANGES = 1000
 
 
 class KeyRotator:
-    """Looks once a minute."""
+    """Checks keys once a minute."""
 
     def __init__(self, office: Services) -> None:
-        """Have warned of nothing yet."""
+        """Stores the services; no warning is logged yet."""
         self._office = office
         self._warned: dict[tuple[str, str], None] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Checks keys until cancelled."""
         while True:
             try:
                 await self.check_keys()
@@ -55,7 +55,7 @@ class KeyRotator:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
 
     async def check_keys(self) -> None:
-        """Forget what is over, rotate what is due, warn of what will be."""
+        """Deletes expired rows, rotates keys that are due, and warns about upcoming rotations."""
         await self._office.prepare_data_key()
         await self._delete_expired()
         rows = await self._read_keys_with_policy()
@@ -67,7 +67,7 @@ class KeyRotator:
     async def _delete_expired(self) -> None:
         async with self._office.database.write_transaction() as connection:
             await _acquire_lock(connection, self._office)
-            # Nobody is let in with them any more: whoever gathers leaves them out from their end on.
+            # Expired digests are already rejected: the snapshot leaves them out from their expiry on.
             await connection.execute(delete(key_digests).where(key_digests.c.expires_at <= now()))
             await connection.execute(
                 delete(sessions).where(sessions.c.created_at <= now() - MAX_SESSION_SECONDS * 1000)
@@ -91,7 +91,7 @@ class KeyRotator:
         async with self._office.write_session_as(caller, asked) as desk:
             await _acquire_lock(desk.connection, self._office)
             row = await desk.find(api_keys, seen["id"])
-            # Another node, or a person, may have been here meanwhile.
+            # Another node or a person may have rotated the key meanwhile.
             if row is None or not _is_due(row) or await _is_in_transition(desk, row["id"]):
                 return
             await rotate_on_schedule(desk, row)

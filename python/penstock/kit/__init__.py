@@ -1,1 +1,1 @@
-"""What every resource of the management API stands on."""
+"""Shared building blocks of the management API's resources."""

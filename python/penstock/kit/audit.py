@@ -1,4 +1,4 @@
-"""One row for each change: who did what, how it looked before and after, and what was asked for."""
+"""Audit log. One row per change with the actor, the state before and after, and a reference to the request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from penstock.authorization import Caller
     from penstock.store.tenant import TenantStore
 
-# Columns whose content nobody is shown, not even masked by its length.
+# Columns whose content is never shown, not even as a mask that reveals its length.
 HIDDEN_COLUMNS = ("sealed", "sha256", "password")
 
 
-# Header fields whose values say nothing of who is calling; of others only the names are kept.
+# Headers whose values cannot contain the caller's credential. For all others only the name is stored.
 NON_SECRET_HEADERS = frozenset(
     [
         "accept",
@@ -56,21 +56,21 @@ LONGEST_FIELD, LARGEST_BODY, MOST_BYTES = 512, 64 * 1024, 4 * 1024 * 1024
 
 
 class RequestInfo(msgspec.Struct):
-    """What a request says of itself; where it is kept once something is noted of it."""
+    """Request details for the audit log, and the id of the row that stores them once a change is logged."""
 
     method: str
     uri: str
     query: str
     request_id: str
     client: str
-    # Fields by name, and the body as it came.
+    # Headers by name, and the raw body.
     fields: Mapping[str, str] = {}
     body: bytes = b""
     status: int = 200
     row_id: str | None = None
 
 
-# Before and after; nothing before what was made, nothing after what is gone.
+# A row before and after a change. The first is `None` for a creation, the second for a deletion.
 RowChange = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
 
 
@@ -82,9 +82,9 @@ async def write_audit_rows(
     changes: Sequence[RowChange],
     place: str | None = None,
 ) -> None:
-    """Write a row for each change, in the transaction of the changes themselves; once, what was asked for.
+    """Writes an audit row for each change, in the transaction of the changes. Stores the request itself once.
 
-    `place` is the workspace of rows that do not say it themselves.
+    `place` is the workspace of rows that have no `workspace_id`.
     """
     if changes and asked.row_id is None and (asked.fields or asked.body):
         asked.row_id = new_id()
@@ -125,13 +125,15 @@ def _audit_row(
 
 
 def encode_headers(fields: Mapping[str, str]) -> str:
-    """Write header fields down as JSON, each by its name; values that may be a credential are left out."""
+    """Encodes headers as a JSON object. Masks values that may be credentials."""
     kept = {name: value[:LONGEST_FIELD] if name in NON_SECRET_HEADERS else MASK_TEXT for name, value in fields.items()}
     return msgspec.json.encode(kept).decode()
 
 
 def encode_body(body: bytes) -> str:
-    """Write a body of JSON down as it was sent, up to a length; credentials in it are left out, other bodies as a whole."""
+    """Encodes a JSON body for storage, up to `LARGEST_BODY` characters and with credentials masked. Returns an empty
+    string for other bodies.
+    """
     if not body or len(body) > MOST_BYTES:
         return ""
     try:
@@ -143,7 +145,7 @@ def encode_body(body: bytes) -> str:
 
 
 def mask_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Leave the credentials of a row out."""
+    """Masks the credentials in a row."""
     if row is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Recognises callers of the management API: by the digest of a key, by a token, by the cookie of a session."""
+"""Authentication of management API callers: by the digest of a key, by a token, or by a session cookie."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.kit.tokens import Claims, TokenVerifier
     from penstock.store.database import Database
 
-# How long a key that was revoked on another node may still be good here.
+# How long a key may stay valid here after another node revoked it.
 CACHE_SECONDS = 1.0
 MAX_CACHED_CALLERS = 10_000
 
@@ -53,7 +53,7 @@ MEMBERSHIP_QUERY = (
 
 
 class CallerAuthenticator:
-    """Looks callers up, and remembers those it found for a moment."""
+    """Authenticates callers and caches them for `CACHE_SECONDS`."""
 
     def __init__(
         self,
@@ -61,14 +61,16 @@ class CallerAuthenticator:
         tokens: TokenVerifier | None,
         last_known: Callable[[str], Caller | None] = lambda _: None,
     ) -> None:
-        """Know nobody yet; `last_known` says by the digest of a key who called with it when the database was there."""
+        """Starts with an empty cache. `last_known` maps the digest of a key to its last known caller, for use while the
+        database is unavailable.
+        """
         self._database = database
         self._last_known = last_known
         self._tokens = tokens
         self._known: dict[str, tuple[float, Caller]] = {}
 
     async def authenticate(self, sent: PresentedCredential) -> Caller:
-        """Say who this is."""
+        """Returns the caller that a credential belongs to; raises UnauthorisedError if it is not valid."""
         text = sha256_hex(sent.text)
         wanted = f"{sent.kind} {text}"
         found = self._known.get(wanted)
@@ -81,15 +83,17 @@ class CallerAuthenticator:
         return caller
 
     def clear_cache(self) -> None:
-        """Look everyone up again: something was changed here."""
+        """Clears the cache, because something was changed on this node."""
         self._known.clear()
 
     async def authenticate_uncached(self, connection: AsyncConnection, sent: PresentedCredential) -> Caller:
-        """Say who this is by what is written now: somebody may have waited, and not be known any more."""
+        """Returns the caller by the current state of the database. After a wait for a lock, a cached caller may have
+        lost access.
+        """
         return await self._find_caller(connection, sent, sha256_hex(sent.text), await self._read_claims(sent))
 
     async def _load_caller(self, sent: PresentedCredential, text: str) -> Caller:
-        # Before a connection is taken: where keys are published may have to be asked.
+        # Runs before a connection is taken, because verifying a token may fetch the keys of its issuer.
         claims = await self._read_claims(sent)
         try:
             async with self._database.read_connection() as connection:
@@ -143,7 +147,7 @@ async def _caller_by_session(connection: AsyncConnection, text: str) -> Caller:
         message = "this session is over; sign in again"
         raise UnauthorisedError(message)
     if row["api_key_id"]:
-        # What the key may do, and only as long as the text is good that was shown.
+        # The session has the scopes of the key, and ends when the key text used for sign-in expires.
         caller = await _caller_by_key(connection, row["key_sha256"] or "")
     else:
         person = await _load_roles(connection, row["user_id"])
@@ -159,9 +163,9 @@ async def _caller_by_session(connection: AsyncConnection, text: str) -> Caller:
 
 
 def session_ttl_seconds(settings: Mapping[str, Any]) -> int:
-    """Say for how many seconds who signed in stays so."""
+    """Returns how long a session stays valid after sign-in, in seconds."""
     rules: dict[str, Any] = settings.get("session_settings") or {}
-    # It may have been written before there was a longest.
+    # The stored value may be older than the maximum.
     return min(int(rules.get("max_session_ttl", DEFAULT_SESSION_SECONDS)), MAX_SESSION_SECONDS)
 
 
@@ -176,13 +180,13 @@ async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Calle
     user_id = await connection.scalar(select(users.c.id).where(named, *who))
     person: Mapping[str, Any] = await _load_roles(connection, user_id) if user_id else {}
     if user_id is None and await _was_removed(connection, claims):
-        message = "whom this token names was taken out of the organisation"
+        message = "the subject of this token was removed from the organisation"
         raise UnauthorisedError(message)
     if user_id is None and workspace_id is None:
-        message = "this token names no workspace, and nobody who is known here"
+        message = "this token names no workspace, and its subject is not a user of the organisation"
         raise ForbiddenError(message)
     return Caller(
-        # Whoever is not known has an id too: the same each time, for the audit log.
+        # A subject without a user account gets an id too. It is the same each time, for the audit log.
         id=str(uuid5(NAMESPACE_URL, f"{claims.organisation_id}/{claims.user}")),
         type="token",
         organisation_id=claims.organisation_id,
@@ -199,7 +203,9 @@ async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Calle
 
 
 async def _was_removed(connection: AsyncConnection, claims: Claims) -> bool:
-    """Whether this was somebody here: no role would hold them any more, as one did."""
+    """Returns true if the subject was removed from the organisation. Without a role, nothing would restrict such a
+    token.
+    """
     named = or_(removed_members.c.user_id == claims.user, removed_members.c.email == claims.user.lower())
     from_all = [removed_members.c.organisation_id == claims.organisation_id, removed_members.c.workspace_id.is_(None)]
     query = select(removed_members.c.id).where(*from_all, named).limit(1)

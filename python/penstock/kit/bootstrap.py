@@ -1,4 +1,6 @@
-"""The first organisation of a store, with its workspace, its owner and the key that opens everything."""
+"""Bootstrap of an empty store. Creates the first organisation with its workspace, its owner and an admin key with all
+scopes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ DEFAULT_OWNER_EMAIL = "owner@localhost"
 
 
 def normalise_email(email: str) -> str:
-    """Give an e-mail address as people are found by it; SettingsError where it is none."""
+    """Returns an e-mail address in the form by which users are found; raises SettingsError if it is invalid."""
     plain = email.strip().lower()
     if len(plain) > MAX_EMAIL_LENGTH or not re.match(EMAIL_PATTERN, plain):
         message = f"the owner's e-mail address {email!r} is not allowed: expected one like owner@example.com"
@@ -36,7 +38,9 @@ def normalise_email(email: str) -> str:
 async def bootstrap_organisation(
     database: Database, admin_key: Secret | None, *, email: str = DEFAULT_OWNER_EMAIL, prefix: str = ""
 ) -> str | None:
-    """Found the organisation if there is none yet, and give the admin key's text if it was made here; it begins with `prefix`."""
+    """Creates the organisation if none exists. Returns the admin key, which begins with `prefix`, if it was generated
+    here; else `None`.
+    """
     if admin_key and len(admin_key.reveal()) < MIN_KEY_LENGTH:
         message = f"store.admin_key is not allowed: it needs {MIN_KEY_LENGTH} characters or more"
         raise SettingsError(message)

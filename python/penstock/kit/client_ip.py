@@ -1,4 +1,6 @@
-"""Where a request comes from: proxies are believed as far as the settings trust them, and nobody else is."""
+"""Client address and public URL of a request. Forwarding headers count only if they come from proxies that the settings
+trust.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ FORWARDED_FOR_HEADER = "x-forwarded-for"
 
 
 class TrustedProxies:
-    """The networks whose word counts."""
+    """Networks of trusted reverse proxies."""
 
     def __init__(self, networks: Iterable[str]) -> None:
-        """Read what the settings list, which was looked at there."""
+        """Parses the trusted networks. The settings have already validated them."""
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
 
     def client_address(self, request: Request[Any, Any, Any]) -> str:
-        """Give the address of the caller: the nearest that no trusted proxy stands for."""
-        # The edge has written last who was at the other end.
+        """Returns the address of the client: the last `x-forwarded-for` entry that does not belong to a trusted proxy."""
+        # The edge appends the address of its own peer as the last entry.
         said = [part.strip() for value in request.headers.getall(FORWARDED_FOR_HEADER, []) for part in value.split(",")]
         nearest = said.pop() if said else ""
         while said and self._is_trusted(nearest):
@@ -43,12 +45,16 @@ class TrustedProxies:
 
 
 def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:
-    """Whether callers see us over TLS: a proxy says so of this request, or the settings of all."""
+    """Returns true if clients connect over TLS, according to the proxy's header of this request or the public URL in
+    the settings.
+    """
     return request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
 
 
 def public_base_url(settings: Settings, request: Request[Any, Any, Any]) -> str:
-    """Give the address that callers see us at, without a slash at its end: the settings' word, or how this one came."""
+    """Returns the gateway's URL as clients see it, without a trailing slash. Uses the configured public URL, else the
+    request's host.
+    """
     host = request.headers.get("host", f"{settings.bind_address}:{settings.server.port}")
     scheme = "https" if is_behind_tls(settings, request) else "http"
     return settings.server.public_url.rstrip("/") or f"{scheme}://{host}"

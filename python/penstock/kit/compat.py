@@ -1,4 +1,6 @@
-"""What clients say in other words: older ones repeat in a body what the path says, and spell names in another way."""
+"""Compatibility with request bodies of older clients. They repeat path parameters in the body and spell field names
+differently.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from litestar import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# What the implementations of Python call themselves.
+# Names that Python implementations report as their runtime.
 PYTHON_RUNTIMES = frozenset({"cpython", "pypy", "ironpython", "jython"})
 
 
 class CompatRequest(Request[Any, Any, Any]):
-    """A request whose body is read as it is meant."""
+    """Request whose JSON body is normalised to the current field names."""
 
     async def json(self) -> Any:  # noqa: ANN401 - whatever it is
-        """Give the body, without what its path says too and with our names of its fields."""
+        """Returns the body without repeated path parameters and with the current field names."""
         given = await super().json()
         field = self.route_handler.parsed_data_field
         if field is None or not isinstance(given, dict):
@@ -27,10 +29,10 @@ class CompatRequest(Request[Any, Any, Any]):
 
 
 def normalise_body(given: Mapping[str, Any], own: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out fields that nobody has and whose value the path says too; name others as we do.
+    """Renames fields to the current spelling and drops unknown fields whose value repeats a path parameter.
 
-    `own` has the names of fields in requests by their names in Python, `said` what the path says. What is still unknown is
-    refused by who reads it.
+    `own` maps Python field names to the names in requests, and `said` has the path parameters. Other unknown fields
+    remain, and the route's schema rejects them.
     """
     known, values = set(own.values()), {str(value) for value in said.values()}
     told: dict[str, Any] = {}
@@ -45,7 +47,9 @@ def normalise_body(given: Mapping[str, Any], own: Mapping[str, str], said: Mappi
 
 
 def expects_single_limits(fields: Mapping[str, str], prefixes: Iterable[str]) -> bool:
-    """Whether the caller is the Python client of another gateway: in its lists limits are one table, where others have lists of them."""
+    """Returns true if the caller is the Python client of another gateway. That client expects one object for limits in
+    list responses, not a list of objects.
+    """
     return any(
         f"{prefix}package-version" in fields and fields.get(f"{prefix}runtime", "").lower() in PYTHON_RUNTIMES
         for prefix in prefixes
@@ -57,7 +61,7 @@ def _fold_name(name: str) -> str:
 
 
 def _field_names(kind: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any type that a body may be of
-    """Give the names of a struct's fields, in Python and in requests; of several structs, those of all."""
+    """Yields the names of a struct's fields in Python and in requests. For a union, yields those of all its structs."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield from zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
         return

@@ -1,4 +1,6 @@
-"""The five common verbs as routes; what a resource does in its own way it says as a function that is given a desk."""
+"""Generic create, read, update, delete and list routes of a resource. A resource passes functions for the parts that it
+implements itself.
+"""
 
 # Annotations are not postponed: the framework reads the types of each resource off its own routes.
 # pyright: reportInvalidTypeForm=false, reportUnknownParameterType=false, reportUnknownVariableType=false
@@ -22,7 +24,7 @@ from penstock.schemas import EmptyResponse, ListResponse, row_to_struct, sent_fi
 from penstock.store.tenant import Row
 
 StructType = type[msgspec.Struct]
-# Writes rows down, with what is said of them elsewhere.
+# Renders rows as response structs, and loads related rows for that.
 RowRenderer = Callable[[TenantSession, list[Row]], Awaitable[list[Any]]]
 CreateHandler = Callable[[TenantSession, Any], Awaitable[Any]]
 UpdateHandler = Callable[[TenantSession, Row, Any], Awaitable[Any]]
@@ -30,7 +32,7 @@ DeleteHandler = Callable[[TenantSession, Row], Awaitable[None]]
 
 
 class ListQuery(NamedTuple):
-    """Which rows a list is asked for, and of which workspace."""
+    """Workspace, conditions and page sizes of a list request."""
 
     workspace: str | None = None
     conditions: Sequence[ColumnElement[bool]] = ()
@@ -38,22 +40,22 @@ class ListQuery(NamedTuple):
 
 
 def workspace_query(workspace_id: WorkspaceFilter = None) -> ListQuery:
-    """Ask for what is in a workspace."""
+    """Lists the rows of a workspace."""
     return ListQuery(workspace_id)
 
 
 def organisation_query() -> ListQuery:
-    """Ask for what belongs to the organisation and no workspace."""
+    """Lists rows that belong to the organisation and to no workspace."""
     return ListQuery()
 
 
 def list_request_context(request: Request[Any, Any, Any], wanted: NamedDependency[ListQuery]) -> RequestContext:
-    """Give a caller's way to a desk where that is asked for."""
+    """Returns the request context for the workspace of a list request."""
     return workspace_request_context(request, wanted.workspace)
 
 
 def workspace_request_context(request: Request[Any, Any, Any], workspace_id: WorkspaceFilter = None) -> RequestContext:
-    """Give a caller's way to a desk in a workspace."""
+    """Returns the request context for a workspace, from which the route opens a session."""
     office: Services = request.app.state["office"]
     work = office.create_context(request)
     work.place = workspace_id
@@ -61,20 +63,23 @@ def workspace_request_context(request: Request[Any, Any, Any], workspace_id: Wor
 
 
 class CrudRoutes:
-    """The verbs of one resource; each is made by itself, and one that differs in more is written out instead."""
+    """Builds the routes of one resource, one method per route. A route that differs too much is written in the
+    resource's own module.
+    """
 
     def __init__(self, resource: Resource, one: str, tags: Sequence[str]) -> None:
-        """Know what one is called."""
+        """Stores the resource, and the singular name of its objects for summaries."""
         self.resource = resource
         self.kind = one.replace(" ", "-")
         self._one = one
         self._tags = tags
         self._is_placed = "workspace_id" in resource.table.c
-        # With the work rather than beside it: to see to two dependencies takes much longer than to one.
+        # The workspace is part of the request context: resolving two dependencies takes the framework much longer than
+        # one.
         self._placed = {"work": Provide(workspace_request_context, sync_to_thread=False)} if self._is_placed else {}
 
     def _route_options(self, verb: str, summary: str, told: object = None) -> dict[str, Any]:
-        """Say what the description and the guard of a verb need."""
+        """Returns the guard and the OpenAPI description of a route."""
         return {
             "guards": [require_scopes(f"{self.resource.name}.{verb}")],
             "summary": summary,
@@ -83,20 +88,20 @@ class CrudRoutes:
         }
 
     def create_route(self, new: StructType, made: Any, make: CreateHandler) -> Any:  # noqa: ANN401 - what the framework makes of it
-        """Make the route that makes one."""
+        """Builds the route that creates an object."""
 
         @post("/", status_code=200, **self._route_options("create", f"Create {self._one}", make))
         async def create(data: JSONBody[new], work: NamedDependency[RequestContext]) -> made:
-            """Make one."""
+            """Creates an object."""
             async with work.write_session(getattr(data, "workspace_id", None)) as desk:
                 return await make(desk, data)
 
         return create
 
     def list_route(self, shown: Any, showing: RowRenderer, wanted: Callable[..., ListQuery] | None = None) -> Any:  # noqa: ANN401 - as above
-        """Make the route that lists them."""
+        """Builds the route that lists the objects."""
         resource, usual = self.resource, workspace_query if self._is_placed else organisation_query
-        # One after the other, as pages are: to see to two of them at once takes the framework far longer.
+        # The second dependency depends on the first: the framework takes far longer to resolve two independent ones.
         asked = {
             "wanted": Provide(wanted or usual, sync_to_thread=False),
             "work": Provide(list_request_context, sync_to_thread=False),
@@ -110,7 +115,7 @@ class CrudRoutes:
             page: NamedDependency[PageRequest],
             wanted: NamedDependency[ListQuery],
         ) -> ListResponse[shown]:
-            """List those that there are."""
+            """Lists one page of the objects."""
             async with work.read_session(work.place) as desk:
                 total, rows = await resource.list_page(desk, page.apply_sizes(wanted.page_sizes), wanted.conditions)
                 return ListResponse(total, await showing(desk, rows))
@@ -118,31 +123,31 @@ class CrudRoutes:
         return index
 
     def get_route(self, shown: Any, showing: RowRenderer) -> Any:  # noqa: ANN401 - as above
-        """Make the route that gives one."""
+        """Builds the route that returns one object."""
         resource = self.resource
 
         @get("/{key:str}", **self._route_options("read", f"Get {self._one}"), dependencies=self._placed)
         async def show(key: IdOrSlug, work: NamedDependency[RequestContext]) -> shown:
-            """Give one."""
+            """Returns one object."""
             async with work.read_session(work.place) as desk:
                 return (await showing(desk, [await resource.get(desk, key)]))[0]
 
         return show
 
     def update_route(self, change: StructType, changed: Any, alter: UpdateHandler) -> Any:  # noqa: ANN401 - as above
-        """Make the route that changes one."""
+        """Builds the route that updates an object."""
         resource = self.resource
 
         @put("/{key:str}", **self._route_options("update", f"Update {self._one}", alter), dependencies=self._placed)
         async def update(key: IdOrSlug, data: JSONBody[change], work: NamedDependency[RequestContext]) -> changed:
-            """Change one."""
+            """Updates an object."""
             async with work.write_session(work.place) as desk:
                 return await alter(desk, await resource.get(desk, key), data)
 
         return update
 
     def delete_route(self, leave: DeleteHandler) -> Any:  # noqa: ANN401 - as above
-        """Make the route that deletes one."""
+        """Builds the route that deletes an object."""
         resource = self.resource
 
         @delete(
@@ -152,7 +157,7 @@ class CrudRoutes:
             dependencies=self._placed,
         )
         async def remove(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
-            """Delete one."""
+            """Deletes an object."""
             async with work.write_session(work.place) as desk:
                 await leave(desk, await resource.get(desk, key))
                 return EmptyResponse()
@@ -161,17 +166,17 @@ class CrudRoutes:
 
 
 def crud_routes(resource: Resource, one: str, new: StructType, change: StructType, shown: StructType) -> list[Any]:
-    """Make the routes of a resource whose bodies and answers have the names of its columns."""
+    """Builds all five routes of a resource whose request and response fields have the names of its columns."""
     verbs = CrudRoutes(resource, one, [f"{one.capitalize()}s"])
     showing = plain_renderer(shown)
 
     async def create_row(desk: TenantSession, data: msgspec.Struct) -> msgspec.Struct:
-        """Make one."""
+        """Creates an object."""
         home = {"workspace_id": desk.required_workspace_id} if "workspace_id" in resource.table.c else {}
         return row_to_struct(shown, await resource.create(desk, {**msgspec.to_builtins(data), **home}))
 
     async def update_row(desk: TenantSession, row: Row, data: msgspec.Struct) -> msgspec.Struct:
-        """Change one; what is left out stays."""
+        """Updates an object. Omitted fields keep their values."""
         return row_to_struct(shown, await resource.update(desk, row, sent_fields(data)))
 
     return [
@@ -184,7 +189,7 @@ def crud_routes(resource: Resource, one: str, new: StructType, change: StructTyp
 
 
 def plain_renderer(shown: StructType) -> RowRenderer:
-    """Write rows down as they are."""
+    """Returns a renderer that copies columns to the response fields of the same name."""
 
     async def render_rows(_desk: TenantSession, rows: list[Row]) -> list[Any]:
         return [row_to_struct(shown, row) for row in rows]

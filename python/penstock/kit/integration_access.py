@@ -1,4 +1,4 @@
-"""What workspaces may do with an integration of the organisation: whether they may use it, and how much."""
+"""Access of workspaces to an integration of the organisation: permission to use it, and limits."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ Enabled = Annotated[bool, Meta(description="whether it may be used")]
 
 
 class GlobalAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all workspaces may do of which nothing else is said."""
+    """Access of all workspaces that have no setting of their own, as a client sends it."""
 
     enabled: Enabled
 
 
 class GlobalAccessResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What all workspaces may do of which nothing else is said."""
+    """Access of all workspaces that have no setting of their own, as the API returns it."""
 
     enabled: Enabled
     usage_limits: UsageLimitListField = None
     rate_limits: RateLimitListField = None
-    create_default_provider: Annotated[bool, Meta(description="whether a new workspace is given a provider of it")] = (
-        False
-    )
+    create_default_provider: Annotated[
+        bool, Meta(description="whether each new workspace gets a provider for this integration")
+    ] = False
 
 
 def to_stored_access(given: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -> dict[str, Any]:
-    """Write down what all workspaces may do, and whether a new one is given a provider."""
+    """Returns the stored form of the access of all workspaces. `provides` is true if each new workspace gets a
+    provider.
+    """
     limited = check_workspace_limits(given, "global_workspace_access.", rates_at_most=1, before=before)
     found = {"usage_limits": None, "rate_limits": None, **limited}
     return {"enabled": given.enabled, **found, "create_default_provider": provides}
 
 
 def to_access_response(row: Row) -> GlobalAccessResponse:
-    """Show what all workspaces may do."""
+    """Converts the access settings of a row to the API response."""
     said: dict[str, Any] = {
         **row["global_access"],
         "usage_limits": with_next_reset(row["global_access"].get("usage_limits")),

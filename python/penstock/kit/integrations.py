@@ -1,4 +1,4 @@
-"""Integrations as rows: which provider, with which credential, at which address, and in which workspaces."""
+"""Database rows of integrations: a provider with its credential, its options, and the workspaces that may use it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ MODELS = Resource("integration_models", integration_models, publishes=True)
 WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishes=True)
 PROVIDERS = Resource("providers", providers, publishes=True)
 MAX_SLUG_ROOT_LENGTH = 200
-HEADERS_FOLLOW_HINT = "would follow; hint: take them away first, or give it a custom_host of its own"
-OWNER_ONLY_HINT = "only who gave them names one, or names one of those that it has already"
+HEADERS_FOLLOW_HINT = "would be sent there too; hint: remove them first, or give the model a custom_host of its own"
+OWNER_ONLY_HINT = "only who gave them may choose a new one; the others choose one that the integration has already"
 
 ProviderSlug = Annotated[
     Annotated[str, Meta(pattern=SLUG_PATTERN)] | None,
-    Meta(description="slug of the provider that is made along; default: the integration's"),
+    Meta(description="slug of the provider that is created with it; default: the integration's"),
 ]
 
 DEFAULT_VALUES: dict[str, Any] = {
@@ -63,7 +63,7 @@ DEFAULT_VALUES: dict[str, Any] = {
 
 
 def resolve_provider(path: str, name: str) -> str:
-    """Give the provider of this name as the engine calls it; one that the engine does not know is refused."""
+    """Returns the engine's name of a provider; rejects a provider that the engine does not know."""
     known = sorted(provider["slug"] for provider in engine.catalogue())
     found = PROVIDER_ALIASES.get(name, name)
     if found not in known:
@@ -72,20 +72,22 @@ def resolve_provider(path: str, name: str) -> str:
 
 
 async def create_integration(desk: TenantSession, row_id: str, values: Mapping[str, Any]) -> Row:
-    """Make an integration."""
+    """Creates an integration."""
     return await INTEGRATIONS.create(desk, {**DEFAULT_VALUES, "owner_id": desk.caller.actor_id, "id": row_id, **values})
 
 
 async def mark_changed(desk: TenantSession, row: Row) -> None:
-    """Note that something was said of an integration's models or workspaces: who counts on what was there learns of it."""
+    """Updates the timestamp of an integration after a change to its models or workspaces, so that If-Match detects the
+    change.
+    """
     whole = desk.organisation()
     await whole.check_precondition(integrations, row)
-    # Later in any case, or two changes within a millisecond would look like one.
+    # Always later than before, or two changes within one millisecond would look like one.
     await whole.update(integrations, row["id"], {"last_updated_at": max(now(), row["last_updated_at"] + 1)})
 
 
 async def remove_integration(desk: TenantSession, row: Row) -> None:
-    """Remove an integration, and the providers that stand on it."""
+    """Removes an integration and the providers that use it."""
     whole = desk.organisation()
     await whole.check_precondition(integrations, row)
     await PROVIDERS.delete_all(whole, providers.c.integration_id == row["id"])
@@ -93,34 +95,38 @@ async def remove_integration(desk: TenantSession, row: Row) -> None:
 
 
 def model_session(desk: TenantSession, row: Row) -> TenantSession:
-    """Step to where an integration's models are changed: that is noted in the workspace whose own it is."""
+    """Returns a session for changes to an integration's models. Audit entries go to the workspace that owns the
+    integration.
+    """
     whole = desk.organisation()
     whole.noted_in = row["workspace_id"]
     return whole
 
 
 async def _remove_with_details(whole: TenantSession, row: Row) -> None:
-    """Remove an integration with what was said of its models and workspaces."""
+    """Removes an integration with the rows of its models and workspaces."""
     await MODELS.delete_all(model_session(whole, row), integration_models.c.integration_id == row["id"])
     await WORKSPACES.delete_all(whole, integration_workspaces.c.integration_id == row["id"])
     await INTEGRATIONS.delete(whole, row)
 
 
 async def remove_owned(desk: TenantSession) -> None:
-    """Remove the integrations of a workspace; its providers are gone already."""
+    """Removes the integrations that a workspace owns; its providers are already removed."""
     for row in await desk.fetch_rows(select(integrations), integrations):
         await _remove_with_details(desk.organisation(), row)
 
 
 async def remove_if_unused(desk: TenantSession, integration_id: str) -> None:
-    """Let go of an integration: one that a virtual key brought along goes when nothing uses it any more."""
+    """Removes an integration that was created with a virtual key, if no provider uses it any more."""
     row = await desk.find(integrations, integration_id)
     if row and row["brought_along"] and not await desk.count(providers, [providers.c.integration_id == row["id"]]):
         await _remove_with_details(desk.organisation(), row)
 
 
 async def seal_key(desk: TenantSession, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
-    """Seal a credential; an empty one is none, and the masked form sent back means that it stays."""
+    """Encrypts a credential and returns the columns to store. An empty one clears the columns; the masked form leaves
+    them unchanged.
+    """
     if row is not None and key == row["masked_key"]:
         return {}
     if not key:
@@ -137,7 +143,9 @@ async def seal_key(desk: TenantSession, owner: str, key: str, row: Row | None = 
 async def reject_moved_credentials(
     desk: TenantSession, row: Row, change: Mapping[str, Any], configurations: str
 ) -> None:
-    """Refuse to have credentials of an integration sent elsewhere, unless they come along; `configurations` is their field."""
+    """Rejects a change that would send stored credentials to another destination, unless they are sent anew.
+    `configurations` is the name of their field.
+    """
     is_moved = forms.has_new_destination(_options_with_mappings(row), _options_with_mappings({**row, **change}))
     if "secret_mappings" in change or is_moved:
         await reject_exposed_secrets(desk, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
@@ -158,29 +166,33 @@ async def reject_moved_credentials(
 async def reject_exposed_secrets(
     desk: TenantSession, values: Mapping[str, Any], known: Collection[Mapping[str, Any]] = (), row: Row | None = None
 ) -> None:
-    """Refuse to send secrets that others keep to anybody's host, but for those that were `known` to go there."""
+    """Rejects sending secrets of a secret manager to a host outside the provider. Mappings in `known` may already go
+    there.
+    """
     said = forms.untrusted_host_fields(_options_with_mappings(values))
     said += [
         f"models[{model['slug']!r}]" for model in (await list_models(desk, row) if row else []) if _custom_host(model)
     ]
     for index, mapping in enumerate(values["secret_mappings"]):
         if said and mapping not in known:
-            why = f"would send a secret that others keep where {said[0]} says, which may be anybody's"
+            why = f"would send a secret of a secret manager to the host in {said[0]}, which may be anybody's"
             mappings.require_reference_scope(desk, f"secret_mappings[{index}]", why)
 
 
 def reject_foreign_host(
     desk: TenantSession, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
 ) -> None:
-    """Refuse a model's own host that credentials of its integration were never meant for; who gave them says where to."""
+    """Rejects a model's custom host if credentials of its integration were not given for it. Only the user who gave
+    them may add a host.
+    """
     if host is None:
         return
     if _origin(host) in {_origin(known) for known in (_custom_host(row), *bound) if known}:
         return
     if row["secret_mappings"]:
-        mappings.require_reference_scope(desk, path, "is another place for secrets that others keep")
+        mappings.require_reference_scope(desk, path, "is a new destination for secrets of a secret manager")
     if row["sealed_configurations"] and row["configurations_given_by"] != desk.caller.actor_id:
-        raise field_error(path, "is another place for this integration's custom_headers: " + OWNER_ONLY_HINT)
+        raise field_error(path, "is a new destination for this integration's custom_headers: " + OWNER_ONLY_HINT)
     is_sent = key is not UNSET and key != row["masked_key"]
     if row["sealed_key"] and row["key_given_by"] != desk.caller.actor_id and not is_sent:
         raise field_error("key", MOVED_MESSAGE)
@@ -196,13 +208,13 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 async def list_models(desk: TenantSession, row: Row) -> list[Row]:
-    """List what was said of an integration's models."""
+    """Lists the model rows of an integration."""
     query = select(integration_models).where(integration_models.c.integration_id == row["id"])
     return await desk.organisation().fetch_rows(query.order_by(integration_models.c.slug), integration_models)
 
 
 def _options_with_mappings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what is said of where an integration is, here or by what is kept elsewhere."""
+    """Returns the options of an integration, with those that secret mappings supply."""
     mapped = {said["target_field"].removeprefix("configurations."): said for said in row["secret_mappings"]}
     return {**row["configurations"], **mapped}
 
@@ -210,7 +222,9 @@ def _options_with_mappings(row: Mapping[str, Any]) -> dict[str, Any]:
 async def seal_options(
     desk: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
-    """Seal what is secret among configurations of an integration, keep the rest as it is shown, and note who gave it."""
+    """Encrypts the secret options of an integration and returns the columns to store, with the user who gave the
+    secrets.
+    """
     before: dict[str, Any] = await open_secrets(desk, row) if row else {}
     shown, hidden = forms.split_secrets(path, given, row["configurations"] if row else {}, before)
     return {
@@ -225,14 +239,16 @@ def _secrets_owner(
     known = row["configurations_given_by"] if row else None
     if hidden and all(given[name] == value for name, value in hidden.items()):
         return desk.caller.actor_id
-    # Of what several gave no single one may say where it goes.
+    # If several users gave the secrets, no single one may choose their destination.
     return known if hidden and (hidden == before or known == desk.caller.actor_id) else None
 
 
 async def seal_model_options(
     desk: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
-    """Do the same for what is said of a model: its header fields go nowhere else anyway, unless they are sent anew."""
+    """Encrypts the secret options of a model. No user is recorded, because its headers go to another host only if they
+    are sent anew.
+    """
     before: dict[str, Any] = await open_secrets(desk, row) if row else {}
     return await _seal_secrets(
         desk, owner, *forms.split_secrets(path, given, row["configurations"] if row else {}, before)
@@ -247,14 +263,16 @@ async def _seal_secrets(
 
 
 async def open_secrets(desk: TenantSession, row: Row) -> dict[str, Any]:
-    """Open what is secret among the configurations of an integration or a model."""
+    """Decrypts the secret options of an integration or a model."""
     if not row["sealed_configurations"]:
         return {}
     return msgspec.json.decode(await desk.open(row["sealed_configurations"], row["id"]))
 
 
 async def find_integration(desk: TenantSession, key: str) -> Row | None:
-    """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use; no virtual key's."""
+    """Returns an integration that the session may use, or `None`: one of its workspace or a shared one, but none of a
+    virtual key.
+    """
     query = select_by_id_or_slug(integrations, key).where(
         *visible_conditions(desk.workspace_ids), ~integrations.c.brought_along
     )
@@ -262,31 +280,38 @@ async def find_integration(desk: TenantSession, key: str) -> Row | None:
 
 
 async def get_integration(desk: TenantSession, key: str, verb: str) -> Row:
-    """Find an integration, and see whether the caller may do that to one of its kind."""
+    """Returns an integration; raises NotFoundError if it is missing, and ForbiddenError if the caller lacks the scope
+    of the verb.
+    """
     row = await find_integration(desk, key)
     if row is None:
         raise NotFoundError(f"there is nothing under {key!r} here")
     desk.set_requested_row(integrations, row)
     may = [scope_for_verb(row["workspace_id"], verb)]
     if verb == "read":
-        # Who may see those of a workspace may see which of the organisation's it can use.
+        # A caller that may read the integrations of a workspace may also read the shared ones that the workspace can
+        # use.
         may.append(f"workspace_integrations.{verb}")
     desk.require_any_scope(*may)
     return row
 
 
 def require_either_scope(verb: str) -> RequireScopes:
-    """Guard a verb: who may do it to integrations of a workspace or of the organisation; which it is, its row says."""
+    """Returns a guard that accepts the scope for workspaces or for the organisation. The row decides later which one is
+    required.
+    """
     return require_scopes(scope_for_verb("", verb), scope_for_verb("some", verb))
 
 
 def scope_for_verb(workspace_id: str | None, verb: str) -> str:
-    """Name the scope that a verb needs: an integration is the organisation's, or one workspace's own."""
+    """Returns the scope that a verb needs, for an integration of the organisation or of one workspace."""
     return f"{'workspace' if workspace_id else 'organisation'}_integrations.{verb}"
 
 
 def visible_conditions(places: frozenset[str] | None) -> list[ColumnElement[bool]]:
-    """Say which integrations are seen from these workspaces; from the organisation all are."""
+    """Returns SQL conditions for the integrations that these workspaces can see. The organisation sees all, so it gets
+    none.
+    """
     if places is None:
         return []
     return [
@@ -295,7 +320,9 @@ def visible_conditions(places: frozenset[str] | None) -> list[ColumnElement[bool
 
 
 def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
-    """Say which integrations a workspace may use: its own, those it was given, and those that all have."""
+    """Returns the SQL condition for integrations that a workspace may use: its own, those opened to it, and those open
+    to all.
+    """
     said = (
         select(integration_workspaces.c.enabled)
         .where(
@@ -311,7 +338,7 @@ def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bo
 
 
 async def find_free_slug(desk: TenantSession, wanted: str, workspace_id: str | None = None) -> str:
-    """Give a provider this slug, or one like it where the workspace has that already."""
+    """Returns the wanted slug, or one with a random suffix if a provider of the workspace has it already."""
     free = wanted
     while await _is_slug_used(desk, free, workspace_id or desk.required_workspace_id):
         free = f"{wanted[:MAX_SLUG_ROOT_LENGTH]}-{secrets.token_hex(3)}"
@@ -319,14 +346,16 @@ async def find_free_slug(desk: TenantSession, wanted: str, workspace_id: str | N
 
 
 def slug_from_name(name: str) -> str:
-    """Make a slug of a provider's name."""
+    """Turns the name of a provider into a slug."""
     return ids.slug_root(name, MAX_SLUG_ROOT_LENGTH, "key")
 
 
 async def create_missing_providers(
     desk: TenantSession, row: Row, workspace_ids: Sequence[str], wanted: str | None
 ) -> None:
-    """Make an integration usable in workspaces where it is not yet: under this name, or else one like its own."""
+    """Creates a provider for the integration in each workspace that has none. Its slug is `wanted`, or else derived
+    from the integration.
+    """
     whole = desk.organisation()
     there = select(providers.c.workspace_id).where(providers.c.integration_id == row["id"])
     has = {found["workspace_id"] for found in await whole.fetch_rows(there, providers)}
@@ -348,7 +377,7 @@ async def _choose_slug(desk: TenantSession, row: Row, workspace_id: str, wanted:
     if wanted is None:
         return await find_free_slug(desk, row["default_provider_slug"] or row["slug"], workspace_id)
     if await _is_slug_used(desk, wanted, workspace_id):
-        message = f"the workspace {workspace_id} has a provider {wanted!r} already; hint: another default_provider_slug"
+        message = f"the workspace {workspace_id} has a provider {wanted!r} already; hint: choose another default_provider_slug"
         raise ConflictError(message)
     return wanted
 
@@ -359,7 +388,7 @@ async def _is_slug_used(desk: TenantSession, slug: str, workspace_id: str) -> bo
 
 
 async def set_workspace_access(desk: TenantSession, row: Row, workspace_id: str, values: Mapping[str, Any]) -> None:
-    """Say that a workspace may use an integration, or may not, and how much."""
+    """Enables or disables an integration for a workspace, and sets its limits there."""
     whole = desk.organisation()
     here = [
         integration_workspaces.c.integration_id == row["id"],
@@ -375,7 +404,7 @@ async def set_workspace_access(desk: TenantSession, row: Row, workspace_id: str,
 
 
 async def last_reset_times(desk: TenantSession, rows: Iterable[Row]) -> dict[str, int]:
-    """Say when what is used of integrations was last counted anew, by their ids: in one of the workspaces that are open here."""
+    """Returns when the usage of each integration was last reset in one of the accessible workspaces, by integration id."""
     shares = integration_workspaces.c
     here = [shares.integration_id.in_([row["id"] for row in rows]), shares.last_reset_at.is_not(None)]
     if desk.workspace_ids is not None:
@@ -386,7 +415,7 @@ async def last_reset_times(desk: TenantSession, rows: Iterable[Row]) -> dict[str
 
 
 async def create_default_providers(desk: TenantSession, workspace_id: str) -> None:
-    """Give a new workspace what all workspaces have."""
+    """Creates the default providers of shared integrations in a new workspace."""
     shared = [integrations.c.workspace_id.is_(None), integrations.c.global_access["enabled"].as_boolean()]
     query = select(integrations).where(*shared, integrations.c.status == "active")
     for row in await desk.organisation().fetch_rows(query, integrations):
@@ -395,7 +424,7 @@ async def create_default_providers(desk: TenantSession, workspace_id: str) -> No
 
 
 async def usable_workspace_ids(desk: TenantSession, row: Row) -> list[str]:
-    """List the workspaces that may use an integration."""
+    """Lists the ids of the active workspaces that may use an integration."""
     query = select(workspaces.c.id).select_from(workspaces).join(integrations, usable_condition(workspaces.c.id))
     query = query.where(integrations.c.id == row["id"], workspaces.c.status == "active")
     return [found["id"] for found in await desk.organisation().fetch_rows(query, workspaces, integrations)]

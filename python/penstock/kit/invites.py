@@ -1,4 +1,4 @@
-"""Invitations: a link that lets one person in, once, for a week."""
+"""Invitations to an organisation: links that work once, for a week."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INVITE_TTL_MS = 7 * 24 * 3600 * 1000
 
 
 class CreatedUserKey(msgspec.Struct, frozen=True):
-    """A key that was made along with a person."""
+    """A key that was created together with a user."""
 
     workspace_id: str
     id: str
@@ -35,18 +35,18 @@ class CreatedUserKey(msgspec.Struct, frozen=True):
 
 
 def create_link() -> tuple[str, dict[str, Any]]:
-    """Make the secret of a link, and what is kept of it."""
+    """Generates the secret of a link. Returns it with the columns to store."""
     token = secrets.token_urlsafe(32)
     return token, {"sha256": sha256_hex(token), "expires_at": now() + INVITE_TTL_MS, "status": "pending"}
 
 
 def invite_status(row: Row) -> str:
-    """Say how far an invitation is."""
+    """Returns the status of an invitation; a pending one that is past its end is `expired`."""
     return "expired" if row["status"] == "pending" and row["expires_at"] <= now() else row["status"]
 
 
 async def find_by_token(connection: AsyncConnection, token: str) -> Row:
-    """Find the invitation that a link is of, which may be over."""
+    """Returns the invitation of a link, which may no longer be open; raises NotFoundError if there is none."""
     found = await connection.execute(select(invites).where(invites.c.sha256 == sha256_hex(token)))
     row = cast("Row | None", found.mappings().first())
     if row is None:
@@ -55,7 +55,7 @@ async def find_by_token(connection: AsyncConnection, token: str) -> Row:
 
 
 async def find_open(connection: AsyncConnection, token: str) -> Row:
-    """Find the invitation that a link opens."""
+    """Returns the pending invitation of a link; raises NotFoundError if there is none."""
     row = await find_by_token(connection, token)
     if invite_status(row) != "pending":
         raise _not_open_error()
@@ -63,11 +63,13 @@ async def find_open(connection: AsyncConnection, token: str) -> Row:
 
 
 def _not_open_error() -> NotFoundError:
-    return NotFoundError("this invitation is not open: it was used, taken back or is over")
+    return NotFoundError("this invitation is not open: it was used, cancelled or has expired")
 
 
 async def reject_existing_user(desk: TenantSession, email: str) -> Row | None:
-    """Refuse who can sign in already: a link makes nobody's password another. Who cannot yet is given as they are."""
+    """Rejects a user who has a password, because a link must not replace it. Returns the user without a password, or
+    `None`.
+    """
     user = await desk.fetch_first(select(users).where(users.c.email == email), users)
     if user and user["password"]:
         raise ConflictError(f"{email} is a user of this organisation already")
@@ -75,12 +77,12 @@ async def reject_existing_user(desk: TenantSession, email: str) -> Row | None:
 
 
 def invite_caller(row: Row) -> Caller:
-    """Give who acts when an invitation is accepted: nobody who could do anything else."""
+    """Returns the caller that accepts an invitation; it has no scopes."""
     return Caller(id=row["id"], type="invite", organisation_id=row["organisation_id"])
 
 
 async def accept_invite(desk: TenantSession, invite: Row, person: dict[str, Any]) -> tuple[Row, list[CreatedUserKey]]:
-    """Make the person, take them into the workspaces, and give them the keys that were promised."""
+    """Creates the user, adds it to the workspaces, and creates the keys that were promised."""
     there = await reject_existing_user(desk, invite["email"])
     if there:
         user = await members.USER_RESOURCE.update(desk, there, person)
@@ -96,13 +98,13 @@ async def accept_invite(desk: TenantSession, invite: Row, person: dict[str, Any]
 
 async def _join_workspace(desk: TenantSession, invite: Row, user: Row, place: dict[str, str]) -> list[CreatedUserKey]:
     workspace = await desk.find(workspaces, place["id"])
-    # It may have been archived since.
+    # The workspace may have been archived since the invitation.
     if workspace is None or workspace["status"] != "active":
         return []
     own = {"workspace_id": workspace["id"], "user_id": user["id"]}
     if await members.find_member(desk, workspace["id"], user["id"]) is None:
         await members.add_member(desk, {**own, "role": place["role"]})
-    # Who was here before may have keys already.
+    # A user who was a member before may already have keys.
     if not await keys.can_add_key(desk, workspace["id"], user["id"]):
         return []
     if scopes := invite["key_scopes"]:

@@ -1,4 +1,6 @@
-"""What routes give back, written as JSON in one step: most answers have neither cookies nor headers of their own."""
+"""JSON response of management routes. Encoded in one step, because most responses have no cookies or headers of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ NO_CONTENT, NOT_MODIFIED = 204, 304
 
 
 class JsonResponse(Response[Any]):
-    """The answer of a route that gave back a value rather than an answer."""
+    """Response of a route that returned a plain value instead of a `Response`."""
 
     def to_asgi_response(self, *args: Any, **asked: Any) -> Any:  # noqa: ANN401 - the framework's own has ten arguments
-        """Write it down; what is more than JSON goes the framework's way, which looks at all that there might be."""
+        """Encodes the value as JSON. Any other response takes the framework's slower path, which handles all cases."""
         status = self.status_code
         more = asked.get("headers") or asked.get("cookies") or self.media_type not in {None, MediaType.JSON}
         if more or status is None or status == NO_CONTENT:
@@ -28,7 +30,7 @@ class JsonResponse(Response[Any]):
 
 
 def short_hash(content: bytes) -> str:
-    """Tell content from other content."""
+    """Returns the first 32 hexadecimal digits of the content's SHA-256 hash."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
@@ -49,15 +51,16 @@ def _json_asgi_app(status: int, body: bytes) -> ASGIApp:
 
 
 def _response_etag(state: str, body: bytes) -> str:
-    """Say what was read, as an entity tag: the state of its row, which If-Match goes by, and after a dot all of the answer.
+    """Returns the entity tag of a response: the state of its row, which If-Match compares, then a dot and a hash of the
+    body.
 
-    An answer says more than its row: of members, of what stands behind it, of the time.
+    The body contains more than the row, such as members, related rows and times.
     """
     return f'{state[:-1]}.{short_hash(body)}"'
 
 
 def _client_has(scope: HTTPScope, known: str) -> bool:
-    """Whether the caller has what it would be given: If-None-Match, where weak tags are as good."""
+    """Returns true if the client already has this response: If-None-Match contains its tag. Weak tags match as well."""
     sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"if-none-match"]
     tags = {tag.strip().removeprefix("W/") for value in sent for tag in value.split(",")}
     return not tags.isdisjoint({"*", known})

@@ -1,4 +1,4 @@
-"""The texts of keys: how a key gets another one, and how long the old one goes on beside it."""
+"""Texts of API keys: creation and rotation. After a rotation, the old text stays valid for a transition period."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 KEY_RESOURCES = {
     kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES_BY_KEY_TYPE
 }
-# A key of a person in the organisation is managed by who manages those of the organisation's services.
+# An organisation key of a user needs the same scopes as the keys of the organisation's services.
 KEY_RESOURCES["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
 
-# What is said of a key that nothing holds back.
+# Limit columns of a key without limits.
 UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, "expires_at": None, "defaults": {}}
 
 
 async def store_digest(desk: TenantSession, key_id: str, text: str, sealed: str | None = None) -> None:
-    """Keep what a key is found by."""
+    """Stores the digest by which a key is found. `sealed` is the encrypted text, if it is still to be handed out."""
     row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256_hex(text), "sealed": sealed, "created_at": now()}
     await desk.insert(key_digests, {**row, "expires_at": None})
 
@@ -45,7 +45,9 @@ async def store_digest(desk: TenantSession, key_id: str, text: str, sealed: str 
 async def create_user_key(
     desk: TenantSession, workspace: Row, user_id: str, scopes: list[str], name: str, *, waits: bool = False
 ) -> tuple[str, str]:
-    """Make a key of a person in a workspace without being asked for one: its id and text, which `waits` for who rotates it."""
+    """Creates a key for a user in a workspace; returns its id and text. With `waits`, the encrypted text is stored
+    until the key is rotated.
+    """
     text = desk.generate_key()
     config = workspace["defaults"].get("user_api_key_config")
     values: dict[str, Any] = {
@@ -72,7 +74,7 @@ async def create_user_key(
 async def create_member_key(
     desk: TenantSession, workspace: Row, user_id: str, role: str, *, waits: bool = False
 ) -> tuple[str, str] | None:
-    """Give who comes into a workspace a key for all that the role allows, where that is the rule there."""
+    """Creates a key with all scopes of the role for a new member, if the rules of the workspace require it."""
     if not await auto_creates_keys(desk, workspace) or not await can_add_key(desk, workspace["id"], user_id):
         return None
     flags = roles.non_default_flags(workspace["settings"], await organisation_rules(desk))
@@ -81,7 +83,9 @@ async def create_member_key(
 
 
 async def enforced_rotation_days(desk: TenantSession, type_: str, workspace_id: str | None) -> int | None:
-    """Give the days after which keys of people must be rotated here: the workspace's rule, else the organisation's."""
+    """Returns the enforced rotation period of user keys in days: the workspace's, else the organisation's. `None` if
+    there is none.
+    """
     if not type_.endswith("-user"):
         return None
     return (await effective_rules(desk, workspace_id)).get("user_api_key_rotation_period")
@@ -90,7 +94,7 @@ async def enforced_rotation_days(desk: TenantSession, type_: str, workspace_id: 
 async def apply_workspace_rules(
     desk: TenantSession, values: Mapping[str, Any], before: Row | None = None
 ) -> dict[str, Any]:
-    """Give what the rules of its workspace make of a person's key: when it ends, its metadata. `before` is its row."""
+    """Returns the expiry and metadata that the rules of the workspace set for a user key. `before` is the stored row."""
     key = {**(before or {}), **values}
     if key["type"] != "workspace-user":
         return {}
@@ -102,7 +106,7 @@ async def apply_workspace_rules(
     if before is None and end in {None, own_end}:
         ends = [begun + seconds * 1000 for seconds in (rules.get("user_api_key_ttl"), longest) if seconds]
         found["expires_at"] = min([*ends, own_end] if own_end else ends, default=None)
-    # As it was shown it is no news.
+    # An unchanged value that is sent back is accepted.
     elif (
         longest
         and "expires_at" in values
@@ -111,7 +115,7 @@ async def apply_workspace_rules(
     ):
         latest = format_timestamp(begun + longest * 1000)
         raise field_error(
-            "expires_at", f"is later than {latest}: keys of people are good for {longest} s in this workspace"
+            "expires_at", f"is later than {latest}: user keys are valid for {longest} s in this workspace"
         )
     if (own := rules.get("user_key_metadata")) and "defaults" in values:
         said: dict[str, str] = values["defaults"].get("metadata") or {}
@@ -125,7 +129,7 @@ def _expires_after(end: int | None, moment: int) -> bool:
 
 
 async def can_add_key(desk: TenantSession, workspace_id: str, user_id: str) -> bool:
-    """Whether a person may have one more key in a workspace."""
+    """Returns true if a user may have one more key in a workspace."""
     most = (await effective_rules(desk, workspace_id)).get("user_api_key_count", -1)
     good = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now())
     theirs = [api_keys.c.workspace_id == workspace_id, api_keys.c.user_id == user_id, api_keys.c.status == "active"]
@@ -133,48 +137,51 @@ async def can_add_key(desk: TenantSession, workspace_id: str, user_id: str) -> b
 
 
 async def remove_matching(desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
-    """Remove all keys of which this is so."""
+    """Removes all keys that match the conditions."""
     for kind, resource in KEY_RESOURCES.items():
         await resource.delete_all(desk, api_keys.c.type == kind, *conditions)
 
 
 async def reject_escalation(desk: TenantSession, given: Mapping[str, Any], before: Row | None = None) -> None:
-    """Refuse what lifts the limits, the end or the bound config of the key that asks: for itself or for another."""
+    """Rejects values that lift the limits, the expiry or the bound config of the calling key, for itself or for another
+    key.
+    """
     if desk.caller.is_bound:
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
     holder = await desk.organisation().find(api_keys, desk.caller.id)
     if holder is None:
-        # A person, or a token: they hold what their roles give them, and who is known by a token alone no longer than that.
+        # The caller is a user or a token. Its scopes come from roles, and a token of no user must not create keys that
+        # outlive it.
         ends = {"expires_at": desk.caller.ends_at}
         limits.reject_exceeding_limits(
-            ends, given, "would be later than that of the token that asks, of somebody who is no user"
+            ends, given, "would be later than the expiry of the calling token, which belongs to no user"
         )
         return
     if before is None and (name := limits.limiting_field(holder)):
-        why = (
-            "hold the key that asks, and what another one spends would not count: it makes and rotates none but itself"
-        )
+        why = "apply to the calling key, and the usage of another key would not count: it can only rotate itself"
         raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
-    limits.reject_exceeding_limits(holder, given, "would go beyond what the key that asks has itself")
+    limits.reject_exceeding_limits(holder, given, "would exceed what the calling key has itself")
     binding: dict[str, Any] = holder["defaults"]
     if "defaults" in given and binding.get("config_id") and not binding.get("allow_config_override", True):
         other = {"allow_config_override": True, **given["defaults"]}
         if other.get("config_id") != binding["config_id"] or other["allow_config_override"]:
-            why = "must have the config that the key that asks is bound to, and no override"
+            why = "must have the config that the calling key is bound to, and no override"
             raise ForbiddenError(f"defaults {why}", [Problem("defaults", why)])
     if before is not None and "last_reset_at" in given and holder["usage_limits"]:
-        words = "a key with usage limits resets neither its own usage nor that of others"
-        raise ForbiddenError(words, [Problem("reset_usage", "is for others to do")])
+        words = "a key with usage limits cannot reset its own usage or that of others"
+        raise ForbiddenError(words, [Problem("reset_usage", "cannot be set by this key")])
 
 
 async def rotate_key(desk: TenantSession, row: Row, transition: int | None) -> tuple[str, int]:
-    """Give a key a new text, or the one that the schedule made and nobody has seen; and when the old one ends."""
+    """Gives a key a new text, or hands out the one of a scheduled rotation. Returns it with the expiry of the old text,
+    in ms.
+    """
     await desk.check_precondition(api_keys, row)
     if transition is not None:
         cadence = await enforced_rotation_days(desk, row["type"], row["workspace_id"])
         check_transition_length("key_transition_period_ms", transition, cadence, row["rotation_policy"])
     texts = await _load_digests(desk, row["id"])
-    # The newest first: an older one that nobody came for is about to end.
+    # The newest comes first, because an older text that was not handed out is about to expire.
     for waiting in reversed(texts):
         if waiting["sealed"]:
             return await _hand_out_text(desk, row, waiting, texts)
@@ -183,7 +190,7 @@ async def rotate_key(desk: TenantSession, row: Row, transition: int | None) -> t
 
 
 async def rotate_on_schedule(desk: TenantSession, row: Row) -> None:
-    """Give a key a new text that waits, sealed, for who asks for it."""
+    """Gives a key a new text that is stored encrypted until it is handed out."""
     await _replace_text(desk, row, await _load_digests(desk, row["id"]), None, sealed=True)
 
 

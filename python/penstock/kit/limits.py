@@ -1,4 +1,4 @@
-"""Usage and rate limits as keys, providers and workspaces carry them: what they may say."""
+"""Usage and rate limits of keys, providers and workspaces: their fields and validation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class UsageLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much may be used until the next reset."""
+    """Maximum usage until the next reset."""
 
     credit_limit: Annotated[
         Annotated[float, Meta(ge=1)] | None,
-        Meta(description="US dollars, tokens or requests; null: no end, only an alert"),
+        Meta(description="US dollars, tokens or requests; null: no limit, only an alert"),
     ] = None
     type: Annotated[Literal["cost", "tokens", "requests"], Meta(description="what is counted")] = "cost"
     alert_threshold: Annotated[
@@ -42,12 +42,12 @@ class UsageLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Annotated[int, Meta(ge=1, le=365)] | None, Meta(description="days between resets, instead of periodic_reset")
     ] = None
     next_usage_reset_at: Annotated[
-        datetime | None, Meta(description="when counting begins anew next; taken back to midnight in UTC")
+        datetime | None, Meta(description="time of the next reset; rounded down to midnight UTC")
     ] = None
 
 
 class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many in how long."""
+    """Maximum number of requests or tokens per unit of time."""
 
     type: Annotated[Literal["requests", "tokens"], Meta(description="what is counted")]
     unit: Annotated[Literal["rps", "rpm", "rph", "rpd", "rpw"], Meta(description="per second, minute, hour, day, week")]
@@ -57,7 +57,7 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 RateLimits = list[RateLimit] | RateLimit
 OneOrManyUsageLimits = list[UsageLimits] | UsageLimits
 UsageLimitsField = Annotated[UsageLimits | None, Meta(description="usage limits")]
-UsageLimitListField = Annotated[list[UsageLimits] | None, Meta(description="usage limits, one at most")]
+UsageLimitListField = Annotated[list[UsageLimits] | None, Meta(description="usage limits, at most one")]
 RateLimitListField = Annotated[list[RateLimit] | None, Meta(description="rate limits")]
 RATE_UNITS = ("rpm", "rph", "rpd", "rpw")
 KEY_RATE_UNITS = ("rps", *RATE_UNITS)
@@ -66,28 +66,26 @@ MAX_RATE_LIMITS = 2 * len(KEY_RATE_UNITS)
 
 
 class LimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is written of the limits of a key or a provider."""
+    """Limits and expiry in a request body of a key or a provider."""
 
-    usage_limits: Annotated[UsageLimits | UnsetType | None, Meta(description="usage limits; null takes them away")] = (
-        UNSET
-    )
-    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null takes them away")] = UNSET
-    expires_at: Annotated[datetime | UnsetType | None, Meta(description="when it ends; null: never")] = UNSET
+    usage_limits: Annotated[UsageLimits | UnsetType | None, Meta(description="usage limits; null removes them")] = UNSET
+    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null removes them")] = UNSET
+    expires_at: Annotated[datetime | UnsetType | None, Meta(description="expiry; null: never")] = UNSET
 
 
 class LimitFieldsUpdate(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is changed of them."""
+    """Limits and expiry in an update, which may also reset the usage."""
 
     reset_usage: ResetUsage = False
 
 
 class WorkspaceLimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is written of the limits of a workspace, or of its share in something."""
+    """Limits in a request body of a workspace, or of its share of an integration."""
 
     usage_limits: Annotated[
-        OneOrManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null takes them away")
+        OneOrManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null removes them")
     ] = UNSET
-    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null takes them away")] = UNSET
+    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null removes them")] = UNSET
 
 
 def check_workspace_limits(
@@ -96,7 +94,7 @@ def check_workspace_limits(
     rates_at_most: int = MAX_RATE_LIMITS,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Check the limits that were sent of a workspace, and write them down; `before` is its row."""
+    """Validates the limits of a workspace and returns the columns to store. `before` is the stored row."""
     values: dict[str, Any] = {}
     if data.usage_limits is not UNSET:
         was = (before or {}).get("usage_limits")
@@ -109,7 +107,7 @@ def check_workspace_limits(
 def check_limits(
     data: LimitFields, units: Sequence[str] = RATE_UNITS, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Check the limits and the end that were sent, and write them down; `before` is the row that they are of."""
+    """Validates limits and expiry and returns the columns to store. `before` is the stored row."""
     values: dict[str, Any] = {}
     if data.rate_limits is not UNSET:
         values["rate_limits"] = check_rate_limits("rate_limits", data.rate_limits, units=units)
@@ -119,7 +117,7 @@ def check_limits(
         )
     if data.expires_at is not UNSET:
         end = to_milliseconds(data.expires_at)
-        # As it was shown it is no news.
+        # An unchanged value that is sent back is accepted.
         if end is not None and end <= now() and end != (before or {}).get("expires_at"):
             raise field_error("expires_at", "is in the past")
         values["expires_at"] = end
@@ -131,7 +129,7 @@ def check_limits(
 def check_usage_limits(
     path: str, limits: UsageLimits | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Check usage limits, and write them down; where the period is that of before, it goes on as it began."""
+    """Validates usage limits and returns them as stored. An unchanged period goes on as it began."""
     if limits is None:
         return None
     end, alert = limits.credit_limit, limits.alert_threshold
@@ -157,7 +155,7 @@ def _next_reset_time(path: str, limits: UsageLimits, before: Mapping[str, Any]) 
             else None
         )
     due = format_timestamp(to_milliseconds(utc_midnight(asked)))
-    # What comes back as it was shown is no news.
+    # An unchanged value that is sent back is accepted.
     if due != known and (to_milliseconds(asked) or 0) <= now():
         raise field_error(f"{path}.next_usage_reset_at", "is in the past")
     return due
@@ -166,10 +164,10 @@ def _next_reset_time(path: str, limits: UsageLimits, before: Mapping[str, Any]) 
 def check_usage_limit_list(
     path: str, given: OneOrManyUsageLimits | None, before: Sequence[Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]] | None:
-    """Check usage limits of which there may be one, with or without its list."""
+    """Validates usage limits that come as one object, or as a list of at most one."""
     listed = given if isinstance(given, list) else [given] if given else []
     if len(listed) > 1:
-        raise field_error(path, "holds more than the one that is allowed")
+        raise field_error(path, "has more than one entry; at most one is allowed")
     was = before[0] if before else None
     found = [check_usage_limits(f"{path}[{index}]", limit, was) for index, limit in enumerate(listed)]
     return [limit for limit in found if limit is not None] or None
@@ -178,7 +176,7 @@ def check_usage_limit_list(
 def check_rate_limits(
     path: str, limits: RateLimits | None, *, units: Sequence[str] = RATE_UNITS, most: int = MAX_RATE_LIMITS
 ) -> list[Any] | None:
-    """Check rate limits, and write them down; a single one may come without its list."""
+    """Validates rate limits and returns them as stored. A single one may come without a list."""
     if limits is None:
         return None
     listed = limits if isinstance(limits, list) else [limits]
@@ -193,12 +191,14 @@ def check_rate_limits(
 
 
 def first_limit(limits: Any) -> Any:  # noqa: ANN401 - a list of limits, or none
-    """Give the first of some limits, for who knows no more than one."""
+    """Returns the first limit, for clients that support only one."""
     return limits[0] if limits else None
 
 
 def reject_exceeding_limits(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) -> None:
-    """Refuse limits and an end that leave more than others do; of `given` only what it names is looked at."""
+    """Rejects limits and an expiry that allow more than `holds`; raises ForbiddenError. Compares only the fields in
+    `given`.
+    """
     for name, is_beyond in (
         ("usage_limits", _allows_more_usage),
         ("rate_limits", _allows_higher_rate),
@@ -209,7 +209,7 @@ def reject_exceeding_limits(holds: Mapping[str, Any], given: Mapping[str, Any], 
 
 
 def limiting_field(holds: Mapping[str, Any]) -> str | None:
-    """Name what limits how much is spent or asked, if anything does."""
+    """Returns the name of the field that limits usage or requests, or `None`."""
     if any(map(_has_limit, _as_list(holds["usage_limits"]))):
         return "usage_limits"
     return "rate_limits" if holds["rate_limits"] else None
@@ -220,7 +220,7 @@ def _as_list(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limi
 
 
 def _allows_more_usage(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
-    """Whether some usage limit lets more through: a higher end or none, another period, an earlier reset."""
+    """Returns true if a usage limit allows more: a higher limit or none, another period, or an earlier reset."""
     return any(
         not any(_is_usage_within(own, one) for one in _as_list(given)) for own in _as_list(holds) if _has_limit(own)
     )
@@ -237,12 +237,12 @@ def _is_usage_within(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     if due is None:
         return True
     same = all(given[name] in {None, own[name]} for name in ("periodic_reset", "periodic_reset_days"))
-    # Moments in one form: their texts are in their order.
+    # Timestamps have one fixed format, so comparing the strings compares the times.
     return same and first is not None and due >= first
 
 
 def _allows_higher_rate(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
-    """Whether some rate limit lets more through, or is not there."""
+    """Returns true if a rate limit allows more, or is missing."""
     known = {(one["type"], one["unit"]): one["value"] for one in _as_list(given)}
     return any(known.get((own["type"], own["unit"]), own["value"] + 1) > own["value"] for own in _as_list(holds))
 

@@ -1,4 +1,4 @@
-"""Pages of lists: counted from zero, newest first, sorted and filtered by what a resource allows."""
+"""Pagination of lists: numbered pages, newest first, with the sorting and filters that a resource allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000
 
 PageSize = Annotated[int | None, QueryParameter(ge=1, le=LARGEST_SIZE, description="rows on a page; default 100")]
-PageNumber = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="which page, from 0")]
+PageNumber = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="page number, from 0")]
 CamelPageSize = Annotated[
     int | None, QueryParameter(name="pageSize", ge=1, le=LARGEST_SIZE, description="the same as page_size")
 ]
@@ -38,24 +38,24 @@ SortOrder = Annotated[Literal["asc", "desc"], QueryParameter(description="direct
 
 
 class PageSizes(NamedTuple):
-    """How many rows a page of a list has, and how many at most."""
+    """Default and maximum number of rows on a page."""
 
     default: int = DEFAULT_SIZE
     maximum: int = LARGEST_SIZE
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """Which part of a list, in which order."""
+    """The part of a list that is requested, and its order."""
 
     size: int = DEFAULT_SIZE
     number: int = 0
     sort: str = "created_at"
     order: str = "desc"
-    # Whether the size was asked for.
+    # True if the client sent a page size.
     is_sized: bool = False
 
     def apply_sizes(self, sizes: PageSizes) -> PageRequest:
-        """Give the page of a list that has sizes of its own."""
+        """Applies the page sizes of a resource; rejects a size above the maximum."""
         if not self.is_sized:
             return msgspec.structs.replace(self, size=sizes.default)
         if self.size > sizes.maximum:
@@ -72,14 +72,14 @@ def read_page_request(  # noqa: PLR0913, PLR0917 - what every list can be asked
     sort: SortField = "created_at",
     order: SortOrder = "desc",
 ) -> PageRequest:
-    """Read what every list can be asked."""
+    """Reads the query parameters that every list accepts."""
     asked = camel_size if page_size is None else page_size
     size = DEFAULT_SIZE if asked is None else asked
     return PageRequest(size, current_page or camel_number or 0, sort, order, asked is not None)
 
 
 def equality_conditions(table: Table, **asked: object) -> list[ColumnElement[bool]]:
-    """Say which rows have what was asked for; what was not is nothing."""
+    """Returns SQL conditions for columns that must equal the given values. Columns without a value are skipped."""
     return [table.c[name] == value for name, value in asked.items() if value is not None]
 
 
@@ -90,7 +90,7 @@ async def fetch_page(
     conditions: Sequence[ColumnElement[bool]] = (),
     without: frozenset[str] = frozenset(),
 ) -> tuple[int, list[Row]]:
-    """Give how many there are, and those of the page; a late page costs little more than an early one."""
+    """Returns the total number of rows, and the rows of the page. A late page costs little more than an early one."""
     by = _sort_columns(table, wanted)
     if wanted.number == 0:
         place = (table, wanted.sort, wanted.order, without)
@@ -98,14 +98,14 @@ async def fetch_page(
             found = await tenant.fetch_rows(_ordered_query(*place).where(*conditions).limit(wanted.size), table)
         else:
             found = await tenant.fetch_prepared(_first_page_query(*place), table, size=wanted.size)
-        # Most lists are short: reading them counts them.
+        # Most lists fit on one page, whose length is then the total.
         return (await tenant.count(table, conditions) if len(found) == wanted.size else len(found)), found
     total = await tenant.count(table, conditions)
     start = wanted.size * wanted.number
     if start >= total:
         return total, []
     length = min(wanted.size, total - start)
-    # From the end that is nearer; the edge of the page is found in the index, its rows are read from there on.
+    # Reads from the nearer end. The first row of the page is found in the index, and rows are read from there.
     from_end = start > total - start - length
     skipped = total - start - length if from_end else start
     down = (wanted.order == "desc") != from_end
@@ -139,7 +139,7 @@ def _select_columns(table: Table, without: frozenset[str]) -> Query:
 
 
 def _sort_columns(table: Table, wanted: PageRequest) -> list[Column[Any]]:
-    # Ids are in the order of creation, and the index that counts holds them too.
+    # Ids are in the order of creation, and the index that is used for counting contains them.
     if wanted.sort == "created_at":
         return [table.c.id]
     if wanted.sort not in table.c:
@@ -152,7 +152,7 @@ def _apply_direction(columns: Sequence[ColumnElement[Any]], *, down: bool) -> li
 
 
 def _starting_at(columns: Sequence[Any], edge: Row, *, down: bool) -> ColumnElement[bool]:
-    """Say where the page begins: at this row, the last column breaking ties."""
+    """Returns the condition for rows from this one on; the last column breaks ties."""
     *others, last = columns
     here = last <= edge[last.name] if down else last >= edge[last.name]
     for column in reversed(others):

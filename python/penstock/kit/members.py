@@ -1,4 +1,4 @@
-"""Who is in a workspace, and as what."""
+"""Members of workspaces and their roles."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
-# Tokens of who is not there any more are refused on the data plane too.
+# Published, because the data plane rejects tokens of removed members too.
 MEMBER_RESOURCE = Resource("workspace_users", members, publishes=True)
 USER_RESOURCE = Resource("organisation_users", users, publishes=True)
 
-Role = Annotated[Literal["admin", "manager", "member"], Meta(description="what the person may do in the workspace")]
+Role = Annotated[Literal["admin", "manager", "member"], Meta(description="role of the user in the workspace")]
 
 
 class NewMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A person who is to be in a workspace."""
+    """A user to add to a workspace."""
 
     id: Annotated[str, Meta(description="id of the user")]
     role: Role = "member"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A person in a workspace."""
+    """A member of a workspace."""
 
     id: Id
     email: Email
@@ -52,7 +52,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     status: Annotated[str, Meta(description="`active`")] = "active"
     workspace_id: Annotated[str, Meta(description="id of the workspace")]
     scopes: Annotated[list[str], Meta(description="scopes beyond those of the role")]
-    settings: Annotated[dict[str, Any], Meta(description="settings of the person in the workspace")] = {}
+    settings: Annotated[dict[str, Any], Meta(description="settings of the user in the workspace")] = {}
     created_at: CreatedAt
     last_updated_at: UpdatedAt
     object: ObjectType = "workspace-user"
@@ -64,7 +64,7 @@ MEMBER_QUERY = select(
 
 
 async def check_grantable_role(desk: TenantSession, role: str, workspace_id: str) -> Row | None:
-    """Refuse to give others a role that lets them do more in a workspace than the caller may; give the workspace."""
+    """Rejects a role that allows more in a workspace than the caller may do. Returns the row of the workspace."""
     row = await desk.organisation().find(workspaces, workspace_id)
     flags = non_default_flags(row["settings"] if row else {}, await organisation_rules(desk))
     desk.check_grantable_scopes(role_scopes(role, flags), workspace_id)
@@ -72,7 +72,7 @@ async def check_grantable_role(desk: TenantSession, role: str, workspace_id: str
 
 
 async def add_members(desk: TenantSession, workspace_id: str, wanted: Sequence[NewMember]) -> None:
-    """Take people in; those who are in already are a conflict."""
+    """Adds users to a workspace; raises ConflictError if one is already a member."""
     for index, person in enumerate(wanted):
         workspace = await check_grantable_role(desk, person.role, workspace_id)
         user = await desk.resolve_reference(f"users[{index}].id", users, person.id, "user of this organisation")
@@ -85,7 +85,9 @@ async def add_members(desk: TenantSession, workspace_id: str, wanted: Sequence[N
 
 
 async def add_member(desk: TenantSession, member: dict[str, str]) -> None:
-    """Take one person in: the workspace, the user and the role. Tokens that name both are good again."""
+    """Adds one user to a workspace; `member` holds the workspace, the user and the role. Tokens that name both become
+    valid again.
+    """
     await MEMBER_RESOURCE.create(desk, {"scopes": [], **member})
     email = select(users.c.email).where(users.c.id == member["user_id"]).scalar_subquery()
     named = or_(removed_members.c.user_id == member["user_id"], removed_members.c.email == email)
@@ -93,24 +95,24 @@ async def add_member(desk: TenantSession, member: dict[str, str]) -> None:
 
 
 async def remove_member(desk: TenantSession, member: Row) -> None:
-    """Take one person out, and note it: a token may still name them."""
+    """Removes a member, and records the removal because a token may still name the user."""
     await MEMBER_RESOURCE.delete(desk, member)
     await record_removal(desk, member["user_id"], member["email"])
 
 
 async def record_removal(desk: TenantSession, user_id: str, email: str) -> None:
-    """Note who was taken out of a workspace; where none is chosen, out of the organisation."""
+    """Records that a user was removed from the workspace, or from the organisation if the session has no workspace."""
     await desk.insert(removed_members, {"id": new_id(), "user_id": user_id, "email": email, "created_at": now()})
 
 
 async def find_member(desk: TenantSession, workspace_id: str, user_id: str) -> Row | None:
-    """Find one person of a workspace."""
+    """Returns a member of a workspace, or `None`."""
     here = MEMBER_QUERY.where(members.c.workspace_id == workspace_id, members.c.user_id == user_id)
     return await desk.fetch_first(here, members)
 
 
 async def get_member(desk: TenantSession, workspace_id: str, user_id: str) -> Row:
-    """Find one person of a workspace, who must be there."""
+    """Returns a member of a workspace; raises NotFoundError if there is none."""
     row = await find_member(desk, workspace_id, user_id)
     if row is None:
         message = f"the user {user_id!r} is not in this workspace"
@@ -120,7 +122,7 @@ async def get_member(desk: TenantSession, workspace_id: str, user_id: str) -> Ro
 
 
 async def load_members(desk: TenantSession, rows: Sequence[Row]) -> list[Member]:
-    """Write people down in this order, of whom their places in a workspace are known."""
+    """Converts rows of members to the response, in the same order, with the names of the users."""
     query = MEMBER_QUERY.where(members.c.id.in_([row["id"] for row in rows]))
     known = {row["id"]: row for row in await desk.fetch_rows(query, members)}
     return [member_response(known[row["id"]]) for row in rows if row["id"] in known]
@@ -129,11 +131,11 @@ async def load_members(desk: TenantSession, rows: Sequence[Row]) -> list[Member]
 async def list_members(
     desk: TenantSession, workspace_id: str, conditions: Sequence[ColumnElement[bool]] = ()
 ) -> list[Member]:
-    """List the people of a workspace."""
+    """Lists the members of a workspace."""
     query = MEMBER_QUERY.where(members.c.workspace_id == workspace_id, *conditions).order_by(members.c.id)
     return [member_response(row) for row in await desk.fetch_rows(query, members)]
 
 
 def member_response(row: Row) -> Member:
-    """Write a person down."""
+    """Converts a row to the response."""
     return row_to_struct(Member, row, id=row["user_id"])

@@ -1,4 +1,6 @@
-"""What the description says of every route besides what the framework finds: who may call it, and how it refuses."""
+"""OpenAPI document of the management API. Adds what Litestar does not know about each route: authorisation and error
+responses.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +17,34 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 
 ERROR_SCHEMA_NAME = "Error"
-# By status: when it comes. Reads change nothing, so nobody is in their way.
+# Error descriptions by status. `WRITE_ERRORS` do not apply to reads, because these change nothing.
 COMMON_ERRORS = {
-    400: "The body, a parameter or a header is not as it must be; each problem has its path.",
-    404: "Nothing is here under this id or slug, or something that the request names is not there.",
-    500: "Something went wrong here; the log says what.",
-    503: "The store does not answer; `retry-after` says when to ask again.",
+    400: "The body, a parameter or a header is invalid; each problem has its path.",
+    404: "Nothing exists under this id or slug, or the request names something that does not exist.",
+    500: "Internal error; the log has the details.",
+    503: "The store is unavailable; `retry-after` says when to try again.",
 }
 AUTH_ERRORS = {
-    401: "No credential came, or none that is good.",
+    401: "No credential was sent, or it is not valid.",
     403: "The scope, the kind of key or the workspace forbids it.",
 }
 WRITE_ERRORS = {
     409: "It exists already, or something else depends on it.",
     412: "It was changed since the state that `if-match` names.",
-    429: "Too many of these in a short time; `retry-after` says when to ask again.",
+    429: "Too many requests in a short time; `retry-after` says when to try again.",
 }
 SECURITY_SCHEMES: JsonObject = {
     "key": {
         "type": "apiKey",
         "in": "header",
         "name": "x-gateway-api-key",
-        "description": "a key of the gateway; also taken as `Authorization: Bearer`",
+        "description": "an API key of the gateway; also accepted as `Authorization: Bearer`",
     },
     "token": {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "JWT",
-        "description": "a token of the identity provider that the settings name",
+        "description": "a token of the identity provider in the settings",
     },
     "session": {
         "type": "apiKey",
@@ -54,17 +56,25 @@ SECURITY_SCHEMES: JsonObject = {
 CONDITIONAL_HEADERS: JsonObject = {
     verb: {"name": name, "in": "header", "required": False, "description": words, "schema": {"type": "string"}}
     for verb, name, words in (
-        ("post", "idempotency-key", "the same text again within a day: it is done once, and answered as it was then"),
-        ("put", "if-match", "what `etag` said when it was read; it is changed only while it is still so"),
-        ("delete", "if-match", "what `etag` said when it was read; it is deleted only while it is still so"),
-        ("get", "if-none-match", "what `etag` said when it was read; while it is still so, 304 and no body"),
+        (
+            "post",
+            "idempotency-key",
+            "makes a retry safe: within a day, the same key runs the request once and repeats its response",
+        ),
+        ("put", "if-match", "the `etag` that was read; the change is made only if it is still current"),
+        ("delete", "if-match", "the `etag` that was read; the deletion is made only if it is still current"),
+        (
+            "get",
+            "if-none-match",
+            "the `etag` that was read; if it is still current, the response is 304 without a body",
+        ),
     )
 }
 PROBLEM_SCHEMA: JsonObject = {
     "type": "object",
     "required": ["path", "message"],
     "properties": {
-        "path": {"type": "string", "description": "where it is, as `targets[0].provider`; empty: the whole"},
+        "path": {"type": "string", "description": "JSON path, such as `targets[0].provider`; empty: the whole body"},
         "message": {"type": "string", "description": "what is wrong, and what is allowed"},
     },
 }
@@ -80,13 +90,13 @@ ERROR_SCHEMA: JsonObject = {
             "required": ["message", "errorCode"],
             "properties": {
                 "message": {"type": "string", "description": "the first problem in a sentence"},
-                "errorCode": {"type": "string", "enum": ERROR_CODES, "description": "what kind of fault it is"},
+                "errorCode": {"type": "string", "enum": ERROR_CODES, "description": "kind of error"},
                 "errors": {"type": "array", "items": PROBLEM_SCHEMA, "description": "every problem with its path"},
             },
         },
         "error": {
             "type": "object",
-            "description": "the same in OpenAI's shape, on the paths that OpenAI's SDKs ask",
+            "description": "the same in OpenAI's format, on the paths that OpenAI's SDKs call",
             "required": ["message", "type", "param", "code"],
             "properties": {
                 "message": {"type": "string", "description": "the message"},
@@ -100,7 +110,7 @@ ERROR_SCHEMA: JsonObject = {
 
 
 def build_openapi(app: Litestar) -> JsonObject:
-    """Give the description of an application with how each route is guarded and how it refuses."""
+    """Returns the OpenAPI document of an app, with the authorisation and the error responses of each route."""
     described: JsonObject = app.openapi_schema.to_schema()
     described["components"]["schemas"][ERROR_SCHEMA_NAME] = ERROR_SCHEMA
     described["components"]["securitySchemes"] = SECURITY_SCHEMES
@@ -123,7 +133,7 @@ def _describe_operation(operation: JsonObject, verb: str, guards: list[object], 
     refusals = COMMON_ERRORS | ({} if is_open else AUTH_ERRORS) | ({} if verb == "get" else WRITE_ERRORS) | own
     good = {status: answer for status, answer in operation["responses"].items() if int(status) < min(COMMON_ERRORS)}
     operation["responses"] = good | {str(status): _error_response(refusals[status]) for status in sorted(refusals)}
-    # What callers do to themselves depends on no state that they could have read.
+    # Routes that change the caller itself depend on no state that the caller could have read before.
     depends = not is_open and (verb in {"get", "post"} or signed_in_only not in guards)
     if header := CONDITIONAL_HEADERS.get(verb) if depends or opt.get("is_once") else None:
         operation.setdefault("parameters", []).append(header)

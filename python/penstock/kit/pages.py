@@ -1,4 +1,4 @@
-"""Lists in OpenAI's shape: a page, the ids with which it begins and ends, and whether there is more."""
+"""Cursor pagination in OpenAI's format: a page, its first and last id, and whether more rows follow."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 
-AfterCursor = Annotated[str | None, QueryParameter(description="id of the last one of the page before")]
+AfterCursor = Annotated[str | None, QueryParameter(description="id of the last row of the previous page")]
 
 
 class CursorQuery(NamedTuple):
-    """What of a table is asked for."""
+    """Parameters of one page of a table."""
 
     limit: int
-    # Of the last row on the page before.
+    # Id of the last row of the previous page.
     after: str | None = None
     newest_first: bool = True
     conditions: tuple[ColumnElement[bool], ...] = ()
 
 
 class CursorPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a list; who it is a list of adds `data`."""
+    """One page of a list; subclasses add `data`."""
 
-    first_id: Annotated[str | None, Meta(description="id of the first of them")]
-    last_id: Annotated[str | None, Meta(description="id of the last of them")]
-    has_more: Annotated[bool, Meta(description="whether there are others after it")]
+    first_id: Annotated[str | None, Meta(description="id of the first row")]
+    last_id: Annotated[str | None, Meta(description="id of the last row")]
+    has_more: Annotated[bool, Meta(description="true if more rows follow")]
     object: Annotated[str, Meta(description="`list`")] = "list"
 
     @classmethod
     def from_rows(cls, rows: list[Row], limit: int, shown: Callable[[Row], Any]) -> Self:
-        """Show rows, of which one more than the limit was looked for."""
+        """Builds a page from up to `limit` + 1 rows; the extra row sets `has_more`."""
         data = [shown(row) for row in rows[:limit]]
         first, last = (data[0].id, data[-1].id) if data else (None, None)
         more: dict[str, Any] = {"data": data}
@@ -49,8 +49,8 @@ class CursorPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fetch_rows(desk: TenantSession, table: Table, wanted: CursorQuery) -> list[Row]:
-    """Give the rows of a page in the workspace of the caller, and one more where there is more."""
-    # Files and batches are of a workspace: who is in none has none.
+    """Returns the rows of a page in the caller's workspace, and one more if more rows follow."""
+    # Files and batches belong to a workspace; this rejects a session without one.
     _ = desk.required_workspace_id
     conditions = list(wanted.conditions)
     down = wanted.newest_first

@@ -1,4 +1,4 @@
-"""Passwords of people: hashed with argon2, and guessed at only so often."""
+"""Passwords of users: hashing with argon2, and limits on failed sign-ins."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 SHORTEST, LONGEST = 12, 256
-# Each takes 64 MiB and about a twentieth of a second of one core.
+# Each hash takes 64 MiB and about 50 ms of one core.
 AT_ONCE, WAITING = 2, 20
 TRIES, SECONDS, MOST = 10, 300, 10_000
-# Of all who come from one address, which may be that of an office.
+# For all users of one client address, which may be that of an office.
 MAX_TRIES_PER_ADDRESS = 100
 
 Password = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST, description="password")]
 
 
 class FailedAttempts:
-    """How often somebody failed of late, and when it was too often."""
+    """Counts recent failures of each user or address."""
 
     def __init__(self, most: int, message: str) -> None:
-        """Know nobody who failed."""
+        """Starts without failures."""
         self._most = most
         self._message = message
         self._failed: dict[str, tuple[float, int]] = {}
 
     def check_limit(self, who: str) -> None:
-        """Refuse whoever failed too often."""
+        """Raises RateLimitedError if `who` failed too often."""
         since, times = self._failed.get(who, (0.0, 0))
         if times >= self._most and time.monotonic() - since < SECONDS:
             raise RateLimitedError(self._message)
 
     def record_failure(self, who: str) -> None:
-        """Note that somebody failed."""
+        """Counts one failure of `who`."""
         now = time.monotonic()
         since, times = self._failed.get(who, (now, 0))
         if now - since >= SECONDS:
@@ -57,31 +57,33 @@ class FailedAttempts:
         self._failed[who] = (since, times + 1)
 
     def clear_failures(self, who: str) -> None:
-        """Begin anew with somebody who did not fail."""
+        """Clears the failures of `who` after a success."""
         self._failed.pop(who, None)
 
 
 class PasswordService:
-    """Hashes and compares, few at a time."""
+    """Hashes and checks passwords, only a few at a time."""
 
     def __init__(self) -> None:
-        """Know nobody who failed."""
+        """Starts without failures."""
         self._hasher = PasswordHasher()
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
         self._failed = FailedAttempts(TRIES, "too many wrong passwords for this address; try again in a few minutes")
         self.from_address = FailedAttempts(
-            MAX_TRIES_PER_ADDRESS, "too many failed to sign in from your address; try again in a few minutes"
+            MAX_TRIES_PER_ADDRESS, "too many failed sign-ins from your address; try again in a few minutes"
         )
-        # Whoever does not exist takes as long as whoever does.
+        # Hash for users who do not exist, so that checking them takes as long as checking others.
         self._nobodys: str | None = None
 
     async def hash_password(self, password: str) -> str:
-        """Hash a new password."""
+        """Hashes a new password."""
         return await self._run_in_thread(lambda: self._hasher.hash(password))
 
     async def check_password(self, who: str, known: str | None, password: str) -> None:
-        """Compare with what is known of a person, who may not exist."""
+        """Checks a password against the known hash, which is `None` if the user does not exist. Raises
+        UnauthorisedError if it is wrong.
+        """
         self._failed.check_limit(who)
         if not await self._run_in_thread(lambda: self._matches(known, password)):
             self._failed.record_failure(who)
@@ -89,7 +91,9 @@ class PasswordService:
         self._failed.clear_failures(who)
 
     async def reject_changed_password(self, connection: AsyncConnection, user_id: str, known: str) -> None:
-        """Refuse what was let in by a password that is not the person's any more, where nobody else writes."""
+        """Raises UnauthorisedError if the password was changed since it was checked. Must run while the organisation is
+        locked.
+        """
         if await connection.scalar(select(users.c.password).where(users.c.id == user_id)) != known:
             raise UnauthorisedError("the password was changed meanwhile; use the new one")
 
@@ -103,7 +107,7 @@ class PasswordService:
 
     async def _run_in_thread(self, work: Callable[[], Result]) -> Result:
         if self._waiting >= WAITING:
-            raise RateLimitedError("too many sign in at this moment; try again")
+            raise RateLimitedError("too many sign-ins at this moment; try again")
         self._waiting += 1
         try:
             async with self._turn:

@@ -1,4 +1,6 @@
-"""Under which conditions a request is done: while nobody else changed it (If-Match, If-None-Match), and once (Idempotency-Key)."""
+"""Conditional and idempotent requests. If-Match and If-None-Match detect changes by others; Idempotency-Key prevents
+repeated execution.
+"""
 
 from __future__ import annotations
 
@@ -29,50 +31,54 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 MAX_KEY_CHARS = 255
-# Larger answers to creates do not exist; should one come, it is not kept.
+# Maximum size of a response that is stored for replay. Responses to creations are smaller; a larger one is not stored.
 MAX_STORED_RESPONSE_BYTES = 256 * 1024
 ANY, QUOTE, WEAK = "*", '"', 'W/"'
 READ_CHUNK_BYTES = 64 * 1024
-# From this status on nothing was done.
+# From this status on, the request changed nothing.
 MIN_FAILURE_STATUS = 300
 
 
 class IdempotencyClaim:
-    """The one time that a request with an Idempotency-Key is done."""
+    """The single execution of a request with an Idempotency-Key."""
 
     def __init__(self, row_id: str, owner: str) -> None:
-        """Know the row."""
+        """Stores the ids of the claim's row and of the row that its response is encrypted for."""
         self.row_id = row_id
         self.owner = owner
         self.status = 0
 
 
 def row_etag(row: Mapping[str, Any]) -> str:
-    """Say which state of a row this is, as an entity tag: what a change is answered with, and If-Match goes by."""
+    """Returns the entity tag of a row's state. Responses to changes carry it, and If-Match compares it."""
     return f'"{short_hash(msgspec.json.encode(dict(row), order="deterministic"))}"'
 
 
 def parse_if_match(header: str | None) -> frozenset[str] | None:
-    """Read If-Match as states of a row: tags with commas, or any; nothing where it was not sent. A weak tag names none."""
+    """Parses If-Match into states of a row: tags separated by commas, or `*`. Returns `None` if the header is absent.
+    Weak tags match no state.
+    """
     if header is None:
         return None
     tags = frozenset(part.strip() for part in header.split(","))
     weak = frozenset(part for part in tags if part[:3] == WEAK and part[-1:] == QUOTE and len(part) > len(WEAK))
     tags -= weak
     if not all(part == ANY or (len(part) > 1 and part[0] == part[-1] == '"') for part in tags):
-        raise field_error("If-Match", f"{header!r} is not allowed: expected what ETag said, or *")
+        raise field_error("If-Match", f"{header!r} is not allowed: expected a value of the ETag header, or *")
     return frozenset(part if part == ANY else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)
 
 
 async def claim_idempotency_key(desk: TenantSession, request: Request[Any, Any, Any]) -> None:
-    """Note that this is done, in the transaction that does it; what was done before is answered as it was then."""
+    """Stores the Idempotency-Key in the transaction of the request. Replays the stored response if the request was done
+    before.
+    """
     key = request.headers.get("idempotency-key")
     if key is None or request.method != "POST" or "claim" in request.scope["state"]:
         return
     if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
         raise field_error("Idempotency-Key", f"is not allowed: expected 1 to {MAX_KEY_CHARS} printable characters")
     asked = await _fingerprint_request(request)
-    # Of one caller: what another did under the same name is none of its business.
+    # Keys are scoped to a caller, so that no caller sees the responses of another.
     whose = sha256_hex(f"{desk.organisation_id} {desk.caller.id} {desk.caller.user_id} {key}")
     await _replay_response(desk, whose, asked)
     row = {"id": new_id(), "organisation_id": desk.organisation_id, "sha256": whose, "asked": asked}
@@ -81,7 +87,9 @@ async def claim_idempotency_key(desk: TenantSession, request: Request[Any, Any, 
 
 
 async def _fingerprint_request(request: Request[Any, Any, Any]) -> str:
-    """Tell this request from others; of a form its fields, whose borders are others each time."""
+    """Returns a hash that identifies the request. Hashes the fields of a form rather than its body, because the
+    boundary differs each time.
+    """
     asked = hashlib.sha256(f"{request.method} {request.url.path}?{request.url.query}\n".encode())
     if request.content_type[0] != RequestEncodingType.MULTI_PART:
         asked.update(await request.body())
@@ -109,17 +117,21 @@ async def _replay_response(desk: TenantSession, whose: str, asked: str) -> None:
         message = "this Idempotency-Key was used for another request"
         raise ConflictError(message)
     if found["sealed"] is None:
-        message = "this request was made before, and its answer is not known yet; hint: look whether it is there"
+        message = (
+            "this request was made before, and its response is not known yet; hint: check whether the resource exists"
+        )
         raise ConflictError(message)
     raise ReplayedResponse((await desk.open(found["sealed"], found["id"])).encode())
 
 
 async def before_send(office: Services, message: Message, scope: Scope) -> None:
-    """Add its tag to a change, keep the answer to what is done once, and hold it until the data plane goes by the change."""
+    """Adds the entity tag to responses of changes and stores responses of idempotent requests. Holds a response until
+    the data plane has applied the change.
+    """
     state = scope["state"]
     claimed: IdempotencyClaim | None = state.get("claim")
     if message["type"] == "http.response.start":
-        # What is read has one of its own by now: `kit.answer`.
+        # Responses to reads already have a tag by now: see `kit.json_response`.
         if (known := state.get("etag")) and message["status"] < MIN_FAILURE_STATUS:
             message["headers"] = [*message.get("headers", ()), (b"etag", known.encode())]
         if claimed:
@@ -129,7 +141,8 @@ async def before_send(office: Services, message: Message, scope: Scope) -> None:
             del state["claim"]
             if len(message["body"]) <= MAX_STORED_RESPONSE_BYTES:
                 await _try_store_response(office, claimed, message["body"])
-        # Nothing of an answer goes before its body. It was kept: whoever asks again meanwhile is answered.
+        # Nothing of a response is sent before its body. The response is already stored, so a client that retries
+        # meanwhile gets it.
         if awaited := state.pop("awaited", None):
             await office.wait_until_applied(awaited)
 
@@ -139,8 +152,8 @@ async def _try_store_response(office: Services, claimed: IdempotencyClaim, body:
         async with office.database.write_transaction() as connection:
             await _store_response(office, connection, claimed, body)
     except PenstockError as error:
-        # It is done all the same, and whoever asks again learns that.
-        log.warning("the answer to a request that is done once is not kept: %s", error)
+        # The change is done anyway, and a client that retries learns that.
+        log.warning("the response to an idempotent request is not stored: %s", error)
 
 
 async def _store_response(

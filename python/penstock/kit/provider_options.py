@@ -1,4 +1,6 @@
-"""What an integration says of its provider besides the key: which fields there are, which are secret, what the engine is told of them."""
+"""Provider options of integrations. Defines the fields of each provider, which of them are secret, and how they map to
+engine options.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ HostUrl = Annotated[str, Meta(pattern=URL_PATTERN, max_length=2048)]
 HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END_OF_TEXT)]
 Headers = Annotated[dict[HeaderName, Annotated[str, Meta(max_length=8192)]], Meta(max_length=64)]
 
-# Values that are masked when they are shown, and mean themselves when they come back masked.
+# Options that responses show masked. A masked value that is sent back leaves the stored value unchanged.
 SECRET_FIELDS = (
     "aws_secret_access_key",
     "aws_session_token",
@@ -35,33 +37,33 @@ SECRET_FIELDS = (
     "vault_token",
     "vertex_service_account_json",
 )
-# Stands for a text that is kept elsewhere, an address or another.
+# Placeholder for a value that a secret reference supplies. It is valid as text and as a URL.
 MAPPED_PLACEHOLDER = "https://" + MASK_TEXT
 OVERLOADED_ERROR_FIELD = "anthropic_inspect_stream_for_overloaded_error"
 
 
 class ProviderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a provider or a model is, and what it is sent with every request."""
+    """Options of every provider and model: its host, and the headers that are sent with every request."""
 
     custom_host: HostUrl | None = None
     custom_headers: Headers | None = None
 
 
 class OpenAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """OpenAI's accounts."""
+    """Options of OpenAI: organisation and project."""
 
     openai_organization: BoundedText | None = None
     openai_project: BoundedText | None = None
 
 
 class AnthropicOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Anthropic's streams."""
+    """Options of Anthropic: inspection of streams for overload errors."""
 
     anthropic_inspect_stream_for_overloaded_error: bool | None = None
 
 
 class EntraOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How Azure is told who asks."""
+    """Authentication options of Azure (Microsoft Entra ID)."""
 
     azure_auth_mode: Literal["default", "entra", "managed", "workload", "entraFederated"]
     azure_entra_tenant_id: BoundedText | None = None
@@ -83,14 +85,14 @@ class AzureDeployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class AzureOpenAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An Azure OpenAI resource."""
+    """Options of an Azure OpenAI resource."""
 
     azure_resource_name: BoundedText
     azure_deployment_config: Annotated[list[AzureDeployment], Meta(min_length=1)]
 
 
 class AzureAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An Azure AI Foundry."""
+    """Options of an Azure AI Foundry resource."""
 
     azure_foundry_url: HostUrl
     azure_api_version: Annotated[str, Meta(max_length=30)] | None = None
@@ -98,7 +100,7 @@ class AzureAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class AwsOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How AWS is told who asks."""
+    """Region and authentication options of AWS."""
 
     aws_auth_type: Literal["accessKey", "assumedRole", "apiKey", "serviceRole"]
     aws_region: BoundedText
@@ -109,7 +111,7 @@ class AwsOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class BedrockOptions(AwsOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bedrock, and where its files are and its batches read and write."""
+    """Options of Bedrock, with the S3 bucket and the role for files and batches."""
 
     aws_s3_bucket: BoundedText | None = None
     amz_server_side_encryption: BoundedText | None = None
@@ -118,7 +120,7 @@ class BedrockOptions(AwsOptions, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class OracleOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How Oracle's cloud is told who asks, where no API key of its service does."""
+    """Options of Oracle Cloud. The signing key is for authentication without an API key of the service."""
 
     oracle_region: BoundedText
     oracle_compartment_id: BoundedText | None = None
@@ -130,7 +132,7 @@ class OracleOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw
 
 
 class SageMakerOptions(AwsOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A SageMaker endpoint."""
+    """Options of a SageMaker endpoint."""
 
     amzn_sagemaker_custom_attributes: BoundedText | None = None
     amzn_sagemaker_target_model: BoundedText | None = None
@@ -144,7 +146,7 @@ class SageMakerOptions(AwsOptions, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class VertexAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A project of Google's cloud."""
+    """Options of Vertex AI in a Google Cloud project."""
 
     vertex_auth_type: Literal["basic", "serviceAccount", "workloadIdentityFederation"]
     vertex_region: BoundedText
@@ -156,25 +158,25 @@ class VertexAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, 
 
 
 class FireworksOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An account of Fireworks's, which its batches are made in."""
+    """Options of Fireworks: the account in which batches are created."""
 
     fireworks_account_id: BoundedText | None = None
 
 
 class WorkersAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An account of Cloudflare's."""
+    """Options of Cloudflare Workers AI."""
 
     workers_ai_account_id: BoundedText
 
 
 class HuggingFaceOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A Hugging Face endpoint."""
+    """Options of a Hugging Face endpoint."""
 
     huggingface_base_url: HostUrl | None = None
 
 
 class CortexOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A Snowflake account."""
+    """Options of Snowflake Cortex."""
 
     snowflake_account: BoundedText
 
@@ -193,7 +195,7 @@ OPTIONS_BY_PROVIDER: dict[str, type[ProviderOptions]] = {
     "huggingface": HuggingFaceOptions,
     "cortex": CortexOptions,
 }
-# What a way of authenticating needs besides.
+# Fields that each authentication type requires.
 REQUIRED_FIELDS = {
     ("azure_auth_mode", "entra"): ("azure_entra_tenant_id", "azure_entra_client_id", "azure_entra_client_secret"),
     ("azure_auth_mode", "entraFederated"): ("azure_entra_tenant_id", "azure_entra_client_id"),
@@ -203,7 +205,7 @@ REQUIRED_FIELDS = {
     ("vertex_auth_type", "serviceAccount"): ("vertex_service_account_json",),
     ("vertex_auth_type", "workloadIdentityFederation"): ("vertex_service_account_json",),
 }
-# Names that virtual keys have for what integrations say in another way.
+# Field names of older clients (virtual keys), with the engine header that each stands for.
 LEGACY_FIELDS = {
     "resourceName": "azure-resource-name",
     "apiVersion": "azure-api-version",
@@ -214,18 +216,20 @@ LEGACY_FIELDS = {
 
 
 def describe_fields() -> str:
-    """Say which fields are known of which provider; those with a question mark may be left out."""
+    """Returns a text that lists the fields of each provider. Optional fields end with a question mark."""
     usual = ProviderOptions.__struct_fields__
     own = {
         provider: [one.name + "?" * (not one.required) for one in fields(form) if one.name not in usual]
         for provider, form in OPTIONS_BY_PROVIDER.items()
     }
     each = "; ".join(f"{provider}: {', '.join(names)}" for provider, names in own.items() if names)
-    return f"of all providers: {', '.join(usual)}; {each}; of others what their headers say, without `x-gateway-`"
+    return f"all providers: {', '.join(usual)}; {each}; others: the names of their headers without `x-gateway-`"
 
 
 def check_options(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
-    """Refuse what the provider does not have, and what it cannot do without; `mapped` fields come from elsewhere."""
+    """Rejects fields that the provider does not have, and missing required fields. `mapped` fields come from secret
+    references.
+    """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     others = _extra_fields(provider, form)
     if unknown := sorted(set(given) - {*form.__struct_fields__, *others}):
@@ -237,7 +241,8 @@ def check_options(path: str, provider: str, given: Mapping[str, Any], mapped: fr
         missing = [name for name in names if name not in there]
         if given.get(field) == value and missing:
             raise field_error(f"{path}.{missing[0]}", f"is needed where {field} is {value!r}")
-    # Without any of its own fields, only the key is said of a provider.
+    # If only common fields are given, the required ones of the provider may be missing: it is configured by its key
+    # alone.
     if set(given) <= set(ProviderOptions.__struct_fields__) and not mapped & set(form.__struct_fields__):
         form = ProviderOptions
     own = {name: value for name, value in given.items() if name in form.__struct_fields__}
@@ -246,13 +251,15 @@ def check_options(path: str, provider: str, given: Mapping[str, Any], mapped: fr
 
 
 def field_names(provider: str) -> tuple[str, ...]:
-    """Name the fields that are known of a provider."""
+    """Returns the names of all fields that a provider accepts."""
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     return (*form.__struct_fields__, *_extra_fields(provider, form))
 
 
 def check_partial_options(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
-    """Refuse what the provider does not have, of a table that need not have all; `allowed` are names of older clients."""
+    """Rejects fields that the provider does not have; required fields may be missing. `allowed` lists extra field names
+    of older clients.
+    """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     others = _extra_fields(provider, form)
     known = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
@@ -269,7 +276,7 @@ def check_partial_options(path: str, provider: str, given: Mapping[str, Any], al
 
 
 def _extra_fields(provider: str, form: type[ProviderOptions]) -> list[str]:
-    """List what the engine may be told of a provider that has no place in its form, as its headers have it."""
+    """Lists the engine options of a provider that its options class does not declare, named after their headers."""
     names = [header.replace("-", "_") for _, header in _engine_options().get(provider, ())]
     return [name for name in names if name not in form.__struct_fields__]
 
@@ -286,21 +293,21 @@ def _reject_unsupported(path: str, provider: str, given: Mapping[str, Any]) -> N
     try:
         row = provider_row(provider, given)
     except (AttributeError, TypeError):
-        # Names of older clients have no types here.
-        raise field_error(path, "holds a text where a table or a list belongs") from None
+        # Field names of older clients have no declared types, so a wrong type is detected only here.
+        raise field_error(path, "holds a string where an object or a list is expected") from None
     for place, why in unsupported_fields({"provider": provider, **row}):
         raise field_error(f"{path}.{_client_field(provider, place, given)}", why)
 
 
 def model_row(slug: str, enabled: object, place: Mapping[str, Any], prices: object = None) -> dict[str, Any]:
-    """Give what the engine is told of a model: where it is, with what it is asked there, and what is said of its price."""
+    """Returns the snapshot row of a model: its host, headers and prices."""
     told = {"slug": slug, "enabled": enabled, "custom_host": place.get("custom_host")}
     said = {"headers": place.get("custom_headers"), "prices": prices}
     return told | {name: value for name, value in said.items() if value}
 
 
 def unsupported_fields(row: Mapping[str, Any], models: Iterable[Mapping[str, Any]] = ()) -> list[tuple[str, str]]:
-    """Give what the engine does not take of what it would be told of a provider, each by its place there."""
+    """Returns the errors that the engine reports for a provider row, as pairs of engine path and message."""
     if row["provider"] not in _engine_options():
         return []
     told_of = {name: value for name, value in row.items() if name != "deployments"}
@@ -313,7 +320,7 @@ def unsupported_fields(row: Mapping[str, Any], models: Iterable[Mapping[str, Any
 
 
 def _client_field(provider: str, place: str, given: Mapping[str, Any]) -> str:
-    """Name what stands at a place of the engine's as it was sent."""
+    """Converts a path of the engine to the field name that the client sent."""
     kind, _, name = place.partition(".")
     if kind == "headers":
         return f"custom_headers.{name}"
@@ -323,7 +330,7 @@ def _client_field(provider: str, place: str, given: Mapping[str, Any]) -> str:
 
 
 def convert_options(path: str, form: type[ProviderOptions], given: Mapping[str, Any]) -> ProviderOptions:
-    """Read a form, or say what is wrong where."""
+    """Converts fields to an options class; raises InvalidError with the path of the error."""
     try:
         return msgspec.convert(given, form)
     except msgspec.ValidationError as error:
@@ -333,7 +340,7 @@ def convert_options(path: str, form: type[ProviderOptions], given: Mapping[str, 
 def split_secrets(
     path: str, given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Divide what was sent into what is shown and what is secret; `shown` and `secrets` are what was before."""
+    """Splits the options that were sent into displayed and secret values. `shown` and `secrets` are the stored values."""
     kept = {name: value for name, value in given.items() if value is not None}
     hidden: dict[str, Any] = {}
     moved = has_new_destination(shown, kept)
@@ -346,13 +353,13 @@ def split_secrets(
 
 
 def has_new_destination(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether credentials would go elsewhere than before."""
+    """Returns true if credentials would be sent to another destination than before."""
     one, other = (address_fields(_without_secrets(said)) for said in (before, after))
     return one != other
 
 
 def untrusted_host_fields(said: Mapping[str, Any]) -> list[str]:
-    """Name what sends credentials to a host that may be anybody's, not only the provider's."""
+    """Lists the options that may send credentials to a host outside the provider."""
     return arbitrary_host_fields(_without_secrets(said))
 
 
@@ -361,7 +368,7 @@ def _without_secrets(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mask_value(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
-    """Show the ends of a text; of a table that is a secret as a whole nothing."""
+    """Masks a string, or each string of an object. An object with other values is masked as a whole."""
     if isinstance(value, str):
         return mask_secret(value)
     table = _as_dict(value)
@@ -383,12 +390,12 @@ def _as_dict(value: object) -> dict[str, Any]:
 
 
 def provider_row(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the engine is told of a provider: its address, options, header fields, and options of single models."""
+    """Returns the snapshot row of a provider: its host, options, headers, and the options of single deployments."""
     known = {header: key for key, header in _engine_options().get(provider, ())}
     row: dict[str, Any] = {"custom_host": configurations.get("custom_host"), "options": {}}
     for name, value in configurations.items():
         header = _header_name(name, known)
-        # Some are tables.
+        # Values may be objects, which a header carries as JSON.
         if header in known and value is not None and value != "":
             row["options"][known[header]] = _encode_header_value(value)
     if configurations.get("custom_headers"):
@@ -404,13 +411,13 @@ def provider_row(provider: str, configurations: Mapping[str, Any]) -> dict[str, 
 
 
 def _header_name(name: str, known: Iterable[str]) -> str:
-    """Give the header that a field stands for, among those that a provider knows."""
+    """Returns the header that a field stands for, among the headers of a provider."""
     own = name.replace("_", "-")
     return own if own in known else LEGACY_FIELDS.get(name, own)
 
 
 def _encode_header_value(value: object) -> str:
-    """Write a value in one line, as a header field has it: JSON without spaces, a key with its line ends escaped."""
+    """Writes a value on one line, as a header requires: JSON without spaces, and a PEM key with escaped line ends."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if "\n" not in text:
         return text
@@ -423,7 +430,7 @@ def _encode_header_value(value: object) -> str:
 
 
 def _list_deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """List deployments under the models that they are asked for by; the default one under none."""
+    """Lists deployments with each model name that selects them. The default deployment has an empty model name."""
     listed: list[dict[str, Any]] = (
         configurations.get("azure_deployment_config") or configurations.get("deploymentConfig") or []
     )

@@ -1,4 +1,6 @@
-"""Providers and virtual keys: the same rows seen from two sides; what both are told, do and answer."""
+"""Shared implementation of providers and virtual keys. Both are views of the same rows, with common request fields,
+routes and response fields.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ COPIED_FIELDS = ("name", "note", "tags")
 
 
 class CreateFields(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one is made with."""
+    """Request fields that create a provider or virtual key."""
 
     name: shared_fields.Name
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
@@ -33,22 +35,22 @@ class CreateFields(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class UpdateFields(LimitFieldsUpdate, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be changed of one; what is left out stays."""
+    """Request fields that update a provider or virtual key. Omitted fields keep their values."""
 
     name: shared_fields.OptionalName = UNSET
     note: shared_fields.OptionalNote = UNSET
 
 
 class ResponseFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What is answered of one."""
+    """Response fields that providers and virtual keys share."""
 
     id: shared_fields.Id
     slug: shared_fields.Slug
     name: shared_fields.Name
     note: shared_fields.Note
-    integration_id: Annotated[str, Meta(description="slug of the integration behind it")]
-    ai_provider_name: Annotated[str, Meta(description="name of the provider as the engine knows it")]
-    model_config: Annotated[dict[str, Any], Meta(description="more about the provider")]
+    integration_id: Annotated[str, Meta(description="slug of its integration")]
+    ai_provider_name: Annotated[str, Meta(description="name of the model provider")]
+    model_config: Annotated[dict[str, Any], Meta(description="additional options of the provider")]
     organisation_id: shared_fields.OrganisationId
     workspace_id: shared_fields.WorkspaceId
     status: shared_fields.ExpiryStatus
@@ -62,17 +64,17 @@ class ResponseFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_query(workspace_id: WorkspaceFilter = None, tags: TagsFilter = None) -> ListQuery:
-    """List what is in a workspace, or in all; of that what has some tags."""
+    """Lists the rows of one workspace, or of all workspaces. The `tags` parameter filters them."""
     return ListQuery(workspace_id, tag_conditions(providers, tags))
 
 
 class ProviderRoutes(CrudRoutes):
-    """The rows as one of the two."""
+    """Routes that present the shared rows as either providers or virtual keys."""
 
     async def create_row(
         self, desk: TenantSession, data: CreateFields, integration_id: str, tags: dict[str, str]
     ) -> Row:
-        """Make one of an integration."""
+        """Creates a row that uses the integration `integration_id`."""
         values = {
             "id": new_id(),
             "workspace_id": desk.required_workspace_id,
@@ -87,18 +89,18 @@ class ProviderRoutes(CrudRoutes):
         return await self.resource.create(desk, values)
 
     async def update_row(self, desk: TenantSession, row: Row, data: UpdateFields) -> Created:
-        """Change one; what is left out stays."""
+        """Updates a row. Omitted fields keep their values."""
         values = {name: value for name, value in sent_fields(data).items() if name in COPIED_FIELDS}
         await self.resource.update(desk, row, {**values, **limits.check_limits(data, before=row)})
         return Created(row["id"], row["slug"], self.kind)
 
     async def delete_row(self, desk: TenantSession, row: Row) -> None:
-        """Delete one; its integration and credential stay, unless a virtual key brought them along."""
+        """Deletes a row. Its integration and credential remain, unless they were created together with a virtual key."""
         await self.resource.delete(desk, row)
         await integrations.remove_if_unused(desk, row["integration_id"])
 
     def read_routes(self, shown: type[ResponseFields]) -> list[Any]:
-        """Make the routes that list them and give one."""
+        """Returns the list route and the get route."""
 
         async def render_rows(desk: TenantSession, rows: list[Row]) -> list[ResponseFields]:
             behind = await desk.organisation().find_all(integration_rows, {row["integration_id"] for row in rows})

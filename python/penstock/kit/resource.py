@@ -1,4 +1,6 @@
-"""The five common verbs of a resource. A verb that differs is written out where it differs; none of these takes a flag."""
+"""CRUD operations of a resource. Each writes an audit log entry and publishes the change to the data plane if
+necessary.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +26,27 @@ if TYPE_CHECKING:
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """Rows of one table under the name that scopes and the audit log use."""
+    """Rows of one table, under the resource name that scopes and the audit log use."""
 
     name: str
     table: Table
-    # Whether the data plane must know of a change.
+    # True if changes must be published to the data plane.
     publishes: bool = False
-    # Columns that lists show nothing of, and that may be long.
+    # Columns that list queries skip because they are not shown and may be large.
     unlisted: frozenset[str] = frozenset()
 
     async def create(self, desk: TenantSession, values: Mapping[str, Any]) -> Row:
-        """Make one."""
+        """Inserts a row."""
         moment = now()
         row = await desk.insert(self.table, {"id": new_id(), "created_at": moment, "last_updated_at": moment, **values})
         await self._record_change(desk, "create", None, row)
         return row
 
     async def get(self, desk: TenantSession, key: str) -> Row:
-        """Find one by id or slug; one of another workspace is as good as none."""
+        """Returns a row by id or slug. Raises NotFoundError if it does not exist or belongs to another workspace."""
         row = await desk.find(self.table, key)
         if row is None:
-            message = f"there is nothing under {key!r} here"
+            message = f"no object with the id or slug {key!r} was found"
             raise NotFoundError(message)
         desk.set_requested_row(self.table, row)
         return row
@@ -52,11 +54,11 @@ class Resource(msgspec.Struct, frozen=True):
     async def list_page(
         self, desk: TenantSession, wanted: PageRequest, conditions: Sequence[ColumnElement[bool]] = ()
     ) -> tuple[int, list[Row]]:
-        """Give how many there are, and those of a page."""
+        """Returns the total number of rows, and the rows of the page."""
         return await listing.fetch_page(desk, self.table, wanted, conditions, self.unlisted)
 
     async def update(self, desk: TenantSession, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
-        """Change one; it is noted as what was asked for."""
+        """Updates a row. The audit log entry has the action `verb`."""
         await desk.check_precondition(self.table, row)
         changed = {**values, "last_updated_at": now()}
         await desk.update(self.table, row["id"], changed)
@@ -65,13 +67,13 @@ class Resource(msgspec.Struct, frozen=True):
         return after
 
     async def delete(self, desk: TenantSession, row: Row) -> None:
-        """Remove one."""
+        """Deletes a row."""
         await desk.check_precondition(self.table, row)
         await desk.delete(self.table, self.table.c.id == row["id"])
         await self._record_change(desk, "delete", row, None)
 
     async def delete_all(self, desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
-        """Remove all rows of which this is so; each is noted."""
+        """Deletes all rows that match the conditions, with an audit log entry for each."""
         rows = await desk.fetch_rows(select(self.table).where(*conditions), self.table)
         if not rows:
             return

@@ -1,4 +1,6 @@
-"""What roles may see and change in a workspace, as the flags by which clients know it; organisation and workspace may choose them."""
+"""Permission flags of workspace roles. Each flag grants or revokes scopes of members or managers; organisations and
+workspaces can change them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ API_KEYS, VIRTUAL_KEYS = "workspace_user_api_keys workspace_service_api_keys", "
 VIEW_SCOPES = {
     "Logs": frozenset({"logs.view", "logs.read"}),
     "LogMetadata": frozenset({"logs.list"}),
-    # Whose logs somebody sees is no matter of scopes.
+    # No scope decides whose logs a caller sees.
     "AllData": frozenset[str](),
     "ApiKeys": _scopes(API_KEYS, "read list"),
     "Configs": _scopes("configs", "read list"),
@@ -50,7 +52,7 @@ MANAGER_WRITE_SCOPES = {
     "McpServers": _scopes("mcp_servers", CHANGE_VERBS),
     "WsMcpIntegrations": _scopes("workspace_mcp_integrations", CHANGE_VERBS),
 }
-# By role, what each flag is about.
+# By role and flag: the scopes that the flag controls.
 FLAG_SCOPES: dict[str, dict[str, frozenset[str]]] = {
     "member": {
         **{f"membersView{what}": scopes for what, scopes in VIEW_SCOPES.items()},
@@ -62,13 +64,14 @@ FLAG_SCOPES: dict[str, dict[str, frozenset[str]]] = {
         "managersUpdateWs": frozenset({"workspaces.update"}),
     },
 }
-# What holds where a workspace chose nothing.
+# Flag values of a workspace that has changed none.
 DEFAULT_FLAGS: dict[str, bool] = {
     **{name: scopes <= member_scopes(role) for role, flags in FLAG_SCOPES.items() for name, scopes in flags.items()},
-    # Of logs, which are not kept yet.
+    # These flags concern logs, which the gateway does not store yet.
     **{f"organisationAdminsView{what}": True for what in ("Logs", "LogMetadata")},
 }
-# By what a flag is about, the section in which the organisation lets workspaces choose it, or does not.
+# By subject of a flag: its settings section. The organisation decides per section whether workspaces may change the
+# flags.
 SECTION_BY_SUBJECT = {
     **dict.fromkeys(("Logs", "LogMetadata", "AllData"), "logs"),
     "ApiKeys": "api_keys",
@@ -87,9 +90,9 @@ NO_SETTINGS: Mapping[str, Any] = {}
 
 
 def non_default_flags(settings: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, bool]:
-    """Give the flags that are not the usual ones, for the settings of a workspace and those of its organisation.
+    """Returns the flags that differ from their defaults, from the settings of a workspace and its organisation.
 
-    What a workspace chose goes first, where the organisation leaves the section to workspaces.
+    The workspace's value wins if the organisation lets workspaces change that section.
     """
     theirs: dict[str, bool] = above.get(SETTINGS_FIELD, {})
     own: dict[str, bool] = settings.get(SETTINGS_FIELD, {})
@@ -98,17 +101,17 @@ def non_default_flags(settings: Mapping[str, Any], above: Mapping[str, Any]) -> 
 
 
 def is_organisation_controlled(above: Mapping[str, Any], name: str) -> bool:
-    """Whether an organisation keeps a flag for itself."""
+    """Returns true if the organisation does not let workspaces change a flag."""
     return above.get(OVERRIDES, {}).get(SECTION_BY_FLAG[name]) is False
 
 
 def effective_flags(settings: Mapping[str, Any], above: Mapping[str, Any] = NO_SETTINGS) -> dict[str, bool]:
-    """Give all flags, for the settings of a workspace and its organisation."""
+    """Returns the values of all flags, from the settings of a workspace and its organisation."""
     return {**DEFAULT_FLAGS, **non_default_flags(settings, above)}
 
 
 def role_overrides(role: str, flags: Mapping[str, bool]) -> RoleOverrides | None:
-    """Say what the flags in force give to a role and take from it; nothing where they are the usual ones."""
+    """Returns the scopes that the flags grant to a role or revoke from it; `None` if all flags have their defaults."""
     about = FLAG_SCOPES.get(role, {})
     given = [about[name] for name, may in flags.items() if name in about and may]
     taken = [about[name] for name, may in flags.items() if name in about and not may]
@@ -116,14 +119,16 @@ def role_overrides(role: str, flags: Mapping[str, bool]) -> RoleOverrides | None
 
 
 def role_scopes(role: str, flags: Mapping[str, bool]) -> frozenset[str]:
-    """Give what a role lets a person do in the workspace where these flags are in force."""
+    """Returns the scopes of a role in a workspace with these flags."""
     return member_scopes(role, role_overrides(role, flags))
 
 
 def merge_flags(
     given: Mapping[str, bool | None] | None, settings: Mapping[str, Any], above: Mapping[str, Any] = NO_SETTINGS
 ) -> dict[str, bool]:
-    """Write flags over those of before: what was left out stays, null is what holds without them; what holds anyway is not kept."""
+    """Merges the sent flags into the stored ones. Omitted flags stay, null resets a flag, and values that equal the
+    inherited one are not stored.
+    """
     flags = dict[str, bool](settings.get(SETTINGS_FIELD, {}))
     holds, without = effective_flags(settings, above), effective_flags(NO_SETTINGS, above)
     for name, may in (dict.fromkeys(flags) if given is None else given).items():
@@ -140,23 +145,27 @@ def merge_flags(
 
 
 def organisation_controlled_error(path: str, section: str) -> ForbiddenError:
-    """Make the error for what the organisation does not leave to workspaces."""
-    why = f"is for the organisation to choose: it leaves {section!r} to no workspace ({OVERRIDES})"
+    """Returns the error for a setting that workspaces may not change."""
+    why = f"is for the organisation to choose: it does not let workspaces change {section!r} ({OVERRIDES})"
     return ForbiddenError(f"{path} {why}", [Problem(path, why)])
 
 
 def copy_flags_to_workspace(
     sections: Iterable[str], settings: Mapping[str, Any], above: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give a workspace the organisation's flags of some sections as its own, from where it may choose others."""
+    """Copies the organisation's flags of some sections into a workspace's settings, which the workspace can change from
+    then on.
+    """
     theirs = effective_flags(NO_SETTINGS, above)
     copied = {name: may for name, may in theirs.items() if SECTION_BY_FLAG[name] in sections}
     return {**settings, SETTINGS_FIELD: {**settings.get(SETTINGS_FIELD, {}), **copied}} if copied else dict(settings)
 
 
 def check_can_set_flags(caller: Caller, workspace_id: str | None) -> None:
-    """Refuse to have flags chosen by who is no admin of the workspace or the organisation: a manager would lift their own."""
-    # A key of a workspace may have been made by somebody who holds less than whom it is for.
+    """Rejects callers who are not admins of the workspace or the organisation. A manager could otherwise lift their own
+    restrictions.
+    """
+    # A workspace key may have more rights than the person who created it, so it may not set flags.
     is_workspaces = caller.by == "key" and caller.workspace_id is not None
     if is_workspaces or not (caller.is_organisation_admin or caller.roles.get(workspace_id or "") == "admin"):
         why = "are for admins of the workspace and of the organisation to choose"
@@ -164,6 +173,6 @@ def check_can_set_flags(caller: Caller, workspace_id: str | None) -> None:
 
 
 def gained_scopes(before: Mapping[str, bool], after: Mapping[str, bool]) -> frozenset[str]:
-    """Give what members or managers of a workspace may do with other flags in force that they might not before."""
+    """Returns the scopes that members or managers of a workspace gain when its flags change from `before` to `after`."""
     roles = [(role_scopes(role, before), role_scopes(role, after)) for role in FLAG_SCOPES]
     return frozenset[str]().union(*(now - then for then, now in roles))

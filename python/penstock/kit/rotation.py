@@ -1,4 +1,4 @@
-"""When a key is due for a new text, and how long the old one goes on beside it."""
+"""Rotation policy of API keys: when a key is replaced, and how long the old key stays valid."""
 
 from __future__ import annotations
 
@@ -15,33 +15,39 @@ if TYPE_CHECKING:
 
 PERIOD_DAYS = {"weekly": 7, "monthly": 30}
 DAY_MS = 24 * 3600 * 1000
-# No period of rotation is longer than the latter.
+# Limits of the transition period in milliseconds. The maximum is also the longest rotation period.
 SHORTEST_TRANSITION, LONGEST_TRANSITION = 30 * 60 * 1000, 365 * DAY_MS
 
 TransitionMs = Annotated[
     int,
-    Meta(ge=SHORTEST_TRANSITION, le=LONGEST_TRANSITION, description="milliseconds in which both texts are good"),
+    Meta(
+        ge=SHORTEST_TRANSITION,
+        le=LONGEST_TRANSITION,
+        description="milliseconds during which both the old and the new key are valid",
+    ),
 ]
 PERIOD_FIELDS = ("rotation_period", "rotation_period_days")
 
 
 class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How often a key gets a new text."""
+    """How often a key is rotated."""
 
     rotation_period: Annotated[
         Literal["weekly", "monthly"] | UnsetType | None,
         Meta(
-            description="on Monday or on the first of a month, 00:00 UTC; where no period is sent, that of before stays"
+            description="on Monday or on the first of a month, 00:00 UTC; if no period is sent, the previous one stays"
         ),
     ] = UNSET
     rotation_period_days: Annotated[
-        Annotated[int, Meta(ge=1, le=365)] | UnsetType | None, Meta(description="days, instead of rotation_period")
+        Annotated[int, Meta(ge=1, le=365)] | UnsetType | None,
+        Meta(description="days between rotations, instead of rotation_period"),
     ] = UNSET
     next_rotation_at: Annotated[
-        datetime | None, Meta(description="when it is due next; taken back to midnight in UTC")
+        datetime | None, Meta(description="time of the next rotation; rounded down to midnight in UTC")
     ] = None
     key_transition_period_ms: Annotated[
-        TransitionMs | UnsetType, Meta(description="milliseconds in which both texts are good; default: half an hour")
+        TransitionMs | UnsetType,
+        Meta(description="milliseconds during which both the old and the new key are valid; default: 30 minutes"),
     ] = UNSET
     status: Annotated[Literal["ACTIVE"], Meta(description="`ACTIVE`")] = "ACTIVE"
 
@@ -49,13 +55,15 @@ class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def build_policy(
     asked: RotationPolicy | None, enforced: int | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Check a policy against the rules and the cadence that is enforced, and write it down."""
+    """Validates a rotation policy, also against the enforced period in days. Returns it with the time of the next
+    rotation; `None` if there is no policy.
+    """
     if asked is None and enforced is None:
         return None
     before = before or {}
     asked = _fill_omitted_fields(asked or RotationPolicy(), before, enforced)
     said = format_timestamp(to_milliseconds(utc_midnight(asked.next_rotation_at))) if asked.next_rotation_at else None
-    # As it was shown it is no news.
+    # A client that sends back the time it read does not set a new one.
     is_new = said is not None and said != before.get("next_rotation_at")
     if enforced is not None:
         asked = _apply_enforced_period(asked, enforced, is_new=is_new)
@@ -67,7 +75,7 @@ def build_policy(
     if is_new and asked.next_rotation_at and utc_midnight(asked.next_rotation_at) <= today - timedelta(days=1):
         raise field_error("rotation_policy.next_rotation_at", "is in the past")
     written = msgspec.to_builtins(asked)
-    # Who says the same again puts nothing off.
+    # Sending the same period again does not postpone the next rotation.
     is_same = _period_days(written) == _period_days(before)
     due = (
         said
@@ -78,14 +86,16 @@ def build_policy(
 
 
 def check_transition_length(path: str, transition: int, cadence: int | None, policy: Mapping[str, Any] | None) -> None:
-    """Refuse a transition in which the next rotation would come, by the cadence that is enforced or the key's own."""
+    """Rejects a transition that is not shorter than the rotation period, whether enforced or the key's own."""
     policy = policy or {}
     if any(days * DAY_MS <= transition for days in (cadence, _period_days(policy)) if days is not None):
         raise field_error(path, "must be shorter than the period of the rotation")
 
 
 def _fill_omitted_fields(asked: RotationPolicy, before: Mapping[str, Any], enforced: int | None) -> RotationPolicy:
-    """Take over what was left out: only who says something of the period ends the one of before, or another that is enforced."""
+    """Fills omitted fields from the previous policy. The previous period stays unless the client sends one or a
+    different one is enforced.
+    """
     if asked.key_transition_period_ms is UNSET:
         transition = before.get("key_transition_period_ms", SHORTEST_TRANSITION)
         asked = msgspec.structs.replace(asked, key_transition_period_ms=transition)
@@ -99,18 +109,18 @@ def _period_days(written: Mapping[str, Any]) -> int | None:
 
 
 def next_rotation(written: Mapping[str, Any], today: datetime) -> datetime | None:
-    """Say when a key with this policy is due after today; never, where it has no period."""
+    """Returns the next rotation time after today, or `None` if the policy has no period."""
     period = written["rotation_period"] or written["rotation_period_days"]
     return next_period_start(period, today) if period else None
 
 
 def _apply_enforced_period(asked: RotationPolicy, enforced: int, *, is_new: bool) -> RotationPolicy:
-    """Give a policy with the cadence that is enforced; one that names no period may not go without."""
+    """Returns the policy with the enforced period. Rejects a different period and a new `next_rotation_at`."""
     if is_new:
-        raise field_error("rotation_policy.next_rotation_at", "cannot be set: the cadence is enforced")
+        raise field_error("rotation_policy.next_rotation_at", "cannot be set: the rotation period is enforced")
     period = asked.rotation_period_days or PERIOD_DAYS.get(asked.rotation_period or "")
     if period is None:
         return msgspec.structs.replace(asked, rotation_period_days=enforced)
     if period != enforced:
-        raise field_error("rotation_policy", f"differs from the {enforced} days that are enforced")
+        raise field_error("rotation_policy", f"differs from the enforced period of {enforced} days")
     return asked

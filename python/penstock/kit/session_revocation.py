@@ -1,4 +1,4 @@
-"""Sessions that end with something else: each is noted, as those are that people end themselves."""
+"""Revocation of sessions after other changes, such as a new password. Writes the same audit log entries as signing out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def end_sessions(desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
-    """End all sessions of which this is so."""
+    """Ends all sessions that match the conditions."""
     whole = desk.organisation()
     ended = await whole.fetch_rows(select(sessions).where(*conditions), sessions)
     if ended:

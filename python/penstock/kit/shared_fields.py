@@ -1,4 +1,4 @@
-"""Fields that many bodies and answers have, with what the description says of them."""
+"""Shared field types of request and response bodies, with their OpenAPI descriptions."""
 
 from __future__ import annotations
 
@@ -55,29 +55,29 @@ _Note = Annotated[str, Meta(max_length=2000)]
 
 Id = Annotated[str, Meta(description="its id")]
 Slug = Annotated[str, Meta(description="its slug")]
-ObjectType = Annotated[str, Meta(description="what it is")]
-Name = Annotated[str, Meta(min_length=1, max_length=255, description="what people call it")]
-OptionalName = Annotated[_Name | UnsetType, Meta(description="what people call it")]
-Note = Annotated[_Note | None, Meta(description="what it is for")]
-OptionalNote = Annotated[_Note | UnsetType | None, Meta(description="what it is for; null takes it away")]
+ObjectType = Annotated[str, Meta(description="type of the object")]
+Name = Annotated[str, Meta(min_length=1, max_length=255, description="display name")]
+OptionalName = Annotated[_Name | UnsetType, Meta(description="display name")]
+Note = Annotated[_Note | None, Meta(description="description")]
+OptionalNote = Annotated[_Note | UnsetType | None, Meta(description="description; null removes it")]
 ChosenSlug = Annotated[
     Annotated[str, Meta(pattern=SLUG_PATTERN)] | None,
-    Meta(description="its slug, which is no UUID; default: made of its name"),
+    Meta(description="its slug, which must not be a UUID; default: derived from its name"),
 ]
-CreatedAt = Annotated[str, Meta(description="when it was made, ISO 8601")]
-UpdatedAt = Annotated[str, Meta(description="when it was changed last, ISO 8601")]
+CreatedAt = Annotated[str, Meta(description="creation time, ISO 8601")]
+UpdatedAt = Annotated[str, Meta(description="time of the last change, ISO 8601")]
 OptionalTimestamp = Annotated[str | None, Meta(description="a moment in ISO 8601")]
 WorkspaceIdOrSlug = Annotated[
-    str | None, Meta(description="id or slug of the workspace; needed with an organisation's key")
+    str | None, Meta(description="id or slug of the workspace; required with a key of the organisation")
 ]
 OrganisationId = Annotated[str, Meta(description="id of its organisation")]
-OwnOrganisationId = Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")]
+OwnOrganisationId = Annotated[str | None, Meta(description="id of the organisation, which must be the caller's own")]
 WorkspaceId = Annotated[str, Meta(description="id of its workspace")]
-CreatedBy = Annotated[str | None, Meta(description="id of the user or key that made it")]
+CreatedBy = Annotated[str | None, Meta(description="id of the user or key that created it")]
 ExpiryStatus = Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
 ArchiveStatus = Annotated[str, Meta(description="`active` or `archived`")]
-ResetUsage = Annotated[bool, Meta(description="begin counting anew now")]
-ResetUsageShown = Annotated[int | None, Meta(description="always null; to reset is a write")]
+ResetUsage = Annotated[bool, Meta(description="reset the usage count now")]
+ResetUsageShown = Annotated[int | None, Meta(description="always null; resetting is a write")]
 FirstName = Annotated[str, Meta(description="first name")]
 LastName = Annotated[str, Meta(description="last name")]
 EmailFilter = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
@@ -89,13 +89,15 @@ Guardrails = Annotated[_Guardrails | None, Meta(description="ids or slugs of gua
 OptionalGuardrails = Annotated[_Guardrails | UnsetType | None, Meta(description="ids or slugs of guardrails")]
 _Tag = Annotated[str, Meta(max_length=255)]
 _Tags = Annotated[dict[_Tag, _Tag], Meta(max_length=64)]
-Tags = Annotated[_Tags, Meta(description="keys with values")]
-OptionalTags = Annotated[_Tags | UnsetType, Meta(description="keys with values; they replace those of before")]
-TagsFilter = Annotated[str | None, QueryParameter(description="only those with these tags: `key:value`, with commas")]
+Tags = Annotated[_Tags, Meta(description="pairs of key and value")]
+OptionalTags = Annotated[_Tags | UnsetType, Meta(description="pairs of key and value; they replace the stored ones")]
+TagsFilter = Annotated[
+    str | None, QueryParameter(description="only rows with these tags: `key:value`, separated by commas")
+]
 
 
 def tag_conditions(table: Table, asked: str | None) -> list[ColumnElement[bool]]:
-    """Say which rows have all the tags that were asked for."""
+    """Returns SQL conditions for rows that have all requested tags; raises InvalidError if a tag is malformed."""
     conditions: list[ColumnElement[bool]] = []
     for part in (asked or "").split(",") if asked else []:
         key, colon, value = part.strip().partition(":")

@@ -1,4 +1,6 @@
-"""Where a caller works: the store from inside what the key is for, with a note of each change."""
+"""Database session of one caller within its organisation and workspace. Checks scopes and records every change in the
+audit log.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 
-# Nothing is changed in an archived workspace; it can be looked at.
+# An archived workspace is read-only.
 WRITABLE_STATES = frozenset({"active"})
 READABLE_STATES = WRITABLE_STATES | {"archived"}
-# Written once: to write a query takes longer than to have it answered.
+# Built once: building a query takes longer than running it.
 WORKSPACE_ID_QUERY = (
     select_by_id_or_slug(workspaces, bindparam("key"))
     .with_only_columns(workspaces.c.id)
@@ -46,7 +48,7 @@ WORKSPACE_ID_QUERY = (
 
 
 class RequestedRow:
-    """The row that a request is about, as it was read, and which states of it the caller counts on."""
+    """The row that a request is about, as it was read, and the entity tags that the client expects."""
 
     table: Table | None = None
     row: Row | None = None
@@ -54,7 +56,7 @@ class RequestedRow:
 
     @property
     def row_id(self) -> str:
-        """Its id."""
+        """Id of the row; empty if there is no row."""
         return self.row["id"] if self.row else ""
 
 
@@ -69,52 +71,54 @@ class TenantSession(TenantStore):
         office: Services,
         asked: Callable[[], Awaitable[RequestInfo]],
     ) -> None:
-        """Sit down."""
+        """Opens the session within the organisation of the caller."""
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
-        # Read when something is noted: most requests change nothing.
+        # Read only when a change is recorded, because most requests change nothing.
         self._asked = asked
         self.about = RequestedRow()
-        # The workspace that changes of rows belong to which do not say it themselves.
+        # Workspace of audit entries for rows that do not name a workspace themselves.
         self.noted_in: str | None = None
         self._office = office
 
     @property
     def required_workspace_id(self) -> str:
-        """The workspace, for what cannot be without one."""
+        """Id of the workspace; raises InvalidError if the session has no single workspace."""
         if self.workspace_id is None:
-            raise field_error("workspace_id", "is needed with a key that is for no single workspace")
+            raise field_error("workspace_id", "is required with a key that is not bound to a single workspace")
         return self.workspace_id
 
     @property
     def workspace_ids(self) -> frozenset[str] | None:
-        """The workspaces that are open here; none where all of the organisation is."""
+        """Ids of the accessible workspaces; `None` if the whole organisation is accessible."""
         return self.among if self.workspace_id is None else frozenset([self.workspace_id])
 
     def set_requested_row(self, table: Table, row: Row) -> None:
-        """Note that the request is about this row, if it is the first."""
+        """Records the row that the request is about, unless one is recorded already."""
         if self.about.table is None:
             self.about.table, self.about.row = table, {name: row[name] for name in _column_names(table)}
             self.narrow_to_workspace(row)
 
     def narrow_to_workspace(self, row: Row) -> None:
-        """Go on as if the workspace of this row had been named, where several are open."""
+        """Restricts the session to the workspace of this row, if several workspaces are accessible."""
         if self.among is not None and row.get("workspace_id") in self.among:
             self.workspace_id, self.among = row["workspace_id"], None
 
     def etag_before(self) -> str | None:
-        """Say in which state the row was read that the request is about."""
+        """Returns the entity tag of the requested row as it was read, or `None`."""
         return row_etag(self.about.row) if self.about.row else None
 
     async def etag_after(self) -> str | None:
-        """Say in which state that row is after a change, if it is still there."""
+        """Returns the entity tag of the requested row after the change; `None` if the row no longer exists."""
         if self.about.table is None:
             return None
         row = await self.organisation().find(self.about.table, self.about.row_id)
         return row_etag(row) if row else None
 
     async def check_precondition(self, table: Table, row: Row) -> None:
-        """See whether the row that the request is about is as the caller counts on; once, and holding it there."""
+        """Compares the requested row with If-Match, once, and locks it. Raises PreconditionFailedError if it was
+        changed.
+        """
         about = self.about
         if about.expected_tags is None or about.table is not table or about.row_id != row["id"]:
             return
@@ -125,19 +129,21 @@ class TenantSession(TenantStore):
 
     @property
     def granted_scopes(self) -> frozenset[str]:
-        """What the caller may do here; in all of the workspaces where none is chosen."""
+        """Scopes of the caller here. Without a single workspace, the scopes that it has in all accessible workspaces."""
         if self.among is None:
             return self.caller.granted_scopes(self.workspace_id)
         every = [self.caller.granted_scopes(workspace_id) for workspace_id in self.among]
         return every[0].intersection(*every[1:])
 
     def require_any_scope(self, *scopes: str) -> None:
-        """Ask for one of these scopes, where which depends on what is asked for."""
+        """Raises ForbiddenError unless the caller has one of these scopes. For routes whose scope depends on the row."""
         if not self.granted_scopes.intersection(scopes):
             raise missing_scope_error(scopes)
 
     def organisation(self) -> TenantSession:
-        """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
+        """Returns a session for the whole organisation, for rows that its workspaces share. The calling code must
+        restrict access.
+        """
         desk = TenantSession(self.connection, self.caller, None, self._office, self._asked)
         desk.bell, desk.about = self.bell, self.about
         return desk
@@ -145,45 +151,47 @@ class TenantSession(TenantStore):
     async def resolve_reference(
         self, path: str, table: Table, key: str, what: str, *conditions: ColumnElement[bool]
     ) -> Row:
-        """Find a row that the body names; where there is none, the field is refused."""
+        """Returns the row that a field of the body names; rejects the field if there is none."""
         row = await self.fetch_first(select_by_id_or_slug(table, key).where(*conditions), table)
         if row is None:
             raise unknown_reference_error(path, f"{key!r} is no {what}")
         return row
 
     async def resolve_workspace(self, path: str, key: str, kept: Collection[str]) -> Row:
-        """Find a workspace that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
+        """Returns the workspace that a field of the body names. An archived one is accepted only if `kept` contains its
+        id.
+        """
         is_open = or_(workspaces.c.status == "active", workspaces.c.id.in_(kept))
         return await self.resolve_reference(
             path, workspaces, key, "workspace of this organisation that is not archived", is_open
         )
 
     async def resolve_config(self, path: str, key: str, kept: str | None, *conditions: ColumnElement[bool]) -> Row:
-        """Find a config that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
+        """Returns the config that a field of the body names. An archived one is accepted only if `kept` is its id."""
         is_open = or_(configs.c.status == "active", configs.c.id == kept)
         return await self.resolve_reference(
             path, configs, key, "config of this workspace that is not archived", is_open, *conditions
         )
 
     def check_grantable_scopes(self, scopes: Iterable[str], workspace_id: str | None) -> None:
-        """Refuse to give others what the caller may not do."""
+        """Rejects granting scopes that the caller does not have; raises ForbiddenError."""
         if beyond := sorted(set(scopes) - self.caller.grantable_scopes(workspace_id)):
-            raise ForbiddenError(f"this key may not give {beyond[0]!r}: it does not hold it")
+            raise ForbiddenError(f"this key may not give {beyond[0]!r}: it does not have that scope")
 
     async def record_change(
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
-        """Note a change in the audit log."""
+        """Records a change in the audit log."""
         await write_audit_rows(self, self.caller, await self._asked(), action, [(before, after)], self.noted_in)
 
     async def record_deletions(self, action: str, rows: Iterable[Row]) -> None:
-        """Note of each of these rows that it is gone."""
+        """Records the deletion of each of these rows in the audit log."""
         await write_audit_rows(
             self, self.caller, await self._asked(), action, [(row, None) for row in rows], self.noted_in
         )
 
     async def generate_unused_slug(self, table: Table, prefix: str, name: str, length: int) -> str:
-        """Make a slug that nobody has here: of thousands that are named alike, two would get the same by chance."""
+        """Generates a slug that no row here has. Random suffixes alone would collide among thousands of equal names."""
         whole = self.organisation()
         while await whole.count(table, [table.c.slug == (made := generate_slug(prefix, name, length))]):
             pass
@@ -191,23 +199,23 @@ class TenantSession(TenantStore):
 
     @property
     def allows_machine_identity(self) -> bool:
-        """Whether the operator lets stored things use the identity of this machine."""
+        """True if the operator lets stored configs use the identity of this machine."""
         return self._office.lends
 
     def generate_key(self) -> str:
-        """Make the text of a gateway key."""
+        """Generates the text of a gateway key."""
         return generate_key(self._office.key_prefix)
 
     async def expects_single_limits(self) -> bool:
-        """Whether the caller knows limits in lists as one table each."""
+        """Returns true if the client expects one limit object instead of a list."""
         return expects_single_limits((await self._asked()).fields, self._office.header_aliases)
 
     async def seal(self, text: str, owner: str) -> str:
-        """Seal a credential of a row."""
+        """Encrypts a credential of a row; `owner` is the id of the row."""
         return await self._office.vault.seal(self.connection, text, owner)
 
     async def open(self, sealed: str, owner: str) -> str:
-        """Open a credential of a row."""
+        """Decrypts a credential of a row; `owner` is the id of the row."""
         return await self._office.vault.open(self.connection, sealed, owner)
 
 
@@ -221,7 +229,7 @@ def _column_names(table: Table) -> tuple[str, ...]:
 
 
 async def read_request_metadata(request: Request[Any, Any, Any]) -> RequestInfo:
-    """Read what a request says of itself; of a form no more than that."""
+    """Reads the metadata of a request for the audit log, with its body if that is JSON."""
     is_json = request.content_type[0] == RequestEncodingType.JSON
     body = await request.body() if is_json and request.method != "GET" else b""
     proxies: TrustedProxies = request.app.state["proxies"]
@@ -242,24 +250,24 @@ async def _return_metadata(asked: RequestInfo) -> RequestInfo:
 
 
 class RequestContext:
-    """A caller's way to a desk; what a route is given."""
+    """Dependency of a route: opens sessions for the caller of the request."""
 
     def __init__(self, office: Services, request: Request[Any, Caller, Any]) -> None:
-        """Take the caller whom the guard recognised."""
+        """Takes the caller that the guard authenticated."""
         self.caller = request.auth
         self._request = request
         self._state: dict[str, Any] = request.scope["state"]
         self.limits = office.limits
         self._office = office
-        # Where the guard asked for no scope the route itself keeps to what is the caller's own.
+        # `None` if the guard required no scope. The route itself then restricts access to the caller's own data.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
         self._said: RequestInfo | None = None
-        # The workspace that the query names, where the route has it read.
+        # Workspace from the query string, if the route reads it.
         self.place: str | None = None
 
     @asynccontextmanager
     async def read_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
-        """Read in a workspace, by id or slug, or in all of the organisation where the key is for that."""
+        """Opens a read session in a workspace, by id or slug, or in the whole organisation if the key allows that."""
         async with self._office.database.read_connection() as connection:
             desk = await self._open_session(connection, workspace)
             yield desk
@@ -267,15 +275,17 @@ class RequestContext:
 
     @asynccontextmanager
     async def unchecked_read_session(self) -> AsyncGenerator[TenantSession]:
-        """Read what is open to the caller in all of the organisation; the route itself narrows it to that."""
+        """Opens a read session in the organisation without a scope check. The route itself must restrict access."""
         async with self._office.database.read_connection() as connection:
             yield TenantSession(connection, self.caller, self.caller.workspace_id, self._office, self._request_metadata)
 
     @asynccontextmanager
     async def unchecked_write_session(self) -> AsyncGenerator[TenantSession]:
-        """Change what is the caller's own; the route itself narrows it to that."""
+        """Opens a session to change the caller's own data, without a scope check. The route itself must restrict
+        access.
+        """
         if self._request.headers.get("if-match") is not None:
-            raise _precondition_failed("names a state, and this depends on none")
+            raise _precondition_failed("names a state, but this request depends on none")
         async with self._office.write_session_as(self.caller, await self._request_metadata()) as desk:
             desk.caller = await self._authenticate_again(desk.connection)
             yield desk
@@ -283,8 +293,8 @@ class RequestContext:
 
     @asynccontextmanager
     async def write_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
-        """Change something; it is kept when this ends well."""
-        # Nobody waits for the rest of a body while holding the turn.
+        """Opens a session for changes; they are committed if the block raises no error."""
+        # The body is read first, so that a slow client does not hold the organisation's lock.
         await self._request_metadata()
         await self._office.prepare_data_key()
         async with self._office.database.write_transaction() as connection:
@@ -295,23 +305,23 @@ class RequestContext:
             desk.about.expected_tags = parse_if_match(self._request.headers.get("if-match"))
             yield desk
             if desk.about.expected_tags is not None:
-                raise _precondition_failed("names a state, and this depends on none")
+                raise _precondition_failed("names a state, but this request depends on none")
             self._state["etag"] = await desk.etag_after()
         self._office.notify_change(published=desk.bell.is_set)
         self._delay_response(desk)
 
     async def _request_metadata(self) -> RequestInfo:
-        """Read what the request says of itself, once."""
+        """Reads the metadata of the request, once."""
         self._said = self._said or await read_request_metadata(self._request)
         return self._said
 
     async def _authenticate_again(self, connection: AsyncConnection) -> Caller:
-        """See who the caller is after the wait for a turn: what was taken away meanwhile is gone."""
+        """Authenticates the caller again after the wait for the lock, because access may have been revoked meanwhile."""
         self.caller = await self._office.identities.authenticate_uncached(connection, extract_credential(self._request))
         return self.caller
 
     def _delay_response(self, desk: TenantSession) -> None:
-        """Have the answer held until the data plane goes by what was changed, if that is a matter of its."""
+        """Delays the response until the data plane applies the change, if the change affects it."""
         if desk.bell.number is not None:
             self._state["awaited"] = desk.bell.number
 
@@ -326,7 +336,9 @@ class RequestContext:
         return TenantSession(connection, self.caller, workspace_id, self._office, self._request_metadata)
 
     def _open_multi_workspace_session(self, connection: AsyncConnection, needed: frozenset[str]) -> TenantSession:
-        """Sit down in all workspaces where the person may do that: the row that is asked for says which it is."""
+        """Opens a session in all workspaces where the user has one of these scopes. The requested row decides which of
+        them applies.
+        """
         open_to_caller = frozenset(place for place in self.caller.roles if needed & self.caller.granted_scopes(place))
         if not open_to_caller:
             raise missing_scope_error(needed)
@@ -339,7 +351,7 @@ class RequestContext:
     ) -> str | None:
         own = self.caller.workspace_id
         if among is WRITABLE_STATES:
-            # It may have been archived since the key was looked up.
+            # The workspace may have been archived since the key was looked up.
             wanted = wanted or own
         elif wanted == own:
             wanted = None
@@ -356,19 +368,19 @@ class RequestContext:
 
 
 class ChangeNotifier(Protocol):
-    """How the data plane learns of a change."""
+    """Notifies the data plane of changes."""
 
     def notify(self) -> None:
-        """Say that there is one."""
+        """Reports that something changed."""
         ...
 
     async def wait_until_applied(self, number: int) -> None:
-        """Wait, but not for ever, until each worker of this node goes by it."""
+        """Waits until each worker of this node applies the change, or a timeout passes."""
         ...
 
 
 class Services:
-    """What all desks share, and who is told when something changed."""
+    """Services that all sessions share. Also notifies the data plane and clears caches after a change."""
 
     def __init__(
         self,
@@ -378,7 +390,7 @@ class Services:
         identities: CallerAuthenticator,
         news: ChangeNotifier,
     ) -> None:
-        """Take the parts, and of the settings what bounds and names what is written."""
+        """Takes the services, and the settings that bound or name stored values."""
         self.limits = settings.routing.target_limits
         self.key_prefix = settings.store.key_prefix
         self.lends = settings.identity.lend
@@ -389,12 +401,12 @@ class Services:
         self._news = news
 
     def create_context(self, request: Request[Any, Caller, Any]) -> RequestContext:
-        """Give a route its caller's way to a desk."""
+        """Creates the context of a request."""
         return RequestContext(self, request)
 
     @asynccontextmanager
     async def write_session_as(self, caller: Caller, asked: RequestInfo) -> AsyncGenerator[TenantSession]:
-        """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
+        """Opens a session for changes in the whole organisation of a caller. The calling code must restrict access."""
         await self.prepare_data_key()
         async with self.database.write_transaction() as connection:
             await self.lock_organisation(connection, caller)
@@ -403,25 +415,27 @@ class Services:
         self.notify_change(published=desk.bell.is_set)
 
     async def prepare_data_key(self) -> None:
-        """Have a data key for what a change may seal, before it begins: what it takes back takes no key along."""
-        # A change that seals nothing needs none; the others say what is wrong.
+        """Creates a data key before a change that may encrypt something, so that a rollback of the change does not
+        remove the key.
+        """
+        # A change that encrypts nothing needs no key. Other changes report the error themselves.
         with suppress(SettingsError):
             await self.vault.renew_data_keys(self.database)
 
     async def lock_organisation(self, connection: AsyncConnection, caller: Caller) -> None:
-        """Wait until nobody else changes the caller's organisation: whoever comes later sees what was done here."""
+        """Waits for the lock on the caller's organisation, so that its changes run one after the other."""
         await TenantStore(connection, caller.organisation_id, None).lock_organisation(self.database.turn_ms)
 
     def clear_caller_cache(self) -> None:
-        """Have callers looked up anew."""
+        """Clears the cache of authenticated callers."""
         self.identities.clear_cache()
 
     def notify_change(self, *, published: bool) -> None:
-        """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""
+        """Clears the cache of callers and, if `published`, notifies the data plane."""
         self.clear_caller_cache()
         if published:
             self._news.notify()
 
     async def wait_until_applied(self, number: int) -> None:
-        """Wait until the data plane of this node goes by a change."""
+        """Waits until the data plane of this node applies a change."""
         await self._news.wait_until_applied(number)

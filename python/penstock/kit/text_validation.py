@@ -1,4 +1,6 @@
-"""Texts that databases do not take are refused by their place: those with a NUL in them, and what is no Unicode."""
+"""Validation of request text before it reaches the database. Rejects NUL characters and invalid Unicode with the path
+of the field, because databases do not accept them.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,20 @@ if TYPE_CHECKING:
     from litestar import Request
 
 NUL, SPELLED = "\0", b"\\u0000"
-# Half of a pair that stands for one character; read as JSON, bytes that are no UTF-8 come to such halves too.
+# Half of a surrogate pair. Invalid UTF-8 bytes that are decoded with `surrogateescape` become such halves too.
 HALF, SPELLED_HALF = re.compile("[\ud800-\udfff]"), re.compile(rb"\\u[dD][89a-fA-F]")
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-NUL_MESSAGE = "must not hold the character U+0000"
-NOT_UNICODE_MESSAGE = "must be Unicode text: it holds what is no UTF-8, or half of a surrogate pair"
+NUL_MESSAGE = "must not contain the character U+0000"
+NOT_UNICODE_MESSAGE = "must be Unicode text: it contains invalid UTF-8 or half of a surrogate pair"
 MAX_DEPTH = 128
 
 
 async def check_request_text(request: Request[Any, Any, Any]) -> None:
-    """Look at the path, the query and a body; who reads a form looks for a NUL in what it keeps of it."""
+    """Checks the path, the query and the body of a request. Routes that read a form check its fields for NUL
+    themselves.
+    """
     problems = [Problem("path", NUL_MESSAGE)] if NUL in request.scope["path"] else []
-    # Most requests have no query, and to read one costs more than to see that.
+    # Most requests have no query, and this check is cheaper than parsing one.
     if b"%00" in request.scope["query_string"]:
         problems += [
             Problem(name.replace(NUL, ""), NUL_MESSAGE)
@@ -41,14 +45,16 @@ async def check_request_text(request: Request[Any, Any, Any]) -> None:
 
 
 async def _body_problems(request: Request[Any, Any, Any]) -> list[Problem]:
-    """Look at what the route reads: as a form, or as JSON, whatever the request calls it."""
+    """Checks the body in the format that the route reads, a form or JSON. The content type of the request does not
+    matter.
+    """
     taken = request.scope["route_handler"].parsed_data_field
     if taken is None:
         return []
     if getattr(taken.kwarg_definition, "media_type", None) != RequestEncodingType.MULTI_PART:
         return _json_body_problems(await request.body())
     try:
-        # It is kept: the route does not read it again.
+        # The framework caches the form, so the route does not parse it again.
         await request.form()
     except (UnicodeDecodeError, LookupError):
         return [Problem("", "must be a form whose fields are text in a known charset")]
@@ -57,13 +63,13 @@ async def _body_problems(request: Request[Any, Any, Any]) -> list[Problem]:
 
 def _json_body_problems(body: bytes) -> list[Problem]:
     is_text = _is_utf8(body)
-    # It may also be an escaped backslash before four digits, or both halves of a pair.
+    # The match may also be an escaped backslash before four digits, or a complete surrogate pair.
     if is_text and SPELLED not in body and not SPELLED_HALF.search(body):
         return []
     try:
         found = list(_value_problems(json.loads(body.decode(errors="surrogateescape"))))
     except (ValueError, RecursionError):
-        # What is wrong with it is told by who reads it as what it should be.
+        # The route reports malformed JSON itself when it decodes the body.
         found = []
     return found or ([] if is_text else [Problem("", NOT_UNICODE_MESSAGE)])
 

@@ -1,4 +1,6 @@
-"""Tokens of the organisation's own identity provider: checked against its published keys, and read."""
+"""Verification of JSON web tokens from trusted identity providers. Checks the signature against published keys, then
+the claims.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,22 @@ log = logging.getLogger("penstock")
 MIN_RSA_BITS = 2048
 LARGEST_TOKEN, LARGEST_SET, MOST_KEYS = 16_384, 1_000_000, 100
 FETCH_TIMEOUT_SECONDS = 5.0
-# In seconds: the year 5138. Later ends are as good as none.
+# Unix time in seconds, in the year 5138. Later expiry times are reduced to it, because they mean that the token never
+# expires.
 MAX_EXPIRY_SECONDS = 1e11
-# A token with a key that nobody knows has the keys looked at again, but not more often than this.
+# Minimum interval between key fetches that are triggered by tokens with an unknown key id.
 MIN_REFRESH_INTERVAL_SECONDS = 10.0
 
 
 class RequestDefaults(msgspec.Struct, frozen=True):
-    """What requests with a token have unless they say otherwise; the data plane gives it to them."""
+    """Request defaults in a token. The data plane applies them unless the request overrides them."""
 
     config_id: str | None = None
     metadata: dict[str, Any] | None = None
     allow_config_override: bool | None = None
 
 
-# What else a token may say, and in which form.
+# Types of the optional claims.
 CLAIM_TYPES: dict[str, Any] = {
     "defaults": RequestDefaults | None,
     "usage_limits": list[UsageLimits] | None,
@@ -55,26 +58,26 @@ CLAIM_TYPES: dict[str, Any] = {
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What a token says of its caller."""
+    """Verified claims of a token."""
 
     organisation_id: str
     user: str
     workspace_slug: str | None
     scopes: frozenset[str]
-    # Milliseconds; the leeway for clocks that differ comes on top.
+    # Unix time in milliseconds, without the leeway for clock skew.
     expires_at: int
-    # It has limits, or a config that it may not leave.
+    # True if the token has limits, or a config that requests may not override.
     is_bound: bool
-    # The config of its requests, and whether one may bring another.
+    # Default config of requests with this token, and whether a request may use another one.
     config_id: str | None
     may_leave_config: bool
 
 
 class IssuerKeys:
-    """One identity provider: for whom it may speak, and the keys that are known of it."""
+    """Public keys of one trusted identity provider, and the issuer and audience that its tokens must have."""
 
     def __init__(self, own: Issuer, tls_ca: str) -> None:
-        """Learn the keys that are in the settings."""
+        """Loads the keys that are in the settings."""
         self.own = own
         self.rows: list[dict[str, str]] = []
         self._tls_ca = tls_ca
@@ -84,7 +87,7 @@ class IssuerKeys:
             self.load_keys(json.loads(own.jwks))
 
     def load_keys(self, document: Mapping[str, Any]) -> bool:
-        """Take the keys of a document that may be used, and say whether they changed."""
+        """Loads the usable keys of a JWKS document. Returns true if they changed."""
         keys = msgspec.convert(document.get("keys"), list[Any])
         rows = [row for row in map(_parse_public_key, keys[:MOST_KEYS]) if row]
         changed = rows != self.rows
@@ -92,7 +95,9 @@ class IssuerKeys:
         return changed
 
     async def refresh(self) -> bool:
-        """Look at where the keys are published, and say whether they changed."""
+        """Fetches the JWKS document from its URL. Returns true if the keys changed; raises an HTTP error or ValueError
+        on failure.
+        """
         self._asked = time.monotonic()
         verify = self._tls_ca or True
         async with (
@@ -109,7 +114,7 @@ class IssuerKeys:
         return self.load_keys(msgspec.json.decode(bytes(content), type=dict[str, Any]))
 
     async def ensure_key(self, kid: object) -> bool:
-        """Say whether a key is known, after a look at where keys are published where it is not."""
+        """Returns true if a key id is known. Fetches the keys first if it is not."""
         if (
             self.own.jwks_url
             and not self._has_key(kid)
@@ -118,14 +123,14 @@ class IssuerKeys:
             try:
                 await self.refresh()
             except (httpx2.HTTPError, ValueError) as error:
-                log.warning("the keys for tokens cannot be read: %s", type(error).__name__)
+                log.warning("cannot fetch the keys that verify tokens: %s", type(error).__name__)
         return self._has_key(kid)
 
     def _has_key(self, kid: object) -> bool:
         return any(row["kid"] == kid for row in self.rows)
 
     def matches_claims(self, claims: Mapping[str, Any]) -> bool:
-        """Whether a token says that it is from here, and meant for us."""
+        """Returns true if the unverified claims name this issuer and audience."""
         meant = claims.get("aud")
         listed = cast("list[object]", meant if isinstance(meant, list) else [meant])
         return (not self.own.issuer or claims.get("iss") == self.own.issuer) and (
@@ -133,7 +138,7 @@ class IssuerKeys:
         )
 
     def decode_token(self, text: str, algorithms: Sequence[str]) -> jwt.Token | None:
-        """Give what a token says, where it was signed here."""
+        """Returns the decoded token; `None` if none of the keys verifies its signature."""
         try:
             return jwt.decode(text, self._keys, algorithms=list(algorithms))
         except (JoseError, ValueError, TypeError, KeyError):
@@ -141,19 +146,19 @@ class IssuerKeys:
 
 
 class TokenVerifier:
-    """Reads tokens; the keys are learned from the settings, or from where they are published."""
+    """Verifies tokens with the keys of all trusted issuers."""
 
     def __init__(self, settings: Settings) -> None:
-        """Learn the keys that are in the settings."""
+        """Loads the keys that are in the settings."""
         self._own: Jwt = settings.jwt
         self.sources = [IssuerKeys(issuer, settings.upstream.tls_ca) for issuer in settings.trusted_issuers]
 
     def is_jwt(self, text: str) -> bool:
-        """Whether this is a token rather than a key."""
+        """Returns true if a credential has the form of a JWT; other credentials are API keys."""
         return text.startswith("eyJ") and text.count(".") == 2  # noqa: PLR2004 - head, claims, signature
 
     def export_keys(self) -> bytes:
-        """Say what the engine must know to check tokens itself, as JSON."""
+        """Returns the keys and rules with which the engine verifies tokens, as JSON."""
         content = {
             "keys": [{**row, "issuer": index} for index, source in enumerate(self.sources) for row in source.rows],
             "issuers": [
@@ -173,22 +178,22 @@ class TokenVerifier:
         return msgspec.json.encode(content)
 
     def restore_keys(self, published: bytes) -> None:
-        """Begin with the keys that were known before, for as long as no others can be read."""
+        """Restores fetched keys from an earlier export, for use until new ones can be fetched."""
         if not published:
             return
         before = msgspec.json.decode(published, type=dict[str, Any])
-        # By address: another order of the settings must not give the keys of one to another.
+        # Matches issuers by URL, because their order in the settings may have changed since the export.
         urls = [one["url"] for one in before.get("issuers", ())]
         for source in (source for source in self.sources if source.own.jwks_url and source.own.jwks_url in urls):
             index = urls.index(source.own.jwks_url)
             source.load_keys({"keys": [row for row in before["keys"] if row.get("issuer") == index]})
 
     async def verify(self, text: str) -> Claims:
-        """Check a token, and give what it says."""
+        """Verifies a token and returns its claims. Raises UnauthorisedError, ForbiddenError or UnavailableError."""
         if len(text) > LARGEST_TOKEN:
             raise UnauthorisedError("this token is too long")
         if not any(source.rows or source.own.jwks_url for source in self.sources):
-            raise ForbiddenError("no keys are known to check tokens with")
+            raise ForbiddenError("there are no keys to verify tokens with")
         head, claims = (_decode_part(text, number) for number in (0, 1))
         candidates = [source for source in self.sources if source.matches_claims(claims)]
         known = await asyncio.gather(*(source.ensure_key(head.get("kid")) for source in candidates))
@@ -196,7 +201,7 @@ class TokenVerifier:
             if token := source.decode_token(text, self._own.algorithms):
                 return self._check_claims(source.own, token.header, token.claims)
         if any(source.own.jwks_url and not source.rows for source in candidates):
-            # It may be good: nobody can say so.
+            # The token may be valid, but without the issuer's keys it cannot be verified.
             raise UnavailableError("tokens of this issuer cannot be checked now: its keys could not be read yet")
         raise UnauthorisedError("this token is not valid")
 
@@ -208,15 +213,15 @@ class TokenVerifier:
         if end is None or end + leeway <= moment:
             raise UnauthorisedError("this token has expired")
         if begin is None or begin - leeway > moment:
-            raise UnauthorisedError("this token is not good yet")
+            raise UnauthorisedError("this token is not valid yet")
         organisation = claims.get("organisation_id")
         if not isinstance(organisation, str):
-            raise UnauthorisedError("this token names no organisation: claim organisation_id")
+            raise UnauthorisedError("this token names no organisation: it needs the claim organisation_id")
         if any(allowed and organisation not in allowed for allowed in (self._own.organisations, issuer.organisations)):
-            raise ForbiddenError("tokens of this organisation are not taken here")
+            raise ForbiddenError("tokens of this organisation are not accepted here")
         user = claims.get("email_id") or claims.get("sub") or claims.get("uid")
         if not isinstance(user, str):
-            raise UnauthorisedError("this token names nobody: claim email_id, sub or uid")
+            raise UnauthorisedError("this token names no user: it needs the claim email_id, sub or uid")
         defaults = _read_defaults(claims)
         slug = claims.get("workspace_slug")
         may_leave = defaults.allow_config_override is not False
@@ -240,7 +245,7 @@ class TokenVerifier:
 
 
 def strip_scope_prefix(scope: str) -> str | None:
-    """Take the prefix of a brand off a scope; one that does not exist is none."""
+    """Removes a vendor prefix from a scope. Returns `None` for an unknown scope."""
     if scope in ALL_SCOPES:
         return scope
     rest = scope.partition(".")[2]
@@ -248,7 +253,9 @@ def strip_scope_prefix(scope: str) -> str | None:
 
 
 def _read_defaults(claims: Mapping[str, Any]) -> RequestDefaults:
-    """Give the defaults; refuse them and limits that requests with this token could not have: management is not limited by them."""
+    """Returns the request defaults of a token. Also validates its limits, which apply to model requests and not to
+    management requests.
+    """
     defaults = RequestDefaults()
     for name, form in CLAIM_TYPES.items():
         try:
@@ -265,7 +272,7 @@ def _read_defaults(claims: Mapping[str, Any]) -> RequestDefaults:
 
 
 def _decode_part(text: str, number: int) -> dict[str, Any]:
-    """Look into a part of a token that nobody vouched for yet."""
+    """Decodes the header or the claims of a token that is not verified yet. Returns an empty object if it is malformed."""
     part = text.split(".")[number]
     try:
         return msgspec.json.decode(urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=dict[str, Any])
@@ -278,7 +285,7 @@ def _number_or_none(value: object) -> float | None:
 
 
 def _parse_public_key(raw: object) -> dict[str, str] | None:
-    """Read one key of a set: only public ones for signatures that are strong enough."""
+    """Parses one key of a JWKS. Returns `None` unless it is a public signature key of sufficient strength."""
     if not isinstance(raw, dict):
         return None
     given = cast("dict[str, object]", raw)

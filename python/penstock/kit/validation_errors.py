@@ -1,4 +1,6 @@
-"""What the framework says about a body or a query that did not fit, in our words and with the path of each field."""
+"""Conversion of the web framework's validation errors into problems with field paths. It rewords the framework's
+messages for API clients.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
 
 
 class RouteParameter(NamedTuple):
-    """Something that a route takes: its name in requests, and its type."""
+    """Parameter of a route handler: its name in requests and its type."""
 
     name: str
     annotation: Any
 
 
 def route_parameters(handler: BaseRouteHandler | None) -> dict[str, RouteParameter]:
-    """Give what a route takes, by the names that its function has for it; the body is called `data`."""
+    """Returns the parameters of a route and its dependencies, keyed by Python argument name. The request body has the
+    key `data`.
+    """
     if handler is None:
         return {}
     parts = [handler, *handler.resolve_dependencies().values()]
@@ -44,9 +48,10 @@ def route_parameters(handler: BaseRouteHandler | None) -> dict[str, RouteParamet
 
 
 def parse_problems(error: HTTPException, taken: Mapping[str, RouteParameter]) -> list[Problem]:
-    """Read what was wrong, and where; `taken` is what the route takes."""
+    """Converts a framework error to a list of problems with field paths. `taken` has the parameters of the route."""
     if found := BODY_FIELD_ERROR.match(str(error.__cause__)):
-        # The framework takes fields of a body that are called like a part of ours for that part, and blames us.
+        # If a body field has the same name as a handler argument, the framework attributes its error to that argument
+        # and answers with a server error.
         return [_parse_problem(found[2].removeprefix("."), found[1], {"data": taken["data"]})]
     if missing := MISSING_PARAMETER.match(error.detail):
         return [Problem(missing[1], "is needed")]
@@ -58,7 +63,7 @@ def parse_problems(error: HTTPException, taken: Mapping[str, RouteParameter]) ->
 
 
 def summarize_problems(found: list[Problem], said: str) -> str:
-    """Say the first of it in one sentence."""
+    """Returns one sentence about the first problem, or about the framework's message `said` if there are no problems."""
     if not found:
         return (
             f"the body cannot be read: {_lowercase_message(said)}"
@@ -69,7 +74,7 @@ def summarize_problems(found: list[Problem], said: str) -> str:
 
 
 def _parse_problem(path: str, message: str, taken: Mapping[str, RouteParameter]) -> Problem:
-    # The body itself is called by the name of the argument that it becomes.
+    # The framework reports errors of the body itself under the name of the handler argument.
     path = "" if path == "data" else path
     if path == "" and message == "'data'":
         return Problem("", "a body is needed")
@@ -83,7 +88,7 @@ def _parse_problem(path: str, message: str, taken: Mapping[str, RouteParameter])
 
 
 def _allowed_values(path: str, taken: Mapping[str, RouteParameter]) -> list[str]:
-    """Give the words that are allowed at a path."""
+    """Returns the values that are allowed at a path."""
     first, *others = names = INDEX_PATTERN.sub("", path).split(".")
     if first in taken:
         return _literal_values(taken[first].annotation, others)

@@ -1,4 +1,4 @@
-"""What was saved under a name before: numbered from 1, never changed, gone with what they are versions of."""
+"""Immutable versions of saved objects. They are numbered from 1 and deleted together with the object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 async def create_version(
     desk: TenantSession, resource: str, resource_id: str, content: Mapping[str, Any], hidden: str | None
 ) -> str:
-    """Keep the next version, what is secret of it sealed, and give its id."""
+    """Stores the next version, with its secret part `hidden` encrypted. Returns the id of the version."""
     here = versions.c.resource_id == resource_id
     last = await desk.fetch_first(select(func.max(versions.c.number).label("number")).where(here), versions)
     version_id = new_id()
@@ -40,7 +40,9 @@ async def create_version(
 
 
 async def list_versions(tenant: TenantStore, resource_id: str, wanted: PageRequest) -> tuple[int, list[Row]]:
-    """Give how many there are, and those of the page: by their numbers, of which none is left out."""
+    """Returns the number of versions and the versions of the page. Selects them by number, because the numbers have no
+    gaps.
+    """
     if wanted.sort != "created_at":
         raise field_error("sort", f"{wanted.sort!r} is not allowed here: expected created_at")
     number, here = versions.c.number, versions.c.resource_id == resource_id
@@ -58,5 +60,5 @@ async def list_versions(tenant: TenantStore, resource_id: str, wanted: PageReque
 
 
 async def delete_versions(tenant: TenantStore, resource_id: str) -> None:
-    """Drop all versions."""
+    """Deletes all versions of an object."""
     await tenant.delete(versions, versions.c.resource_id == resource_id)

@@ -1,4 +1,6 @@
-"""What the engine is told of prices: the public list and the operator's own, in whole pico-dollars for one of each."""
+"""Export of prices for the engine. Converts the public price list and the operator's prices to whole pico-dollars per
+unit.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from penstock.pricing.wire_format import Price, PricingConfig, TokenPrices
     from penstock.settings import Settings
 
-# By the names of the engine's buckets. The list has dollars for a million, which is as many millions of pico-dollars for one.
+# Engine bucket of each field of the public list. The list has dollars per million, which equals millions of
+# pico-dollars per unit.
 PUBLIC_LIST_BUCKETS = {
     "input_mtok": "input",
     "output_mtok": "output",
@@ -42,7 +45,7 @@ PUBLIC_LIST_BUCKETS = {
     "social_searches_kcount": "x_search",
     "rerank_searches_kcount": "search",
 }
-# The operator has cents for one.
+# Engine bucket of each price field of the operator. Operators state cents per unit.
 OPERATOR_BUCKETS = {
     "request_token": "input",
     "response_token": "output",
@@ -56,20 +59,20 @@ OPERATOR_BUCKETS = {
     "response_image_token": "image_out",
     "cache_read_image_input_token": "cache_read_image",
 }
-# What costs that where nothing is said of it, text by itself.
+# Engine bucket of each text token price. Such a price replaces the price of its bucket for text only.
 TEXT_BUCKETS = {
     "request_text_token": "input",
     "response_text_token": "output",
     "cache_read_text_input_token": "cache_read",
     "cache_write_text_input_token": "cache_write",
 }
-# What is no text costs what is said of all tokens, and not what is said of text.
+# Buckets of other modalities. Without their own price they have the price of all tokens, not the price of text tokens.
 NON_TEXT_BUCKETS = {
     "input": ("audio_in", "image_in"),
     "output": ("audio_out", "image_out"),
     "cache_read": ("cache_read_audio", "cache_read_image"),
 }
-# What the operator tells by its unit: the engine's name for it, and whose factor it has where it has none of its own.
+# By the operator's unit name: the engine's bucket, and the bucket whose factor applies if the unit has none.
 UNIT_BUCKETS = {
     "cache_write_1h": ("cache_write_1h", "cache_write"),
     "thinking_token": ("reasoning", None),
@@ -82,13 +85,13 @@ UNIT_BUCKETS = {
     "maps": ("maps", None),
     "search": ("search", None),
 }
-# What is used beside tokens: whoever says what that costs has not said what the tokens do.
+# Units that are billed in addition to tokens. A price for them alone does not set a token price.
 NON_TOKEN_UNITS = {"web_search", "file_search", "x_search", "code_execution", "attachment_search", "maps"}
 PICODOLLARS_PER_CENT = Decimal(10) ** 10
-# The list has dollars for a thousand of what is no token.
+# For units other than tokens, the public list has dollars per thousand.
 PICODOLLARS_PER_MILLIDOLLAR = Decimal(10) ** 9
 PICODOLLARS_PER_MICRODOLLAR = Decimal(10) ** 6
-# By what the list tells prices of batches and of services from others.
+# Conditions by which the public list distinguishes prices of batches and service tiers.
 SERVICE_VARIANTS = {
     ("processing", "batch"): "batch",
     ("service_tier", "flex"): "flex",
@@ -97,15 +100,15 @@ SERVICE_VARIANTS = {
     ("speed", "fast"): "fast",
 }
 Rates = dict[str, list[tuple[int, int]]]
-# From which day on it costs how much in which way; the earliest first.
+# Start date, batch or service tier, and rates of each price variant; the earliest first.
 PriceVariants = list[tuple[date, str, Rates]]
-# What the engine's numbers hold.
+# Largest number that the engine can store.
 MAX_I64 = 2**63 - 1
 NEGATIVE_LOOKAHEAD = "^(?!"
 
 
 def export_prices(settings: Settings) -> dict[str, Any]:
-    """Put together what is known of prices at the moment, the list as it is kept."""
+    """Returns all known prices: the cached public list and the operator's prices from the config file."""
     rows = read_price_rows(settings.file) if settings.file else []
     said: dict[tuple[str, str], list[PriceRow]] = {}
     for row in sorted(rows, key=start_date_of):
@@ -123,12 +126,16 @@ def export_prices(settings: Settings) -> dict[str, Any]:
 
 @functools.cache
 def export_public_list() -> bytes:
-    """Read the public list, in a process of its own: its objects take thirty times the room of what is told of them."""
+    """Returns the public price list as JSON. Reads it in a child process, because its objects take thirty times the
+    memory of the result.
+    """
     return process.run_in_child(_build_public_list)
 
 
 def export_operator_prices(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]]:  # noqa: ANN401 - a date, or none
-    """Say what an operator's prices are to the engine; nothing where they are not about tokens or requests."""
+    """Returns an operator's prices in the engine's format. Returns an empty list if they contain no price of tokens,
+    images, batches or requests.
+    """
     tokens = config.pay_as_you_go
     rates = _operator_rates(tokens)
     units = tokens.additional_units if tokens else {}
@@ -143,7 +150,7 @@ def export_operator_prices(config: PricingConfig, valid_from: Any = None) -> lis
 
 
 def export_adjustments(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Say by what an organisation's prices differ: a factor for each of the engine's buckets, in millionths."""
+    """Returns an organisation's price adjustments: one factor per engine bucket, in millionths."""
     if not adjustments:
         return None
     said: dict[str, Any] = adjustments["multiplier"]
@@ -188,7 +195,7 @@ def _operator_rates(tokens: TokenPrices | None) -> Rates:
 
 
 def _image_prices(said: Mapping[str, Mapping[str, Price]]) -> dict[str, dict[str, int]]:
-    """Say what one image costs, by quality and size."""
+    """Returns the price of one image in pico-dollars, by quality and size."""
     return {
         quality: {size: _to_picodollars(price.price, PICODOLLARS_PER_CENT) for size, price in sizes.items()}
         for quality, sizes in said.items()
@@ -217,9 +224,10 @@ def _export_models(provider: Provider) -> Iterator[dict[str, Any]]:
 
 
 def _price_variants(model: ModelInfo) -> PriceVariants:
-    """Find the rates in batches and of services.
+    """Returns the rates for batches and service tiers.
 
-    What a long batch costs is not known to the engine: rates in tiers are left out, and cost half there.
+    The engine has no batch rates by prompt length. Tiered batch rates are left out, so those tokens cost half of the
+    standard rate.
     """
     variants: PriceVariants = []
     for variant in model.price_variants or ():
@@ -247,14 +255,14 @@ def _model_prices(price: ConditionalPrice | ModelPrice, variants: PriceVariants)
         else None
     )
     start: date | None = getattr(constraint, "start_date", None)
-    # The same price again, from each day on which it has another for batches or for a service.
+    # Repeats the price from each date on which a batch or service tier price changes.
     for moment in [start, *sorted({since for since, *_ in variants if since > (start or date.min)})]:
         told = {kind: found for since, kind, found in variants if since <= (moment or date.min)}
         yield _with_version(rates, request, moment, daily, told)
 
 
 def _has_token_rates(rates: Rates) -> bool:
-    """Say whether something is said of more than what stands beside the tokens: those would cost nothing."""
+    """Returns true if there are rates for tokens. With rates for additional units alone, tokens would cost nothing."""
     return bool(rates.keys() - NON_TOKEN_UNITS)
 
 
@@ -276,7 +284,7 @@ def _with_version(
     variants: dict[str, Rates] | None = None,
     images: dict[str, dict[str, int]] | None = None,
 ) -> dict[str, Any]:
-    """Name a price after what it says: whatever changes in it changes its version."""
+    """Builds a price whose version is a hash of its content, so each change gets a new version."""
     price: dict[str, Any] = {"rates": rates}
     services = {kind: said for kind, said in (variants or {}).items() if said}
     if batch := services.pop("batch", None):
@@ -306,7 +314,7 @@ def _to_picodollars(price: Any, factor: Decimal) -> int:  # noqa: ANN401 - a dec
 
 
 def _utc_second_of_day(moment: time) -> int:
-    """Give the second of the day, in UTC."""
+    """Converts a time of day to the second of the day in UTC."""
     shift = moment.utcoffset()
     ahead = int(shift.total_seconds()) if shift else 0
     return (moment.hour * 3600 + moment.minute * 60 + moment.second - ahead) % 86_400
@@ -331,7 +339,7 @@ def _export_match_clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of
 
 
 def _export_pattern(text: str) -> dict[str, Any]:
-    """Say a pattern without looking ahead, which the engine's do not."""
+    """Rewrites a negative lookahead as a negated pattern, because the engine's regular expressions have no lookahead."""
     if text.startswith(NEGATIVE_LOOKAHEAD) and text.endswith(")"):
         return {"not": {"like": f"^{text.removeprefix(NEGATIVE_LOOKAHEAD)[:-1]}"}}
     return {"like": text}

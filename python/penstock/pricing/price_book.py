@@ -1,4 +1,4 @@
-"""The price book: what models cost by the public list, and by what the operator says instead from a day on."""
+"""Price book: model prices of the public list, and prices of the operator that replace them from a date on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Providers that the list has under other names.
+# Providers that have another name in the price list.
 LIST_NAMES_BY_PROVIDER = {
     "azure-ai": "azure",
     "azure-openai": "azure",
@@ -39,7 +39,7 @@ LIST_NAMES_BY_PROVIDER = {
     "workers-ai": "cloudflare",
     "zhipu": "zhipuai",
 }
-# The list has dollars for a million tokens, we have cents for one.
+# The list has dollars per million tokens; the wire format has cents per token.
 TOKEN_RATES = {
     "input_mtok": "request_token",
     "output_mtok": "response_token",
@@ -58,9 +58,9 @@ UNIT_NAMES = {
     "storage_searches_kcount": "file_search",
     "web_searches_kcount": "web_search",
 }
-# By what a price's name ends with: how many cents one unit costs where the list says one dollar.
+# Cents per unit for one dollar in the list, by the suffix of the price's name.
 CENTS_PER_LIST_DOLLAR = {"_mtok": 1e-4, "_mchars": 1e-4, "_kcount": 0.1, "_kpages": 0.1, "_hours": 100.0}
-# What is summed up on each side, by the names that the wire has for counts and rates.
+# Token counts and their rates that are summed up on each side, by their names on the wire.
 SUM_TERMS = {
     "request": {
         "input_tokens": "request_token",
@@ -82,7 +82,7 @@ class PriceRow(PricingConfig, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class ListedModel(msgspec.Struct, frozen=True):
-    """A model that the list has."""
+    """A model with its price."""
 
     slug: str
     name: str | None
@@ -91,10 +91,10 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 
 class PriceBook:
-    """Answers what a model costs now. The list is loaded when it is first asked for: it is large."""
+    """Finds the current price of a model. The public list is large, so it is loaded at the first request."""
 
     def __init__(self, settings: Settings) -> None:
-        """Know nothing yet."""
+        """Takes the settings file; nothing is loaded yet."""
         self._file = settings.file
         self._list: dict[str, Provider] | None = None
         self._turn = asyncio.Lock()
@@ -102,10 +102,10 @@ class PriceBook:
         self._said: list[PriceRow] = []
 
     async def list_models(self, provider: str) -> dict[str, ListedModel]:
-        """List the models that a provider is known to have, with what they cost."""
+        """Returns the models of a provider that have a price, by their names."""
         listed = await self._listed_provider(provider)
         found = {model.id: _to_listed_model(provider, model) for model in (listed.models if listed else [])}
-        # The newest comes last, and stays.
+        # The newest price is applied last and replaces older ones.
         for row in reversed(self._valid_rows()):
             if row.provider == provider:
                 name = found[row.model].name if row.model in found else None
@@ -113,7 +113,7 @@ class PriceBook:
         return found
 
     async def find_price(self, provider: str, model: str) -> PricingConfig | None:
-        """Say what a model costs, or nothing where nobody knows."""
+        """Returns the price of a model, or `None` if it is unknown."""
         for row in self._valid_rows():
             if (row.provider, row.model) == (provider, model):
                 return _row_pricing(row)
@@ -121,9 +121,9 @@ class PriceBook:
         return _to_listed_model(provider, found).pricing_config if found else None
 
     async def find_listed_model(self, provider: str, model: str) -> ModelInfo | None:
-        """Give what the list says of a model."""
+        """Returns the entry of a model in the price list, or `None`."""
         listed = await self._listed_provider(provider)
-        # Who sells others' models has their prices, unless it has its own.
+        # A provider that resells models has their original prices, unless the list has its own prices.
         everybody = list((self._list or {}).values())
         return listed.find_model(model, all_providers=everybody) if listed else None
 
@@ -134,20 +134,20 @@ class PriceBook:
         return self._list.get(LIST_NAMES_BY_PROVIDER.get(name, name))
 
     def _valid_rows(self) -> list[PriceRow]:
-        """Give what the operator says and is valid already, the newest first."""
+        """Returns the operator's prices that are valid today, the newest first."""
         if self._file and (mark := _file_version(self._file)) != self._seen:
             self._seen = mark
             try:
                 self._said = read_price_rows(self._file)
             except PenstockError as error:
-                log.error("the old prices stay: %s", error)  # noqa: TRY400 - the problems say it all
+                log.error("the old prices stay in use: %s", error)  # noqa: TRY400 - the problems say it all
         today = datetime.now(UTC).date()
         valid = [row for row in self._said if start_date_of(row) <= today]
         return sorted(valid, key=start_date_of, reverse=True)
 
 
 def read_price_rows(file: str) -> list[PriceRow]:
-    """Read the prices of a settings file; every problem at once."""
+    """Reads the prices of a settings file; raises SettingsError with all problems at once."""
     document: Any = read_toml_file(file).get(PRICES_TABLE, [])
     problems: list[Problem] = []
     rows = list(_parse_rows(cast("list[object]", document if isinstance(document, list) else [document]), problems))
@@ -180,7 +180,7 @@ def _file_version(file: str) -> tuple[int, int] | None:
 
 
 def start_date_of(row: PriceRow) -> date:
-    """Give the day, in UTC, from which a price counts."""
+    """Returns the date, in UTC, from which a price is valid."""
     return row.valid_from or date.min
 
 
@@ -200,7 +200,7 @@ def _to_listed_model(provider: str, model: ModelInfo) -> ListedModel:
 
 
 def _with_formulas(config: PricingConfig) -> PricingConfig:
-    """Add the formulas by which the prices are summed up, where none are given."""
+    """Adds the formulas that sum up the prices, if the config has none."""
     rates = config.pay_as_you_go
     formulas = {side: _sum_formula(side, rates) for side in ("request", "response")} if rates else None
     return msgspec.structs.replace(
@@ -230,12 +230,12 @@ def _unit_rates(prices: ModelPrice) -> dict[str, Price]:
 
 
 def _price_in_cents(prices: ModelPrice, name: str) -> Price | None:
-    """Give a price in cents; where it grows with the length of the prompt, the first."""
+    """Returns a price in cents; for a price that grows with the length of the prompt, its first tier."""
     listed = cast("Any", getattr(prices, name, None))
     if listed is None:
         return None
     factor = next(cents for ending, cents in CENTS_PER_LIST_DOLLAR.items() if name.endswith(ending))
-    # Rounded where the product of two binary fractions begins to lie.
+    # Rounded to 12 digits, to drop the error of multiplying binary fractions.
     return Price(float(f"{float(getattr(listed, 'base', listed)) * factor:.12g}"))
 
 
@@ -244,5 +244,5 @@ def _free_pricing() -> PricingConfig:
     return _with_formulas(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(nothing), PayAsYouGo)))
 
 
-# Of a model that nobody knows: it costs nothing, and says how prices are summed up.
+# Pricing of an unknown model: it costs nothing, but has the formulas that sum up prices.
 FREE_PRICING = _free_pricing()

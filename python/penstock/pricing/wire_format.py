@@ -1,4 +1,4 @@
-"""What models cost, as the wire says it: US cents for each token or unit."""
+"""Wire format of model prices. All amounts are US cents per token or unit."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-# A million dollars for one: the engine counts whole pico-dollars in 64 bits.
+# One million dollars per unit. The engine counts whole pico-dollars in 64-bit integers.
 MAX_CENTS = 1e8
 AmountCents = Annotated[float, Meta(ge=0, le=MAX_CENTS, description="US cents")]
-PriceFactor = Annotated[Annotated[float, Meta(ge=0)] | None, Meta(description="factor; default: that of `default`")]
+PriceFactor = Annotated[
+    Annotated[float, Meta(ge=0)] | None, Meta(description="factor; defaults to the value of `default`")
+]
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One price."""
+    """Price of one token or unit."""
 
     price: AmountCents
 
 
-OptionalPrice = Annotated[Price | None, Meta(description="price of one in US cents")]
+OptionalPrice = Annotated[Price | None, Meta(description="price per unit in US cents")]
 
 
 class TokenPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Prices of one token of each kind."""
+    """Prices per token, by token type."""
 
     request_token: OptionalPrice = None
     response_token: OptionalPrice = None
@@ -45,10 +47,10 @@ class TokenPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class PayAsYouGo(TokenPrices, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Prices of what is used."""
+    """Pay-as-you-go prices: tokens, additional units and images."""
 
-    additional_units: Annotated[dict[str, Price], Meta(description="by unit, as `web_search`")] = {}
-    image: Annotated[dict[str, dict[str, Price]], Meta(description="by quality and size")] = {}
+    additional_units: Annotated[dict[str, Price], Meta(description="prices by unit, such as `web_search`")] = {}
+    image: Annotated[dict[str, dict[str, Price]], Meta(description="prices of one image by quality and size")] = {}
 
 
 class FineTuningPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -59,13 +61,14 @@ class FineTuningPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class PricingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What a model costs."""
+    """All prices of one model."""
 
     type: Annotated[Literal["static"] | None, Meta(description="`static`")] = None
-    pay_as_you_go: Annotated[PayAsYouGo | None, Meta(description="prices of what is used")] = None
-    batch_config: Annotated[TokenPrices | None, Meta(description="prices of what is asked for in batches")] = None
+    pay_as_you_go: Annotated[PayAsYouGo | None, Meta(description="pay-as-you-go prices")] = None
+    batch_config: Annotated[TokenPrices | None, Meta(description="prices of requests in batches")] = None
     calculate: Annotated[
-        dict[Literal["request", "response"], dict[str, Any]] | None, Meta(description="formulas of the two sums")
+        dict[Literal["request", "response"], dict[str, Any]] | None,
+        Meta(description="formulas that compute the cost of the request and of the response"),
     ] = None
     currency: Annotated[Literal["USD"] | None, Meta(description="`USD`")] = None
     finetune_config: Annotated[FineTuningPrices | None, Meta(description="prices of fine-tuning")] = None
@@ -73,13 +76,13 @@ class PricingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ImageFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Factor of the prices of images."""
+    """Factor that is applied to image prices."""
 
     default: PriceFactor = None
 
 
 class PriceMultipliers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Factors of prices; what is left out takes that of `default`."""
+    """Factors that are applied to prices. An omitted factor has the value of `default`."""
 
     default: PriceFactor = None
     request_token: PriceFactor = None
@@ -100,13 +103,13 @@ class PriceMultipliers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     cache_read_text_input_token: PriceFactor = None
     cache_write_text_input_token: PriceFactor = None
     cache_write_image_input_token: PriceFactor = None
-    image: Annotated[ImageFactor | None, Meta(description="factors of the prices of images")] = None
+    image: Annotated[ImageFactor | None, Meta(description="factors of image prices")] = None
     additional_units: Annotated[
-        dict[str, Annotated[float, Meta(ge=0)] | None], Meta(description="factors by unit, as `web_search`")
+        dict[str, Annotated[float, Meta(ge=0)] | None], Meta(description="factors by unit, such as `web_search`")
     ] = {}
 
 
 class PriceAdjustments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an organisation's prices differ by from the usual ones."""
+    """Adjustments of an organisation's prices relative to the standard prices."""
 
     multiplier: Annotated[PriceMultipliers, Meta(description="factors of prices")]

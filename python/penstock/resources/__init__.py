@@ -1,10 +1,12 @@
-"""The management API: a module's name is its path under /v1, and the file being there is all it takes."""
+"""Resources of the management API. A module's name is its path under /v1, and each file in this package is found
+without registration.
+"""
 
 from __future__ import annotations
 
 import os
 
-# The few that live outside /v1. What has no path here is never forwarded from the network.
+# Modules with other paths than /v1 and their name. A module without paths is never reachable from the network.
 CUSTOM_PREFIXES: dict[str, tuple[str, ...]] = {
     "schema": ("/schema",),
     "health": ("/v1/health", "/health", "/v1/admin/health", "/admin/health"),
@@ -20,16 +22,17 @@ CUSTOM_PREFIXES: dict[str, tuple[str, ...]] = {
     "batches": ("/v1/batches", "/v2/batches"),
     "api_keys": ("/v1/api-keys", "/v2/api-keys", "/v1/v2/api-keys"),
 }
-# All others stand on the store, and are not loaded where there is none.
+# Modules that work without the store. All others are loaded only if a store is configured.
 STORELESS_MODULES = ("health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
-# Paths under /v1 that providers have too: the engine itself knows which requests are meant for us.
+# Modules whose paths under /v1 providers have too. The engine decides which of those requests are for the management
+# API.
 PROVIDER_SHARED_MODULES = ("batches", "files", "models")
-# Of these, those that are asked by OpenAI's SDKs.
+# Modules that OpenAI's SDKs call.
 OPENAI_MODULES = ("batches", "files")
 
 
 def module_names() -> list[str]:
-    """List the modules, dotted, without importing any."""
+    """Returns the dotted names of all modules, without importing any."""
     found: list[str] = []
     top = os.path.dirname(__file__)
     for folder, folders, files in os.walk(top):
@@ -41,17 +44,17 @@ def module_names() -> list[str]:
 
 
 def path_prefixes(name: str) -> tuple[str, ...]:
-    """Give the paths that a module answers below."""
+    """Returns the path prefixes that a module serves."""
     return CUSTOM_PREFIXES.get(name, (f"/v1/{name.replace('.', '/').replace('_', '-')}",))
 
 
 def forwarded_prefixes() -> list[str]:
-    """List the path prefixes that the edge forwards to the control process."""
+    """Returns the path prefixes that the edge forwards to the control process."""
     every = ((name, prefix) for name in module_names() for prefix in path_prefixes(name))
     return [prefix for name, prefix in every if name not in PROVIDER_SHARED_MODULES or not prefix.startswith("/v1/")]
 
 
 def uses_openai_errors(path: str) -> bool:
-    """Whether who asks for a path reads errors as OpenAI's SDKs do."""
+    """Returns true if clients of a path expect OpenAI's error format."""
     every = [prefix for name in OPENAI_MODULES for prefix in path_prefixes(name)]
     return any(path == prefix or path.startswith(f"{prefix}/") for prefix in every)

@@ -1,4 +1,4 @@
-"""Models of an integration: the part of its paths that begins at `/models`."""
+"""Routes for the models of an integration: the paths below `/integrations/{key}/models`."""
 
 from __future__ import annotations
 
@@ -28,70 +28,67 @@ if TYPE_CHECKING:
 
 TAGS = ["Integrations > Models"]
 MAX_MODELS = 1000
-# Where the engine sees the one model that it is asked about.
+# JSON path prefix of the engine's problems. This module submits one model at a time to the engine.
 ENGINE_PATH_PREFIX = "$.models[0].models[0]."
 
-ModelSlug = Annotated[str, Meta(min_length=1, max_length=255, description="name of the model as requests have it")]
-IsCustom = Annotated[bool | None, Meta(description="one that the provider's list does not have")]
-IsFinetune = Annotated[bool | None, Meta(description="a fine-tuned one")]
-BaseModelSlug = Annotated[str | None, Meta(description="the model that it was made of")]
+ModelSlug = Annotated[str, Meta(min_length=1, max_length=255, description="model name as requests send it")]
+IsCustom = Annotated[bool | None, Meta(description="true if the provider's list does not contain the model")]
+IsFinetune = Annotated[bool | None, Meta(description="true for a fine-tuned model")]
+BaseModelSlug = Annotated[str | None, Meta(description="slug of the model that this one is based on")]
 
 
 class UpsertIntegrationModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model; what is left out of one that is there already stays."""
+    """One model to add or update. When updating, omitted fields keep their values."""
 
     slug: ModelSlug
-    enabled: Annotated[bool, Meta(description="whether it may be used")]
-    name: Annotated[
-        Annotated[str, Meta(max_length=255)] | UnsetType | None, Meta(description="what people call it")
+    enabled: Annotated[bool, Meta(description="true if requests may use the model")]
+    name: Annotated[Annotated[str, Meta(max_length=255)] | UnsetType | None, Meta(description="display name")] = UNSET
+    is_custom: Annotated[
+        bool | UnsetType | None, Meta(description="true if the provider's list does not contain the model")
     ] = UNSET
-    is_custom: Annotated[bool | UnsetType | None, Meta(description="one that the provider's list does not have")] = (
-        UNSET
-    )
-    is_finetune: Annotated[bool | UnsetType | None, Meta(description="a fine-tuned one")] = UNSET
+    is_finetune: Annotated[bool | UnsetType | None, Meta(description="true for a fine-tuned model")] = UNSET
     base_model_slug: Annotated[
-        Annotated[str, Meta(max_length=255)] | UnsetType | None, Meta(description="the model that it was made of")
+        Annotated[str, Meta(max_length=255)] | UnsetType | None,
+        Meta(description="slug of the model that this one is based on"),
     ] = UNSET
     configurations: Annotated[
-        dict[str, Any] | UnsetType | None, Meta(description="`custom_host` and `custom_headers` of this model alone")
+        dict[str, Any] | UnsetType | None, Meta(description="`custom_host` and `custom_headers` for this model only")
     ] = UNSET
-    pricing_config: Annotated[PricingConfig | UnsetType | None, Meta(description="what it costs")] = UNSET
+    pricing_config: Annotated[PricingConfig | UnsetType | None, Meta(description="price of the model")] = UNSET
 
 
 class UpdateIntegrationModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be said of models."""
+    """Models of an integration to add or update."""
 
-    models: Annotated[
-        list[UpsertIntegrationModel], Meta(max_length=MAX_MODELS, description="they are added, or changed")
-    ]
+    models: Annotated[list[UpsertIntegrationModel], Meta(max_length=MAX_MODELS, description="models to add or update")]
     allow_all_models: Annotated[
-        bool | UnsetType, Meta(description="whether models may be used of which nothing is said")
+        bool | UnsetType, Meta(description="true if models without an entry of their own may be used")
     ] = UNSET
     key: Annotated[
         Annotated[str, Meta(min_length=1, max_length=65536)] | UnsetType,
         Meta(
-            description="the integration's key, sent anew where a model's `custom_host` is a new place for it to go to"
+            description="the integration's key; must be sent again if a model's `custom_host` is a new destination for it"
         ),
     ] = UNSET
 
 
 class DeleteIntegrationModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Models by name."""
+    """Slugs of the custom models to delete."""
 
-    models: Annotated[list[str], Meta(max_length=MAX_MODELS, description="names of models")]
+    models: Annotated[list[str], Meta(max_length=MAX_MODELS, description="slugs of custom models")]
 
 
 class IntegrationModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model."""
+    """One model of an integration."""
 
     slug: ModelSlug
-    name: Annotated[str | None, Meta(description="what people call it")]
-    enabled: Annotated[bool, Meta(description="whether it may be used")]
+    name: Annotated[str | None, Meta(description="display name")]
+    enabled: Annotated[bool, Meta(description="true if requests may use the model")]
     is_custom: IsCustom = False
     is_finetune: IsFinetune = False
     base_model_slug: BaseModelSlug = None
-    configurations: Annotated[dict[str, Any], Meta(description="its own host and header fields")] = {}
-    pricing_config: Annotated[PricingConfig | None, Meta(description="what it costs")] = None
+    configurations: Annotated[dict[str, Any], Meta(description="host and header fields of this model")] = {}
+    pricing_config: Annotated[PricingConfig | None, Meta(description="price of the model")] = None
     created_at: OptionalTimestamp = None
     last_updated_at: OptionalTimestamp = None
 
@@ -99,15 +96,16 @@ class IntegrationModel(msgspec.Struct, frozen=True, kw_only=True):
 class IntegrationModelList(msgspec.Struct, frozen=True, kw_only=True):
     """The models of an integration."""
 
-    total: Annotated[int, Meta(description="how many there are")]
+    total: Annotated[int, Meta(description="number of models")]
     models: Annotated[
-        list[IntegrationModel], Meta(description="those of which something is said, then the provider's others")
+        list[IntegrationModel],
+        Meta(description="models with an entry of their own, followed by the provider's other models"),
     ]
-    allow_all_models: Annotated[bool, Meta(description="whether models may be used of which nothing is said")]
+    allow_all_models: Annotated[bool, Meta(description="true if models without an entry of their own may be used")]
     object: ObjectType = "list"
 
 
-SlugsParam = Annotated[str | None, QueryParameter(description="names of custom models, with commas")]
+SlugsParam = Annotated[str | None, QueryParameter(description="slugs of custom models, separated by commas")]
 
 
 @get(
@@ -119,7 +117,7 @@ SlugsParam = Annotated[str | None, QueryParameter(description="names of custom m
 async def list_models(
     key: IdOrSlug, work: NamedDependency[RequestContext], prices: NamedDependency[PriceBook]
 ) -> IntegrationModelList:
-    """List the models of which something is said, and those that the provider is known to have."""
+    """Lists the models that have an entry in the integration, followed by the provider's other known models."""
     async with work.read_session() as desk:
         row = await kit.get_integration(desk, key, "read")
         said = await kit.list_models(desk, row)
@@ -147,7 +145,7 @@ async def list_models(
 async def update_models(
     key: IdOrSlug, data: JSONBody[UpdateIntegrationModels], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Add models, or change what is said of them: whether they may be used, where they are, what they cost."""
+    """Adds or updates models of an integration: availability, host, header fields and price."""
     _reject_duplicate_slugs(one.slug for one in data.models)
     async with work.write_session() as desk:
         row = await kit.get_integration(desk, key, "update")
@@ -179,19 +177,19 @@ async def delete_models(
     slugs: SlugsParam = None,
     data: JSONBody[DeleteIntegrationModels | None] = None,
 ) -> EmptyResponse:
-    """Delete custom models; what is said of others is changed, not deleted."""
+    """Deletes custom models. Models of the provider's own list can only be updated, for example disabled."""
     wanted = [slug.strip() for slug in (slugs or "").split(",") if slug.strip()] or (data.models if data else [])
     if not wanted:
-        raise field_error("slugs", "is needed: names of custom models, with commas")
+        raise field_error("slugs", "is required: slugs of custom models, separated by commas")
     async with work.write_session() as desk:
         row = await kit.get_integration(desk, key, "update")
         await kit.mark_changed(desk, row)
         before = {one["slug"]: one for one in await kit.list_models(desk, row)}
         for slug in dict.fromkeys(wanted):
             if slug not in before:
-                raise unknown_reference_error("slugs", f"{slug!r} is no model of this integration")
+                raise unknown_reference_error("slugs", f"{slug!r} is not a model of this integration")
             if not before[slug]["is_custom"]:
-                raise field_error("slugs", f"{slug!r} is no custom model: it can be disabled, not deleted")
+                raise field_error("slugs", f"{slug!r} is not a custom model; it can be disabled, not deleted")
             await kit.MODELS.delete(kit.model_session(desk, row), before[slug])
         return EmptyResponse()
 
@@ -234,7 +232,9 @@ async def _save_model(
 
 
 def _validate_with_engine(path: str, integration: Row, model: UpsertIntegrationModel) -> None:
-    """Refuse what the engine would not take: the whole integration would be left out for it."""
+    """Rejects a model that the engine would not accept. One invalid model would make the engine drop the whole
+    integration.
+    """
     prices = engine_export.export_operator_prices(model.pricing_config) if model.pricing_config else None
     one = forms.model_row(model.slug, model.enabled, model.configurations or {}, prices)
     told = {"provider": integration["ai_provider_id"]}
@@ -247,7 +247,7 @@ def _validate_with_engine(path: str, integration: Row, model: UpsertIntegrationM
 
 
 def _to_request_path(place: str) -> str:
-    """Name what stands at a place of the engine's as it was sent."""
+    """Converts a JSON path of the engine's document to the field name that the client sent."""
     kind, _, name = place.removeprefix(ENGINE_PATH_PREFIX).partition(".")
     return {
         "custom_host": "configurations.custom_host",
@@ -260,7 +260,7 @@ def _reject_duplicate_slugs(slugs: Iterable[str]) -> None:
     seen: set[str] = set()
     for index, slug in enumerate(slugs):
         if slug in seen:
-            raise field_error(f"models[{index}].slug", f"{slug!r} is there twice")
+            raise field_error(f"models[{index}].slug", f"{slug!r} occurs twice")
         seen.add(slug)
 
 

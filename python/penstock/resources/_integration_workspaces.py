@@ -1,4 +1,4 @@
-"""Workspaces of an integration: the part of its paths that begins at `/workspaces`."""
+"""Routes for the workspaces that may use an integration: the paths below `/integrations/{key}/workspaces`."""
 
 from __future__ import annotations
 
@@ -36,34 +36,43 @@ MAX_WORKSPACES = 1000
 
 
 class WorkspaceAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one workspace may do."""
+    """Access of one workspace to an integration, with its limits."""
 
     id: Annotated[str, Meta(description="id or slug of the workspace")]
     enabled: Enabled
     reset_usage: ResetUsage = False
     create_default_provider: Annotated[
-        bool | None, Meta(description="make a provider of it there; default: what is said for all")
+        bool | None,
+        Meta(
+            description="create a provider for the integration in this workspace; default: the request's own `create_default_provider`"
+        ),
     ] = None
     default_provider_slug: ProviderSlug = None
 
 
 class UpdateWorkspaceAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What workspaces may do."""
+    """Changes to the access of workspaces to an integration."""
 
-    workspaces: Annotated[list[WorkspaceAccess], Meta(max_length=MAX_WORKSPACES, description="of single ones")] = []
+    workspaces: Annotated[
+        list[WorkspaceAccess], Meta(max_length=MAX_WORKSPACES, description="access of individual workspaces")
+    ] = []
     global_workspace_access: Annotated[
-        GlobalAccess | None, Meta(description="of all of which nothing else is said")
+        GlobalAccess | None, Meta(description="access of all workspaces without an entry of their own")
     ] = None
     override_existing_workspace_access: Annotated[
-        bool, Meta(description="forget what was said of single ones before")
+        bool, Meta(description="delete the existing entries of individual workspaces first")
     ] = False
-    override_existing_workspaces_access: Annotated[bool, Meta(description="the same, as some clients spell it")] = False
-    create_default_provider: Annotated[bool, Meta(description="make a provider of it where it may be used")] = True
+    override_existing_workspaces_access: Annotated[
+        bool, Meta(description="alias of `override_existing_workspace_access`, for clients that spell it this way")
+    ] = False
+    create_default_provider: Annotated[
+        bool, Meta(description="create a provider for the integration in workspaces that may use it")
+    ] = True
     default_provider_slug: ProviderSlug = None
 
 
 class WorkspaceAccessDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """What one workspace may do."""
+    """Access of one workspace to an integration, with its limits."""
 
     id: Annotated[str, Meta(description="slug of the workspace")]
     workspace_id: Annotated[str, Meta(description="id of the workspace")]
@@ -77,12 +86,12 @@ class WorkspaceAccessDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceAccessList(msgspec.Struct, frozen=True, kw_only=True):
-    """What workspaces may do."""
+    """Access of workspaces to an integration."""
 
-    total: Annotated[int, Meta(description="how many there are of which something is said")]
-    workspaces: Annotated[list[WorkspaceAccessDetail], Meta(description="those of which something is said")]
+    total: Annotated[int, Meta(description="number of workspaces with an entry of their own")]
+    workspaces: Annotated[list[WorkspaceAccessDetail], Meta(description="workspaces with an entry of their own")]
     data: Annotated[list[WorkspaceAccessDetail], Meta(description="the same")]
-    global_workspace_access: Annotated[GlobalAccessResponse, Meta(description="what all others may do")]
+    global_workspace_access: Annotated[GlobalAccessResponse, Meta(description="access of all other workspaces")]
     object: ObjectType = "list"
 
 
@@ -93,7 +102,9 @@ class WorkspaceAccessList(msgspec.Struct, frozen=True, kw_only=True):
     tags=TAGS,
 )
 async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) -> WorkspaceAccessList:
-    """List the workspaces of which something is said; who is inside one sees that one."""
+    """Lists the workspaces that have their own access entry. A caller of one workspace sees only the entry of that
+    workspace.
+    """
     async with work.read_session() as desk:
         row = await kit.get_integration(desk, key, "read")
         named = [workspaces.c.slug.label("workspace_slug"), workspaces.c.name.label("workspace_name")]
@@ -123,12 +134,14 @@ async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) 
 async def update_workspaces(
     key: IdOrSlug, data: JSONBody[UpdateWorkspaceAccess], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Say which workspaces may use an integration of the organisation, and how much; they get a provider of it."""
+    """Sets which workspaces may use an integration of the organisation, and their limits. By default, creates a
+    provider in each workspace that may use it.
+    """
     async with work.write_session() as desk:
         row = await kit.get_integration(desk, key, "update")
         await kit.mark_changed(desk, row)
         if row["workspace_id"]:
-            raise field_error("", "this integration is one workspace's own: it is given to no other")
+            raise field_error("", "this integration belongs to one workspace; it cannot be shared with others")
         before = await _load_access_entries(desk, row)
         if data.override_existing_workspace_access or data.override_existing_workspaces_access:
             await _delete_access_entries(desk, row)
@@ -140,7 +153,8 @@ async def update_workspaces(
             row = await kit.INTEGRATIONS.update(desk.organisation(), row, {"global_access": written})
         meant: set[str] = set()
         for number, given in enumerate(data.workspaces):
-            # A workspace that was archived meanwhile is taken back as it stands, and not opened.
+            # Archived workspaces with an existing entry are accepted, so that a client can send back what it read. A
+            # request cannot newly enable one.
             kept = [place for place, said in before.items() if said["enabled"] or not given.enabled]
             path = f"workspaces[{number}]"
             workspace = await desk.organisation().resolve_workspace(f"{path}.id", given.id, kept)
@@ -156,7 +170,7 @@ async def update_workspaces(
 
 
 async def _load_access_entries(desk: TenantSession, row: Row) -> dict[str, Row]:
-    """Give what is said of single workspaces, by their ids."""
+    """Returns the access entries of individual workspaces, by workspace id."""
     here = select(integration_workspaces).where(integration_workspaces.c.integration_id == row["id"])
     return {said["workspace_id"]: said for said in await desk.organisation().fetch_rows(here, integration_workspaces)}
 

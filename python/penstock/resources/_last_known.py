@@ -1,4 +1,6 @@
-"""What the last snapshot says of a key and of the models that it may use: the catalogue is told while the database is away."""
+"""Lookups of keys, configs, providers and models in the last published snapshot. The model catalogue uses them while
+the database is unavailable.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,23 @@ if TYPE_CHECKING:
     from penstock.snapshot.build import StoreData
     from penstock.store.tenant import Row
 
-# All that a caller may who is known by a snapshot alone: what it says of keys is for calls of models.
+# Scopes of a caller that is known only from a snapshot. Snapshots contain keys only to authorise requests to models.
 SNAPSHOT_CALLER_SCOPES = frozenset({"completions.write"})
 
 
 class Expiry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that may end by itself, in seconds since 1970."""
+    """A snapshot row that may expire, with the time in Unix seconds."""
 
     expires_at: int | None = None
 
     @property
     def is_expired(self) -> bool:
-        """Whether it has ended."""
+        """True if the row has expired."""
         return self.expires_at is not None and self.expires_at * 1000 <= now()
 
 
 class SnapshotKey(Expiry, frozen=True, kw_only=True):
-    """A key, as the engine is told of it; `lacks` says why it may call no models."""
+    """An API key as the engine receives it. `lacks` is the reason why the key may not call models, `None` if it may."""
 
     id: str
     sha256: str
@@ -41,7 +43,7 @@ class SnapshotKey(Expiry, frozen=True, kw_only=True):
 
 
 class SnapshotConfig(msgspec.Struct, frozen=True):
-    """A saved config."""
+    """A saved config in a snapshot."""
 
     id: str
     slug: str
@@ -50,14 +52,14 @@ class SnapshotConfig(msgspec.Struct, frozen=True):
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True):
-    """A part of the large tables."""
+    """One chunk of a snapshot's large tables."""
 
     keys: list[SnapshotKey] = []
     configs: list[SnapshotConfig] = []
 
 
 class SnapshotProvider(Expiry, frozen=True, kw_only=True):
-    """A provider of a workspace; `models` names what is said of its models."""
+    """A provider of a workspace. `models` is the id of its `IntegrationModels` row."""
 
     slug: str
     provider: str
@@ -66,7 +68,9 @@ class SnapshotProvider(Expiry, frozen=True, kw_only=True):
 
 
 class SnapshotModel(msgspec.Struct, frozen=True):
-    """What is said of one model; what is a deployment alone has no `custom_host`, not even none."""
+    """The entry of one model. An entry without a `custom_host` field, not even null, is only a deployment and not in
+    the catalogue.
+    """
 
     slug: str
     enabled: bool
@@ -74,7 +78,7 @@ class SnapshotModel(msgspec.Struct, frozen=True):
 
 
 class IntegrationModels(msgspec.Struct, frozen=True):
-    """What is said of the models of an integration."""
+    """The model entries of an integration. `allow_all` is true if models without an entry may be used."""
 
     id: str
     allow_all: bool = True
@@ -82,20 +86,22 @@ class IntegrationModels(msgspec.Struct, frozen=True):
 
 
 class SnapshotWorkspace(msgspec.Struct, frozen=True):
-    """A workspace, and whose it is."""
+    """A workspace and its organisation."""
 
     id: str
     organisation_id: str
 
 
 def find_key(stored: StoreData, name: str) -> SnapshotKey | None:
-    """Find a key that may call models by the digest of its text, or by its id."""
+    """Finds a key that may call models, by the SHA-256 digest of its secret or by its id. Returns `None` if there is
+    none.
+    """
     keys = (key for part in _read_chunks_containing(stored, name) for key in part.keys if name in {key.sha256, key.id})
     return next((key for key in keys if key.workspace and not key.lacks and not key.is_expired), None)
 
 
 def find_caller(stored: StoreData, digest: str) -> Caller | None:
-    """Say who calls with the key of this digest; nobody where the snapshot does not say that they may."""
+    """Returns the caller for the key with this digest; `None` if the snapshot has no such key that may call models."""
     key = find_key(stored, digest)
     places = _decode_rows(stored.workspaces, SnapshotWorkspace) if key else []
     of = next((place.organisation_id for place in places if key and place.id == key.workspace), None)
@@ -112,7 +118,7 @@ def find_caller(stored: StoreData, digest: str) -> Caller | None:
 
 
 def find_default_config(stored: StoreData, caller: Caller) -> tuple[str | None, bool]:
-    """Give the config of a key or token, and whether requests may bring another."""
+    """Returns the default config id of a key or token, and true if requests may use another config."""
     if caller.by != "key":
         return caller.config_id, caller.may_leave_config
     key = find_key(stored, caller.id)
@@ -121,7 +127,7 @@ def find_default_config(stored: StoreData, caller: Caller) -> tuple[str | None, 
 
 
 def find_config(stored: StoreData, workspace: str, name: str) -> bytes | None:
-    """Give a saved config of a workspace by id or slug, as it was saved."""
+    """Returns a saved config of a workspace by id or slug, as the JSON that was saved; `None` if there is none."""
     found = (
         one for part in _read_chunks_containing(stored, name) for one in part.configs if one.workspace == workspace
     )
@@ -129,7 +135,9 @@ def find_config(stored: StoreData, workspace: str, name: str) -> bytes | None:
 
 
 def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[str, list[Row]]]:
-    """Give the providers of a workspace that may be used, and what is said of the models behind them, as their rows have it."""
+    """Returns the usable providers of a workspace, and the model entries by integration id. Both have the shape of
+    database rows.
+    """
     said = {one.id: one for one in _decode_rows(stored.models, IntegrationModels)}
     rows: list[Row] = []
     models: dict[str, list[Row]] = {}
@@ -137,7 +145,7 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
         if one.workspace != workspace or one.is_over:
             continue
         behind = said.get(one.models or "", IntegrationModels(""))
-        # When they were made is not among what the engine must know.
+        # Snapshots do not contain the creation time, because the engine does not need it.
         row = {"slug": one.slug, "ai_provider_id": one.provider, "integration_id": one.models, "created_at": 0}
         rows.append({**row, "allow_all_models": behind.allow_all})
         own = [model for model in behind.models if model.custom_host is not msgspec.UNSET]
@@ -146,7 +154,7 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
 
 
 def _read_chunks_containing(stored: StoreData, text: str) -> Iterator[SnapshotChunk]:
-    """Read the parts that hold a text somewhere; only these are read, of what may be very many rows."""
+    """Decodes only the chunks whose bytes contain a text, because the tables may have very many rows."""
     wanted = msgspec.json.encode(text)
     for piece in stored.pieces.values():
         if wanted in piece.data:

@@ -1,4 +1,4 @@
-"""Members of a workspace: the part of its paths that begins at `/users`."""
+"""Routes for the members of a workspace: the paths below `/workspaces/{workspace}/users`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ UserId = Annotated[str, PathParameter(description="id of the user")]
 
 
 class AddMembers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """People to be taken in."""
+    """Users to add to a workspace."""
 
-    users: Annotated[list[NewMember], Meta(min_length=1, description="ids with roles")]
+    users: Annotated[list[NewMember], Meta(min_length=1, description="ids of the users, with their roles")]
 
 
 class UpdateMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another role."""
+    """New role of a member."""
 
     role: Role
 
 
-RoleParam = Annotated[Role | None, QueryParameter(description="only those with this role")]
+RoleParam = Annotated[Role | None, QueryParameter(description="only members with this role")]
 
 
 @post(
@@ -50,7 +50,7 @@ RoleParam = Annotated[Role | None, QueryParameter(description="only those with t
 async def add_members(
     workspace: IdOrSlug, data: JSONBody[AddMembers], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Take people of the organisation into a workspace."""
+    """Adds users of the organisation to a workspace."""
     async with work.write_session(workspace) as desk:
         await members.add_members(desk, desk.required_workspace_id, data.users)
         return EmptyResponse()
@@ -64,7 +64,7 @@ async def list_members(
     role: RoleParam = None,
     email: EmailFilter = None,
 ) -> ListResponse[Member]:
-    """List the members of a workspace."""
+    """Lists the members of a workspace."""
     conditions = [rows.c.role == role] if role else []
     if email:
         conditions.append(rows.c.user_id.in_(select(users.c.id).where(users.c.email == email.lower())))
@@ -80,7 +80,7 @@ async def list_members(
     tags=TAGS,
 )
 async def get_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[RequestContext]) -> Member:
-    """Give one member of a workspace."""
+    """Returns one member of a workspace."""
     async with work.read_session(workspace) as desk:
         return members.member_response(await members.get_member(desk, desk.required_workspace_id, user_id))
 
@@ -94,7 +94,7 @@ async def get_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency
 async def update_member(
     workspace: IdOrSlug, user_id: UserId, data: JSONBody[UpdateMember], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Give a member another role."""
+    """Changes the role of a member."""
     async with work.write_session(workspace) as desk:
         before = await members.get_member(desk, desk.required_workspace_id, user_id)
         await members.check_grantable_role(desk, data.role, desk.required_workspace_id)
@@ -110,7 +110,9 @@ async def update_member(
     tags=TAGS,
 )
 async def remove_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Take a member out of a workspace; the keys that the person has there end with it, and tokens that name both."""
+    """Removes a member from a workspace. Also deletes the user's API keys there and rejects tokens that name both the
+    user and the workspace.
+    """
     async with work.write_session(workspace) as desk:
         before = await members.get_member(desk, desk.required_workspace_id, user_id)
         await members.remove_member(desk, before)

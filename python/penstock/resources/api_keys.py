@@ -1,4 +1,4 @@
-"""Keys: of the organisation, of a workspace, and of people; their text is shown when it is made and never again."""
+"""API keys of organisations, workspaces and users. A secret is shown only once, in the response that creates it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TAGS = ["API keys"]
 MAX_IDS = 1000
-# Lists and tables in one another that a value of metadata may be: it is told as one text.
+# Maximum nesting of lists and objects in a metadata value, which is sent as one JSON string.
 MAX_METADATA_DEPTH = 8
 
 
@@ -49,84 +49,91 @@ def _list_scopes(verb: str) -> list[str]:
 
 
 class KeyDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What requests with the key have unless they say otherwise."""
+    """Defaults for requests with the key. Values that a request sets itself take precedence."""
 
     metadata: Annotated[
         dict[str, Any] | None,
-        Meta(description="metadata of every request: texts; what is none is told as JSON, and nests 8 levels at most"),
+        Meta(
+            description="metadata of every request: strings; other values are sent as JSON and may nest at most 8 levels"
+        ),
     ] = None
     config_id: Annotated[str | None, Meta(description="config of every request: id or slug")] = None
-    allow_config_override: Annotated[bool, Meta(description="whether a request may bring another config")] = True
+    allow_config_override: Annotated[bool, Meta(description="true if a request may use another config")] = True
 
 
-Scopes = Annotated[list[str], Meta(min_length=1, description="what the key may do")]
+Scopes = Annotated[list[str], Meta(min_length=1, description="scopes of the key")]
 DefaultsField = Annotated[
-    KeyDefaults | UnsetType | None, Meta(description="defaults; they replace those of before, null takes them away")
+    KeyDefaults | UnsetType | None, Meta(description="defaults; they replace the previous ones, null removes them")
 ]
-AlertEmailsField = Annotated[list[shared_fields.Email] | UnsetType | None, Meta(description="where alerts are sent")]
-RotationPolicyField = Annotated[RotationPolicy | UnsetType | None, Meta(description="rotation; null takes it away")]
+AlertEmailsField = Annotated[
+    list[shared_fields.Email] | UnsetType | None, Meta(description="addresses that alerts are sent to")
+]
+RotationPolicyField = Annotated[RotationPolicy | UnsetType | None, Meta(description="rotation policy; null removes it")]
 
 
 class CreateApiKey(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key to be made."""
+    """A key to create."""
 
     name: shared_fields.Name
     scopes: Scopes
     description: shared_fields.Note = None
     organisation_id: shared_fields.OwnOrganisationId = None
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
-    user_id: Annotated[str | None, Meta(description="id of the person whose key it is")] = None
+    user_id: Annotated[str | None, Meta(description="id of the user that the key belongs to")] = None
     defaults: DefaultsField = UNSET
     alert_emails: AlertEmailsField = UNSET
     rotation_policy: RotationPolicyField = UNSET
 
 
 class UpdateApiKey(LimitFieldsUpdate, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays."""
+    """Fields of a key to update; omitted fields keep their values."""
 
     name: shared_fields.OptionalName = UNSET
     description: shared_fields.OptionalNote = UNSET
-    scopes: Annotated[Annotated[list[str], Meta(min_length=1)] | UnsetType, Meta(description="what it may do")] = UNSET
+    scopes: Annotated[Annotated[list[str], Meta(min_length=1)] | UnsetType, Meta(description="scopes of the key")] = (
+        UNSET
+    )
     defaults: DefaultsField = UNSET
     alert_emails: AlertEmailsField = UNSET
     rotation_policy: RotationPolicyField = UNSET
 
 
 class RotateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to rotate."""
+    """Options for rotating a key."""
 
-    key_transition_period_ms: Annotated[TransitionMs | None, Meta(description="time in which both texts are good")] = (
-        None
-    )
+    key_transition_period_ms: Annotated[
+        TransitionMs | None,
+        Meta(description="period in milliseconds during which the old and the new secret are both valid"),
+    ] = None
 
 
 class CreatedApiKey(msgspec.Struct, frozen=True):
-    """A new key."""
+    """A new key with its secret."""
 
     id: shared_fields.Id
-    key: Annotated[str, Meta(description="its text, which is not shown again")]
+    key: Annotated[str, Meta(description="the secret, which is not shown again")]
     object: shared_fields.ObjectType = "api-key"
 
 
 class RotatedApiKey(msgspec.Struct, frozen=True):
-    """A key with a new text."""
+    """A rotated key with its new secret."""
 
     id: shared_fields.Id
-    key: Annotated[str, Meta(description="its new text, which is not shown again")]
-    key_transition_expires_at: Annotated[str, Meta(description="until when the old text is good too")]
+    key: Annotated[str, Meta(description="the new secret, which is not shown again")]
+    key_transition_expires_at: Annotated[str, Meta(description="when the old secret stops being valid")]
 
 
 class ApiKeyDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One key."""
+    """One key, without its secret."""
 
     id: shared_fields.Id
-    key: Annotated[str, Meta(description="both ends of its text")]
+    key: Annotated[str, Meta(description="the secret, masked: only its first and last characters")]
     name: shared_fields.Name
     description: shared_fields.Note
     type: Annotated[str, Meta(description="`organisation-service`, `workspace-service`, `workspace-user` …")]
     organisation_id: shared_fields.OrganisationId
-    workspace_id: Annotated[str | None, Meta(description="id of the workspace it is for")]
-    user_id: Annotated[str | None, Meta(description="id of the person whose key it is")]
+    workspace_id: Annotated[str | None, Meta(description="id of the workspace that the key is for")]
+    user_id: Annotated[str | None, Meta(description="id of the user that the key belongs to")]
     status: shared_fields.ExpiryStatus
     creation_mode: Annotated[str, Meta(description="`ui`, `api` or `auto`")]
     created_at: shared_fields.CreatedAt
@@ -137,25 +144,33 @@ class ApiKeyDetail(msgspec.Struct, frozen=True, kw_only=True):
     last_reset_at: shared_fields.OptionalTimestamp
     next_usage_reset_at: shared_fields.OptionalTimestamp
     scopes: Scopes
-    defaults: Annotated[KeyDefaults, Meta(description="what requests with the key have unless they say otherwise")]
-    alert_emails: Annotated[list[str] | None, Meta(description="where alerts are sent")]
+    defaults: Annotated[
+        KeyDefaults,
+        Meta(description="defaults for requests with the key; values that a request sets itself take precedence"),
+    ]
+    alert_emails: Annotated[list[str] | None, Meta(description="addresses that alerts are sent to")]
     expires_at: shared_fields.OptionalTimestamp
-    expiry_enforced: Annotated[int, Meta(description="1 where it ends by itself, at expires_at")]
+    expiry_enforced: Annotated[int, Meta(description="1 if the key expires by itself, at `expires_at`")]
     allow_config_override: Annotated[
-        int | None, Meta(description="1 or 0 where its defaults hold a config; the same as there")
+        int | None, Meta(description="1 or 0, as in `defaults`, if the defaults contain a config; null otherwise")
     ]
     api_key_defaults_id: Annotated[
-        str | None, Meta(description="always null: its defaults are a part of the key and have no id")
+        str | None, Meta(description="always null: the defaults are part of the key and have no id")
     ] = None
     rotation_policy: Annotated[RotationPolicy | None, Meta(description="rotation")]
     last_rotated_at: shared_fields.OptionalTimestamp
     object: shared_fields.ObjectType = "api-key"
 
 
-KindParam = Annotated[Literal["organisation", "workspace"], PathParameter(description="what the key is for")]
-SubKindParam = Annotated[Literal["service", "user"], PathParameter(description="who uses it")]
+KindParam = Annotated[
+    Literal["organisation", "workspace"],
+    PathParameter(description="whether the key is for the organisation or for one workspace"),
+]
+SubKindParam = Annotated[
+    Literal["service", "user"], PathParameter(description="whether a service or a user holds the key")
+]
 KeyIdParam = Annotated[str, PathParameter(description="id of the key")]
-IdsParam = Annotated[str | None, QueryParameter(description="only these: ids with commas")]
+IdsParam = Annotated[str | None, QueryParameter(description="only keys with these ids, separated by commas")]
 
 
 @post(
@@ -168,20 +183,24 @@ IdsParam = Annotated[str | None, QueryParameter(description="only these: ids wit
 async def create_key(
     kind: KindParam, sub_kind: SubKindParam, data: JSONBody[CreateApiKey], work: NamedDependency[RequestContext]
 ) -> CreatedApiKey:
-    """Make a key; it can do nothing that its maker cannot. One that a key makes has its end and bound config, or a sooner end.
+    """Creates a key, which cannot have scopes that the caller may not grant. A key created by another key keeps that
+    key's bound config and expires no later.
 
-    A key with limits makes none: each is held to its limits by itself, and what another one spends would not count.
+    A key with limits cannot create keys: limits are counted per key, so spending by the new key would not count
+    against them.
     """
     type_ = f"{kind}-{sub_kind}"
     work.caller.check_organisation(data.organisation_id)
     async with work.write_session(data.workspace_id) as desk:
         desk.require_any_scope(f"{KEY_RESOURCES[type_].name}.create")
         if kind == "organisation" and desk.workspace_id is not None:
-            raise ForbiddenError("a key of the organisation is made without a workspace_id, and by one of its keys")
+            raise ForbiddenError(
+                "a key of the organisation must be created without workspace_id, by another key of the organisation"
+            )
         workspace_id = desk.required_workspace_id if kind == "workspace" else None
         await _check_user(desk, data.user_id, workspace_id, is_users=sub_kind == "user")
         if workspace_id and data.user_id and not await keys.can_add_key(desk, workspace_id, data.user_id):
-            why = "has as many keys in this workspace as its rule user_api_key_count allows"
+            why = "already has the maximum number of keys in this workspace; the rule user_api_key_count allows no more"
             raise ForbiddenError(f"user_id {why}", [Problem("user_id", why)])
         text = desk.generate_key()
         values = {
@@ -199,7 +218,7 @@ async def create_key(
             "rate_limits": None,
             "usage_limits": None,
             "alert_emails": None,
-            # One that a stranger's token makes ends with it.
+            # A key created with the token of someone who is not a user expires with that token.
             "expires_at": desk.caller.ends_at,
             "rotation_policy": build_policy(None, await keys.enforced_rotation_days(desk, type_, workspace_id)),
             "last_reset_at": None,
@@ -220,7 +239,7 @@ async def list_keys(
     workspace_id: WorkspaceFilter = None,
     ids: IdsParam = None,
 ) -> ListResponse[ApiKeyDetail]:
-    """List the keys that the caller may know of; where `ids` are given and no size, a page holds all of them."""
+    """Lists the keys that the caller may see. If `ids` is given without a page size, one page holds all of them."""
     async with work.read_session(workspace_id) as desk:
         granted = desk.granted_scopes
         conditions = [
@@ -233,7 +252,7 @@ async def list_keys(
             if len(wanted) > MAX_IDS:
                 raise field_error("ids", f"holds {len(wanted)} ids: at most {MAX_IDS} are allowed")
             conditions.append(api_keys.c.id.in_(wanted))
-            # Who asks for so many, and for no size, wants them all.
+            # A client that names this many ids without a page size expects all of them in one page.
             page = page.apply_sizes(PageSizes(max(DEFAULT_SIZE, len(wanted))))
         total, rows = await KEY_RESOURCES["workspace-service"].list_page(desk, page, conditions)
         return ListResponse(total, [_to_key_detail(row) for row in rows])
@@ -241,7 +260,7 @@ async def list_keys(
 
 @get("/{key_id:str}", guards=[require_scopes(*_list_scopes("read"))], summary="Get API key", tags=TAGS)
 async def get_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> ApiKeyDetail:
-    """Give a key, its text masked."""
+    """Returns a key with its secret masked."""
     async with work.read_session() as desk:
         return _to_key_detail(await _get_permitted_key(desk, key_id, "read"))
 
@@ -250,7 +269,7 @@ async def get_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> 
 async def update_key(
     key_id: KeyIdParam, data: JSONBody[UpdateApiKey], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Change a key; what is left out stays."""
+    """Updates a key; omitted fields keep their values."""
     async with work.write_session() as desk:
         row = await _get_permitted_key(desk, key_id, "update")
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description"}}
@@ -271,7 +290,7 @@ async def update_key(
     tags=TAGS,
 )
 async def delete_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Delete a key: from here on it is not known."""
+    """Deletes a key. Requests with it are rejected from then on."""
     async with work.write_session() as desk:
         row = await _get_permitted_key(desk, key_id, "delete")
         await end_sessions(desk, sessions.c.api_key_id == row["id"])
@@ -289,13 +308,14 @@ async def delete_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) 
 async def rotate_key(
     key_id: KeyIdParam, work: NamedDependency[RequestContext], data: JSONBody[RotateApiKey | None] = None
 ) -> RotatedApiKey:
-    """Give a key a new text; the old one is good until the transition is over, and there are never three.
+    """Creates a new secret for a key. The old secret stays valid until the transition ends; at most two secrets are
+    valid at a time.
 
-    Where the schedule has rotated the key and nobody has asked for the new text yet, this gives that one.
+    If the schedule has rotated the key and nobody has requested the new secret yet, returns that one.
     """
     async with work.write_session() as desk:
         row = await _get_permitted_key(desk, key_id, "rotate")
-        # Who learns the text can do what the key can.
+        # The new secret can do all that the key can, so the caller must be allowed to grant these scopes.
         _validate_scopes(desk, row["type"], row["scopes"])
         if row["id"] != desk.caller.id:
             await keys.reject_escalation(desk, row)
@@ -304,7 +324,9 @@ async def rotate_key(
 
 
 async def _get_permitted_key(desk: TenantSession, key_id: str, verb: str) -> Row:
-    """Find a key, and see whether the caller may do that to one of its type, where it is."""
+    """Returns a key if the caller may perform this action on keys of its type in its workspace; raises `ForbiddenError`
+    otherwise.
+    """
     row = await KEY_RESOURCES["workspace-service"].get(desk, key_id)
     scope = f"{KEY_RESOURCES[row['type']].name}.{verb}"
     if scope not in desk.caller.granted_scopes(row["workspace_id"]):
@@ -314,7 +336,9 @@ async def _get_permitted_key(desk: TenantSession, key_id: str, verb: str) -> Row
 
 
 def _validate_scopes(desk: TenantSession, type_: str, asked: Iterable[str]) -> list[str]:
-    """Check that the type may hold the scopes, and that the caller may give them."""
+    """Checks that a key of this type may have the scopes and that the caller may grant them. Returns them sorted,
+    without duplicates.
+    """
     for index, scope in enumerate(asked):
         if scope not in SCOPES_BY_KEY_TYPE[type_]:
             why = f"is not for keys of the type {type_}" if scope in ALL_SCOPES else "is not known"
@@ -326,21 +350,23 @@ def _validate_scopes(desk: TenantSession, type_: str, asked: Iterable[str]) -> l
 async def _check_user(desk: TenantSession, user_id: str | None, workspace_id: str | None, *, is_users: bool) -> None:
     if not is_users:
         if user_id is not None:
-            raise field_error("user_id", "is only for keys of people")
+            raise field_error("user_id", "is only for keys of users")
         return
     if user_id is None:
-        raise field_error("user_id", "is needed for the key of a person")
+        raise field_error("user_id", "is required for the key of a user")
     user = await desk.resolve_reference("user_id", users, user_id, "user of this organisation")
-    # Who leads the organisation is an admin of all workspaces.
+    # Owners and admins of the organisation are admins of all its workspaces.
     is_inside = user["role"] in ORGANISATION_ADMIN_ROLES or workspace_id is None
     if not is_inside and await members.find_member(desk, workspace_id or "", user_id) is None:
-        raise field_error("user_id", f"{user_id!r} is no member of this workspace")
+        raise field_error("user_id", f"{user_id!r} is not a member of this workspace")
 
 
 async def _validate_settings(
     desk: TenantSession, type_: str, data: CreateApiKey | UpdateApiKey, row: Row | None = None
 ) -> dict[str, Any]:
-    """Check what was sent of limits, defaults, expiry and rotation, and write it down."""
+    """Validates the limits, alert addresses, defaults and rotation policy of a request and returns them as column
+    values.
+    """
     values = limits.check_limits(data, limits.KEY_RATE_UNITS, row)
     if data.alert_emails is not UNSET:
         values["alert_emails"] = data.alert_emails
@@ -367,7 +393,7 @@ async def _validate_settings(
 
 
 def _measure_depth(value: object, above: int = 0) -> int:
-    """Count the levels of a value, as far as it matters."""
+    """Returns the nesting depth of a value. Stops counting above the maximum depth."""
     if not isinstance(value, dict | list) or above > MAX_METADATA_DEPTH:
         return above
     inner = cast("dict[str, object]", value).values() if isinstance(value, dict) else cast("list[object]", value)
@@ -379,7 +405,7 @@ def _drop_nulls(written: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _load_workspace_defaults(desk: TenantSession, type_: str) -> dict[str, Any]:
-    """Give the defaults that the workspace has for new keys of people."""
+    """Returns the defaults that the workspace sets for new keys of users; empty for other key types."""
     if type_ != "workspace-user":
         return {}
     row = await desk.find(workspaces, desk.required_workspace_id)

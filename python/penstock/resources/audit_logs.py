@@ -1,4 +1,4 @@
-"""The audit log: who changed what and when, for keys of the organisation."""
+"""The audit log: who changed what and when. Only keys of the organisation can read it."""
 
 from __future__ import annotations
 
@@ -23,60 +23,63 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 PageSizeParam = Annotated[
-    int | None, QueryParameter(name="page_size", ge=0, le=100, description="rows on a page; default 100; 0: none")
+    int | None,
+    QueryParameter(
+        name="page_size", ge=0, le=100, description="entries per page; default 100; 0 returns only the total"
+    ),
 ]
 CamelPageSizeParam = Annotated[
-    int | None, QueryParameter(name="pageSize", ge=0, le=100, description="the same as page_size")
+    int | None, QueryParameter(name="pageSize", ge=0, le=100, description="alias of page_size")
 ]
 
 
 class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One change."""
+    """One change in the audit log."""
 
     timestamp: Annotated[str, Meta(description="when, ISO 8601")]
-    method: Annotated[str, Meta(description="of the request")]
+    method: Annotated[str, Meta(description="HTTP method of the request")]
     uri: Annotated[str, Meta(description="path of the request")]
-    query_params: Annotated[str, Meta(description="query of the request")]
+    query_params: Annotated[str, Meta(description="query string of the request")]
     request_id: Annotated[str, Meta(description="id of the request")]
     request_body: Annotated[
-        str, Meta(description="JSON as it was sent, in a text of at most 64 KiB, credentials left out")
+        str, Meta(description="the JSON request body as a string of at most 64 KiB, without credentials")
     ]
     request_headers: Annotated[
-        str, Meta(description="header fields as JSON in a text; where one may hold a credential, its name alone")
+        str, Meta(description="header fields as a JSON string; of fields that may hold a credential only the name")
     ]
-    user_id: Annotated[str | None, Meta(description="id of the person, or of the key that stands for a service")]
+    user_id: Annotated[str | None, Meta(description="id of the user, or of the key that acts for a service")]
     user_type: Annotated[str, Meta(description="`user` or `api_key`")]
     organisation_id: Annotated[str, Meta(description="id of the organisation")]
     workspace_id: Annotated[str | None, Meta(description="id of the workspace")]
-    resource_type: Annotated[str, Meta(description="what was changed, as its scopes name it")]
-    resource_id: Annotated[str | None, Meta(description="id of what was changed")]
+    resource_type: Annotated[str, Meta(description="type of the changed resource, as its scopes name it")]
+    resource_id: Annotated[str | None, Meta(description="id of the changed resource")]
     action: Annotated[str, Meta(description="`create`, `update`, `delete` or `rotate`")]
-    response_status_code: Annotated[int, Meta(description="status of the answer")]
-    client_ip: Annotated[str, Meta(description="address of the caller")]
-    country: Annotated[str, Meta(description="always empty: addresses are not looked up")] = ""
-    before: Annotated[dict[str, Any] | None, Meta(description="how it was, credentials left out")]
-    after: Annotated[dict[str, Any] | None, Meta(description="how it is since, credentials left out")]
+    response_status_code: Annotated[int, Meta(description="status code of the response")]
+    client_ip: Annotated[str, Meta(description="IP address of the client")]
+    country: Annotated[str, Meta(description="always empty: addresses are not resolved to countries")] = ""
+    before: Annotated[dict[str, Any] | None, Meta(description="state before the change, without credentials")]
+    after: Annotated[dict[str, Any] | None, Meta(description="state after the change, without credentials")]
 
 
 class AuditLogList(msgspec.Struct, frozen=True):
     """One page of the audit log, newest first."""
 
     records: Annotated[list[AuditLogEntry], Meta(description="changes")]
-    total: Annotated[int, Meta(description="how many there are on all pages")]
+    total: Annotated[int, Meta(description="number of entries on all pages")]
     object: Annotated[str, Meta(description="`analytics-graph`")] = "analytics-graph"
 
 
-StartTimeParam = Annotated[datetime, QueryParameter(description="from this moment on, ISO 8601")]
-EndTimeParam = Annotated[datetime, QueryParameter(description="until this moment, ISO 8601")]
-OrganisationParam = Annotated[str, QueryParameter(description="id of the organisation, which is the caller's own")]
-ExactMatchParam = Annotated[str | None, QueryParameter(description="only rows that have exactly this")]
+StartTimeParam = Annotated[datetime, QueryParameter(description="start of the time span, inclusive, ISO 8601")]
+EndTimeParam = Annotated[datetime, QueryParameter(description="end of the time span, inclusive, ISO 8601")]
+OrganisationParam = Annotated[str, QueryParameter(description="id of the organisation, which must be the caller's own")]
+ExactMatchParam = Annotated[str | None, QueryParameter(description="only entries with exactly this value")]
 MethodParam = Annotated[
-    Literal["POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests of this method")
+    Literal["POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests with this method")
 ]
 UserTypeParam = Annotated[
-    Literal["user", "api_key"] | None, QueryParameter(description="only people, or only services")
+    Literal["user", "api_key"] | None, QueryParameter(description="only changes by users, or only changes by services")
 ]
-StatusParam = Annotated[int | None, QueryParameter(ge=100, le=599, description="only answers with this status")]
+StatusParam = Annotated[int | None, QueryParameter(ge=100, le=599, description="only responses with this status code")]
 
 
 def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
@@ -88,7 +91,7 @@ def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
     sort: SortField = "created_at",
     order: SortOrder = "desc",
 ) -> PageRequest:
-    """Read which part is asked for, as of all lists; with no rows only how many there are."""
+    """Reads the paging parameters, as for all lists. A page size of 0 returns only the total."""
     return listing.read_page_request(work, page_size, current_page, camel_size, camel_number, sort, order)
 
 
@@ -117,7 +120,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
     client_ip: ExactMatchParam = None,
     country: ExactMatchParam = None,
 ) -> AuditLogList:
-    """Give what was changed in a span of time."""
+    """Lists the changes within a time span."""
     work.caller.check_organisation(organisation_id)
     conditions = listing.equality_conditions(
         audit_log,
@@ -137,7 +140,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
     ]
     async with work.read_session() as desk:
         if workspace_id is not None:
-            # By its slug, or the id even of one that is no more.
+            # Accepts a slug or an id. The id may be that of a deleted workspace.
             named = await desk.find(workspaces, workspace_id)
             conditions.append(audit_log.c.workspace_id == (named["id"] if named else workspace_id))
         total, rows = (0, []) if country else await listing.fetch_page(desk, audit_log, page, conditions)
@@ -149,7 +152,7 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
 
 def _to_entry(row: Row, sent: Row | None) -> AuditLogEntry:
     if sent is None:
-        # The schedule's, or of before bodies were kept.
+        # The schedule made the change, or the entry is older than the recording of request bodies.
         body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
         sent = {"request_body": body, "request_headers": ""}
     said = {name: sent[name] for name in ("request_body", "request_headers")}

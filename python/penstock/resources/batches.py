@@ -1,4 +1,4 @@
-"""Batches that the gateway runs itself or has a provider run, in OpenAI's shapes."""
+"""Batch routes in OpenAI's format. Either the gateway sends a batch's requests itself, or a provider runs the batch."""
 
 from __future__ import annotations
 
@@ -37,64 +37,67 @@ SCOPE_GUARD = require_scopes("completions.write")
 MAX_PAGE_SIZE = 100
 
 BatchId = Annotated[str, PathParameter(description="id of the batch: `gw_batch_…`")]
-LimitParam = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="how many at most")]
+LimitParam = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="maximum number of batches to return")]
 _MetadataKey = Annotated[str, Meta(max_length=64)]
 _MetadataValue = Annotated[str, Meta(max_length=512)]
 
 
 class OutputExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How long the files with the answers are kept."""
+    """When the output files of a batch are deleted."""
 
-    anchor: Annotated[Literal["created_at"], Meta(description="when such a file is made")]
-    seconds: Annotated[int, Meta(ge=MIN_EXPIRY_SECONDS, description="its age in seconds when it is deleted")]
+    anchor: Annotated[Literal["created_at"], Meta(description="start of the period: the creation of the file")]
+    seconds: Annotated[int, Meta(ge=MIN_EXPIRY_SECONDS, description="age in seconds at which the file is deleted")]
 
 
 class CreateBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A batch to be made."""
+    """A batch to create."""
 
-    input_file_id: Annotated[str, Meta(description="file with its lines, uploaded here with the purpose `batch`")]
+    input_file_id: Annotated[
+        str, Meta(description="id of the input file, uploaded to the gateway with the purpose `batch`")
+    ]
     endpoint: Annotated[
         Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"],
-        Meta(description="where its lines go"),
+        Meta(description="endpoint that the lines are sent to"),
     ]
     completion_window: Annotated[
         Literal["immediate", "24h"],
         Meta(
-            description="`immediate`: the gateway itself sends line by line; `24h`: the provider that is named runs it"
+            description="`immediate`: the gateway sends the lines one by one; `24h`: the named provider runs the batch"
         ),
     ]
     metadata: Annotated[
         Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=16)] | None,
-        Meta(description="what is shown with it; at most 16 fields"),
+        Meta(description="metadata that is returned with the batch; at most 16 fields"),
     ] = None
     output_expires_after: Annotated[
-        OutputExpiry | None, Meta(description="how long files with answers are kept; default: as long as files are")
+        OutputExpiry | None, Meta(description="when the output files are deleted; default: as other files")
     ] = None
     model: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)] | None, Meta(description="for lines that name none")
+        Annotated[str, Meta(min_length=1, max_length=255)] | None, Meta(description="model for lines that name none")
     ] = None
     gateway_options: Annotated[
-        dict[str, str], Meta(description="`x-gateway-…` headers for its requests, before those that it is made with")
+        dict[str, str],
+        Meta(description="`x-gateway-…` headers for the batch's requests; they override the headers of this request"),
     ] = {}
     provider_options: Annotated[
         dict[str, Annotated[str, Meta(min_length=1, max_length=2048)]],
-        Meta(description="what the provider that runs it needs to know besides, as `role_arn` for bedrock"),
+        Meta(description="further options for the provider that runs the batch, such as `role_arn` for bedrock"),
     ] = {}
 
 
 class UpdateBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed."""
+    """Fields of a batch to update."""
 
     internal_output_file_id: Annotated[
         str,
-        Meta(description="file that is given as the output from now on, such as one with answers that were checked"),
+        Meta(description="id of the file to return as the output from now on, such as one with reviewed responses"),
     ]
 
 
 class BatchList(CursorPage, frozen=True, kw_only=True):
-    """Batches of the workspace."""
+    """One page of the workspace's batches."""
 
-    data: Annotated[list[Batch], Meta(description="those of this page, newest first")]
+    data: Annotated[list[Batch], Meta(description="batches of this page, newest first")]
 
 
 @post("/", status_code=200, guards=[SCOPE_GUARD], summary="Create batch", tags=TAGS)
@@ -105,10 +108,10 @@ async def create_batch(
     settings: NamedDependency[Settings],
     runner: NamedDependency[BatchRunner],
 ) -> Batch:
-    """Have the lines of a file answered, each as a request of its own with the key that makes the batch."""
+    """Creates a batch. Each line of the input file becomes a request of its own, with the key that creates the batch."""
     sent = extract_credential(request)
     if sent.kind != "key":
-        message = "a batch is sent with the key or token that makes it: a session has none"
+        message = "a batch needs the API key or token of the request that creates it; a session has none"
         raise ForbiddenError(message)
     headers = kit.collect_headers(
         request.headers.items(), sent.text, data.gateway_options, request.app.state.get("header_aliases", ())
@@ -116,7 +119,7 @@ async def create_batch(
     life, longest = data.output_expires_after, settings.files.keep_seconds
     if life and life.seconds > longest:
         raise field_error(
-            "output_expires_after.seconds", f"is too many: files are kept for {longest} (files.keep_seconds)"
+            "output_expires_after.seconds", f"is too long: files are kept for {longest} seconds (files.keep_seconds)"
         )
     async with work.write_session() as desk:
         await _check_active_batches(desk, settings.batches.waiting)
@@ -134,7 +137,7 @@ async def create_batch(
 
 
 async def _build_provider_job(desk: TenantSession, data: CreateBatch, headers: dict[str, str]) -> dict[str, Any]:
-    """Say who is to run a batch, and what is needed for that besides its lines."""
+    """Returns the provider that runs a batch, and the inputs that it needs besides the lines."""
     able = batch_providers_by_name()
     named = await kit.select_provider(desk, headers, able)
     way = able[named.provider]
@@ -155,7 +158,7 @@ async def _build_provider_job(desk: TenantSession, data: CreateBatch, headers: d
 async def _check_active_batches(desk: TenantSession, most: int) -> None:
     _ = desk.required_workspace_id
     if await desk.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= most:
-        message = f"{most} batches of this workspace are not over yet: that is batches.waiting"
+        message = f"{most} batches of this workspace are not finished; batches.waiting allows no more"
         raise RateLimitedError(message)
 
 
@@ -185,7 +188,7 @@ def _build_row(data: CreateBatch, settings: Settings, file_id: str) -> dict[str,
 async def list_batches(
     work: NamedDependency[RequestContext], limit: LimitParam = 20, after: AfterCursor = None
 ) -> BatchList:
-    """List the batches of the workspace, newest first."""
+    """Lists the batches of the workspace, newest first."""
     wanted = pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
     async with work.read_session() as desk:
         return BatchList.from_rows(await pages.fetch_rows(desk, batches, wanted), limit, kit.to_batch)
@@ -193,7 +196,7 @@ async def list_batches(
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)
 async def get_batch(batch_id: BatchId, work: NamedDependency[RequestContext]) -> Batch:
-    """Show one batch."""
+    """Returns one batch."""
     async with work.read_session() as desk:
         row = await kit.find_batch(desk, batch_id)
         desk.set_requested_row(batches, row)
@@ -210,7 +213,7 @@ async def get_batch(batch_id: BatchId, work: NamedDependency[RequestContext]) ->
 async def get_output(
     batch_id: BatchId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
 ) -> Stream:
-    """Give the answers as lines of JSON."""
+    """Returns the output of a batch as JSON lines."""
     async with work.read_session() as desk:
         batch = kit.to_batch(await kit.find_batch(desk, batch_id))
         if batch.output_file_id is None:
@@ -223,7 +226,7 @@ async def get_output(
 async def cancel_batch(
     batch_id: BatchId, work: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
 ) -> Batch:
-    """Begin no further line; what is under way is waited for."""
+    """Cancels a batch. No further lines start; running requests finish."""
     async with work.write_session() as desk:
         row = await kit.find_batch(desk, batch_id)
         if row["status"] in {kit.VALIDATING, kit.IN_PROGRESS}:
@@ -238,13 +241,13 @@ async def cancel_batch(
 
 @put("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Update batch", tags=TAGS)
 async def update_batch(batch_id: BatchId, data: JSONBody[UpdateBatch], work: NamedDependency[RequestContext]) -> Batch:
-    """Have another file given as the output of a batch that is over."""
+    """Replaces the output file of a finished batch."""
     async with work.write_session() as desk:
         row = await kit.find_batch(desk, batch_id)
         desk.set_requested_row(batches, row)
         await desk.check_precondition(batches, row)
         if row["status"] not in kit.FINISHED_STATUSES:
-            raise ConflictError(f"this batch is not over: it is {row['status']}")
+            raise ConflictError(f"this batch is not finished: it is {row['status']}")
         file = await file_kit.find_file(desk, data.internal_output_file_id)
         values = {"internal_output_file_id": file["id"], "last_updated_at": now()}
         await desk.update(batches, row["id"], values)

@@ -1,4 +1,4 @@
-"""Configs: saved under a slug, checked by the engine's own parser, every version kept."""
+"""Saved configs. The engine's own parser validates them, and every version is stored."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 CONFIGS = Resource("configs", configs, publishes=True, unlisted=frozenset({"config", "sealed"}))
 TAGS = ["Configs"]
-# So many versions are looked through for what a mask stands for.
+# Number of recent versions that are searched for the credential behind a mask.
 MAX_SEARCHED_VERSIONS = 50
-# What there was before a config was saved.
+# Previous content of a new config.
 EMPTY_CONFIG = SplitDocument({}, {})
 
-ConfigDocument = Annotated[dict[str, Any] | str, Meta(description="the config, as an object or as JSON in a text")]
+ConfigDocument = Annotated[dict[str, Any] | str, Meta(description="the config, as an object or as a JSON string")]
 VersionId = Annotated[str, Meta(description="id of the version")]
-# Whether credentials are the same nobody else can tell: they are shown masked.
+# Clients cannot see if credentials are unchanged, because responses mask them. A dry run tells them.
 DryRunParam = Annotated[
-    bool, QueryParameter(description="change nothing; `version_id` is empty if it would become another version")
+    bool, QueryParameter(description="change nothing; `version_id` is empty if the change would create a new version")
 ]
 
 
-# Requests that name no config have none, whatever is said here.
-IS_DEFAULT_DESCRIPTION = "1: what consoles and clients begin with in the workspace, in the place of the one that was; requests go by what they name"
+# Requests that name no config use none, regardless of this flag.
+IS_DEFAULT_DESCRIPTION = "1: the config that consoles and clients preselect in the workspace, instead of the previous one; requests use the config that they name"
 
 
 class CreateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A config to be saved."""
+    """A config to save."""
 
     name: shared_fields.Name
     config: ConfigDocument
@@ -62,12 +62,14 @@ class CreateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class UpdateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays."""
+    """Fields of a config to update; omitted fields keep their values."""
 
     name: shared_fields.OptionalName = UNSET
     config: Annotated[
         dict[str, Any] | str | UnsetType,
-        Meta(description="the config; it becomes a new version, and credentials that come back masked stay"),
+        Meta(
+            description="the config; it becomes a new version, and credentials that are sent back masked are unchanged"
+        ),
     ] = UNSET
     status: Annotated[Literal["active", "archived"] | UnsetType, Meta(description="an archived config is not used")] = (
         UNSET
@@ -78,7 +80,7 @@ class UpdateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class CreatedConfig(msgspec.Struct, frozen=True):
-    """A new config."""
+    """The ids of a new config."""
 
     id: shared_fields.Id
     slug: shared_fields.Slug
@@ -87,21 +89,23 @@ class CreatedConfig(msgspec.Struct, frozen=True):
 
 
 class UpdatedConfig(msgspec.Struct, frozen=True):
-    """A changed config."""
+    """The current version of an updated config."""
 
     version_id: VersionId
     object: shared_fields.ObjectType = "config"
 
 
 class ConfigSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One config of a list."""
+    """One config in a list."""
 
     id: shared_fields.Id
     slug: shared_fields.Slug
     name: shared_fields.Name
     organisation_id: shared_fields.OrganisationId
     workspace_id: shared_fields.WorkspaceId
-    is_default: Annotated[int, Meta(description="1 for what consoles and clients begin with in the workspace")]
+    is_default: Annotated[
+        int, Meta(description="1 for the config that consoles and clients preselect in the workspace")
+    ]
     status: shared_fields.ArchiveStatus
     owner_id: shared_fields.CreatedBy
     updated_by: Annotated[str | None, Meta(description="id of the user or key that changed it last")]
@@ -111,9 +115,9 @@ class ConfigSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigDetail(ConfigSummary, frozen=True, kw_only=True):
-    """One config."""
+    """One config with its content."""
 
-    config: Annotated[str, Meta(description="the config as JSON in a text, its credentials masked")]
+    config: Annotated[str, Meta(description="the config as a JSON string, with its credentials masked")]
     version_id: VersionId
     format: Annotated[str, Meta(description="`json`")] = "json"
     type: Annotated[str, Meta(description="`ORG_CONFIG`")] = "ORG_CONFIG"
@@ -121,7 +125,7 @@ class ConfigDetail(ConfigSummary, frozen=True, kw_only=True):
 
 @post("/", status_code=200, guards=[require_scopes("configs.create")], summary="Create config", tags=TAGS)
 async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[RequestContext]) -> CreatedConfig:
-    """Save a config of a workspace; it is used from then on under its slug."""
+    """Saves a config in a workspace. Requests can use it by its slug from then on."""
     document = masks.restore_masks("config", _parse_config(data.config), EMPTY_CONFIG)
     _validate_config(document, work.limits)
     divided = config_credentials.split_credentials(document)
@@ -155,7 +159,7 @@ async def list_versions(
     page: NamedDependency[PageRequest],
     workspace_id: WorkspaceFilter = None,
 ) -> ListResponse[ConfigDetail]:
-    """Give the versions of a config, newest first."""
+    """Lists the versions of a config, newest first."""
     async with work.read_session(workspace_id) as desk:
         row = await CONFIGS.get(desk, key)
         total, kept = await versions.list_versions(desk, row["id"], page)
@@ -171,12 +175,12 @@ async def update_config(
     *,
     dry_run: DryRunParam = False,
 ) -> UpdatedConfig:
-    """Change a config; another content becomes its next version, and credentials that come back masked stay."""
+    """Updates a config. Changed content becomes a new version; credentials that are sent back masked are unchanged."""
     values = {name: value for name, value in sent_fields(data).items() if name != "config"}
     sent = UNSET if data.config is UNSET else _parse_config(data.config)
     async with work.write_session(workspace_id) as desk:
         before = await CONFIGS.get(desk, key)
-        # Whether or not anything is changed then.
+        # The precondition applies even if the request changes nothing.
         await desk.check_precondition(configs, before)
         if values.get("status") == "archived" and before["status"] != "archived":
             await _reject_if_in_use(desk, before)
@@ -203,7 +207,7 @@ async def update_config(
 
 
 async def delete_config(desk: TenantSession, row: Row) -> None:
-    """Delete a config with its versions; one that keys have as their default stays."""
+    """Deletes a config with its versions. Rejects a config that is the default of a key or of the workspace."""
     await _reject_if_in_use(desk, row)
     await versions.delete_versions(desk, row["id"])
     await CONFIGS.delete(desk, row)
@@ -221,11 +225,11 @@ def _decode_json(config: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(config, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise field_error("config", f"is no JSON object: {error}") from None
+        raise field_error("config", f"is not a JSON object: {error}") from None
 
 
 def _validate_config(document: dict[str, Any], limits: TargetLimits) -> None:
-    """Have the engine's own parser agree."""
+    """Validates a config with the engine's own parser. Raises `InvalidError` with all problems."""
     try:
         engine.check("config", msgspec.json.encode(document), limits)
     except engine.EngineError as error:
@@ -234,7 +238,7 @@ def _validate_config(document: dict[str, Any], limits: TargetLimits) -> None:
 
 
 async def _restore_credentials(desk: TenantSession, row: Row, sent: dict[str, Any], old: SplitDocument) -> Any:  # noqa: ANN401 - JSON
-    """Put credentials in the place of their masks, which may be those of an older version."""
+    """Replaces masks with their credentials, which may come from an older version of the config."""
     older: list[SplitDocument] = []
     if masks.has_unknown_masks(sent, old):
         _, kept = await versions.list_versions(desk, row["id"], PageRequest(size=MAX_SEARCHED_VERSIONS))
@@ -243,7 +247,7 @@ async def _restore_credentials(desk: TenantSession, row: Row, sent: dict[str, An
 
 
 async def _decrypt_config(desk: TenantSession, config: str, holder: Row) -> SplitDocument:
-    """Open what is secret of a config, or of a version of it."""
+    """Decrypts the credentials of a config or of one of its versions."""
     hidden = (
         config_credentials.decode_secrets(await desk.open(holder["sealed"], holder["id"])) if holder["sealed"] else {}
     )
@@ -251,7 +255,7 @@ async def _decrypt_config(desk: TenantSession, config: str, holder: Row) -> Spli
 
 
 async def _encrypt_config(desk: TenantSession, owner: str, divided: SplitDocument) -> dict[str, Any]:
-    """Write a config down as it is kept."""
+    """Returns the column values of a config, with its credentials encrypted."""
     hidden = config_credentials.encode_secrets(divided.secrets)
     return {
         "config": msgspec.json.encode(divided.masked).decode(),
@@ -268,7 +272,7 @@ async def _save_version(desk: TenantSession, row: Row, divided: SplitDocument) -
 
 
 async def _clear_default(desk: TenantSession, workspace_id: str) -> None:
-    """Make room for another default: a workspace has one."""
+    """Clears the default flag of the workspace's current default config. A workspace has at most one."""
     query = select(configs).where(configs.c.is_default, configs.c.workspace_id == workspace_id)
     for row in await desk.fetch_rows(query, configs):
         await CONFIGS.update(desk, row, {"is_default": False})

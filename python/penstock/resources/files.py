@@ -1,4 +1,4 @@
-"""Files that the gateway keeps itself, in OpenAI's shapes: what batches read and write."""
+"""File routes in OpenAI's format. The gateway stores the input and output files of batches itself."""
 
 from __future__ import annotations
 
@@ -36,45 +36,46 @@ TAGS = ["Files"]
 SCOPE_GUARD = require_scopes("completions.write")
 MAX_PAGE_SIZE = 10_000
 MIN_EXPIRY_SECONDS = 3600
-# More of them are no number of seconds that anybody means.
+# Maximum number of digits to parse. A longer number of seconds is always above the limit.
 MAX_EXPIRY_DIGITS = 12
 
 FileId = Annotated[str, PathParameter(description="id of the file: `gw_file_…`")]
-LimitParam = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="how many at most")]
-OrderParam = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
-PurposeParam = Annotated[str | None, QueryParameter(description="only those for this")]
+LimitParam = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="maximum number of files to return")]
+OrderParam = Annotated[Literal["asc", "desc"], QueryParameter(description="sort direction; default: newest first")]
+PurposeParam = Annotated[str | None, QueryParameter(description="only files with this purpose")]
 
 
 class UploadFileForm(msgspec.Struct, kw_only=True):
-    """A file as a form brings it."""
+    """Multipart form that uploads a file."""
 
-    file: Annotated[UploadFile, Meta(description="what is in it, with its name")]
+    file: Annotated[UploadFile, Meta(description="content of the file, with its name")]
     purpose: Annotated[
-        Literal["assistants", "batch", "evals", "fine-tune", "user_data", "vision"], Meta(description="what it is for")
+        Literal["assistants", "batch", "evals", "fine-tune", "user_data", "vision"],
+        Meta(description="purpose of the file"),
     ]
     anchor: Annotated[str | None, Meta(description="`created_at`")] = msgspec.field(
         name="expires_after[anchor]", default=None
     )
-    seconds: Annotated[str | None, Meta(description="its age in seconds when it is deleted")] = msgspec.field(
+    seconds: Annotated[str | None, Meta(description="age in seconds at which the file is deleted")] = msgspec.field(
         name="expires_after[seconds]", default=None
     )
 
 
 class FileList(CursorPage, frozen=True, kw_only=True):
-    """Files of the workspace."""
+    """One page of the workspace's files."""
 
-    data: Annotated[list[File], Meta(description="those of this page")]
+    data: Annotated[list[File], Meta(description="files of this page")]
 
 
 class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is gone."""
+    """Confirmation that a file was deleted."""
 
     id: Annotated[str, Meta(description="its id")]
     deleted: Annotated[bool, Meta(description="true")] = True
     object: Annotated[str, Meta(description="`file`")] = "file"
 
 
-# The edge bounds bodies by `limits.body_bytes`.
+# No limit here: the edge already limits bodies to `limits.body_bytes`.
 @post("/", status_code=200, guards=[SCOPE_GUARD], request_max_body_size=None, summary="Upload file", tags=TAGS)
 async def upload_file(
     data: Annotated[UploadFileForm, Body(media_type=RequestEncodingType.MULTI_PART)],
@@ -82,7 +83,7 @@ async def upload_file(
     settings: NamedDependency[Settings],
     blobs: NamedDependency[BlobFolder],
 ) -> File:
-    """Keep a file for the workspace of the key, until it is deleted or too old."""
+    """Stores a file for the key's workspace until it is deleted or expires."""
     life = _parse_expiry_seconds(data, settings.files.keep_seconds)
     name = data.file.filename or "file"
     if NUL in name:
@@ -133,7 +134,7 @@ async def list_files(
     after: AfterCursor = None,
     order: OrderParam = "desc",
 ) -> FileList:
-    """List the files of the workspace."""
+    """Lists the files of the workspace."""
     conditions = (files.c.expires_at > now(), *((files.c.purpose == purpose,) if purpose else ()))
     last = kit.parse_wire_id(kit.FILE, after) if after else None
     wanted = pages.CursorQuery(limit, last, order == "desc", conditions)
@@ -143,7 +144,7 @@ async def list_files(
 
 @get("/{file_id:str}", guards=[SCOPE_GUARD], summary="Get file", tags=TAGS)
 async def get_file(file_id: FileId, work: NamedDependency[RequestContext]) -> File:
-    """Show one file."""
+    """Returns the metadata of one file."""
     async with work.read_session() as desk:
         row = await kit.find_file(desk, file_id)
         desk.set_requested_row(files, row)
@@ -160,14 +161,14 @@ async def get_file(file_id: FileId, work: NamedDependency[RequestContext]) -> Fi
 async def get_content(
     file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
 ) -> Stream:
-    """Give what is in a file."""
+    """Returns the content of a file."""
     async with work.read_session() as desk:
         row = await kit.find_file(desk, file_id)
     return stream_file(blobs, row)
 
 
 def stream_file(blobs: BlobFolder, row: Row) -> Stream:
-    """Answer with what is in a file, piece by piece."""
+    """Returns a response that streams the content of a file in chunks."""
     headers = {"content-length": str(row["bytes"])}
     return Stream(blobs.read(row["id"]), media_type="application/octet-stream", headers=headers)
 
@@ -176,14 +177,14 @@ def stream_file(blobs: BlobFolder, row: Row) -> Stream:
 async def delete_file(
     file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
 ) -> DeletedFile:
-    """Delete a file, unless a batch still reads it."""
+    """Deletes a file. Rejects a file that an unfinished batch still reads."""
     async with work.write_session() as desk:
         row = await kit.find_file(desk, file_id)
         desk.set_requested_row(files, row)
         await desk.check_precondition(files, row)
         reads = [batches.c.input_file_id == row["id"], batches.c.status.in_(ACTIVE_STATUSES)]
         if await desk.count(batches, reads):
-            raise field_error("file_id", f"{file_id!r} is read by a batch that is not over; hint: cancel it")
+            raise field_error("file_id", f"{file_id!r} is the input of an unfinished batch; hint: cancel it")
         await desk.delete(files, files.c.id == row["id"])
     await blobs.delete(row["id"])
     return DeletedFile(id=file_id)

@@ -1,4 +1,4 @@
-"""Says that the management API answers; the edge answers for itself at /live and /ready."""
+"""Health route of the management API. The edge has its own routes, /live and /ready."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ STARTED_AT = time.monotonic()
 
 
 class WorkerHealth(msgspec.Struct, frozen=True):
-    """One edge process that was heard of within the last minute."""
+    """One edge worker process that reported within the last minute."""
 
     worker: Annotated[int, Meta(description="number of the worker, from 1")]
-    pid: Annotated[int, Meta(description="id of its process")]
+    pid: Annotated[int, Meta(description="operating system id of its process")]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the gateway is."""
+    """Health of the gateway."""
 
-    status: Annotated[str, Meta(description="`success`, or there is no answer")]
-    uptime_seconds: Annotated[int, Meta(description="since the control process was started")]
+    status: Annotated[str, Meta(description="always `success`; a gateway that is down does not respond")]
+    uptime_seconds: Annotated[int, Meta(description="seconds since the control process started")]
     workers: Annotated[list[WorkerHealth], Meta(description="edge workers that reported within the last minute")]
 
 
 @get("/", guards=[allow_anyone], sync_to_thread=False, summary="Health", tags=["Service"])
 def get_health(figures: NamedDependency[MetricsStore]) -> Health:
-    """Say that the management API is up, for how long, and which edge workers report to it."""
+    """Confirms that the management API is up. Returns its uptime and the edge workers that report to it."""
     workers = [WorkerHealth(push.worker, push.pid) for push in figures.live_workers()]
     return Health("success", int(time.monotonic() - STARTED_AT), workers)
 

@@ -1,4 +1,6 @@
-"""Integrations: a provider's credential kept for an organisation or one workspace, where providers and virtual keys stand on it."""
+"""Integrations: provider credentials stored for an organisation or one workspace. Providers and virtual keys are based
+on them.
+"""
 
 from __future__ import annotations
 
@@ -37,49 +39,54 @@ TAGS = ["Integrations"]
 ConfigurationsField = Annotated[
     dict[str, Any], Meta(description=f"more about the provider, which says what there is; {forms.describe_fields()}")
 ]
-SecretMappingsField = Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
+SecretMappingsField = Annotated[list[SecretMapping], Meta(description="fields whose values come from a secret manager")]
 CredentialField = Annotated[str, Meta(max_length=65536)]
 
 
 class CreateIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An integration to be made."""
+    """An integration to create."""
 
     name: shared_fields.Name
     ai_provider_id: Annotated[str, Meta(description="name of the provider")]
     slug: shared_fields.ChosenSlug = None
-    key: Annotated[CredentialField, Meta(description="the provider's key")] = ""
+    key: Annotated[CredentialField, Meta(description="API key of the provider")] = ""
     description: shared_fields.Note = None
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
     configurations: ConfigurationsField = {}
-    create_default_provider: Annotated[bool, Meta(description="make a provider of it where it may be used")] = True
+    create_default_provider: Annotated[
+        bool, Meta(description="create a provider for the integration in workspaces that may use it")
+    ] = True
     default_provider_slug: ProviderSlug = None
     secret_mappings: SecretMappingsField = []
-    pricing_adjustments: Annotated[PriceAdjustments | None, Meta(description="factors of its prices")] = None
+    pricing_adjustments: Annotated[
+        PriceAdjustments | None, Meta(description="factors that are applied to its prices")
+    ] = None
     tags: shared_fields.Tags = {}
 
 
 class UpdateIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays."""
+    """Fields of an integration to update; omitted fields keep their values."""
 
     name: shared_fields.OptionalName = UNSET
-    key: Annotated[CredentialField | UnsetType, Meta(description="another key; the masked form means the same one")] = (
-        UNSET
-    )
+    key: Annotated[
+        CredentialField | UnsetType, Meta(description="the new key; the masked form keeps the current one")
+    ] = UNSET
     description: shared_fields.OptionalNote = UNSET
     configurations: Annotated[
-        dict[str, Any] | UnsetType, Meta(description="they replace those of before; masked values mean the same ones")
+        dict[str, Any] | UnsetType, Meta(description="replaces the previous options; masked values are unchanged")
     ] = UNSET
-    secret_mappings: Annotated[list[SecretMapping] | UnsetType, Meta(description="they replace those of before")] = (
+    secret_mappings: Annotated[list[SecretMapping] | UnsetType, Meta(description="replaces the previous mappings")] = (
         UNSET
     )
     pricing_adjustments: Annotated[
-        PriceAdjustments | UnsetType | None, Meta(description="factors of its prices; null takes them away")
+        PriceAdjustments | UnsetType | None,
+        Meta(description="factors that are applied to its prices; null removes them"),
     ] = UNSET
     tags: shared_fields.OptionalTags = UNSET
 
 
 class IntegrationSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One integration of a list."""
+    """One integration in a list."""
 
     id: shared_fields.Id
     slug: shared_fields.Slug
@@ -87,37 +94,39 @@ class IntegrationSummary(msgspec.Struct, frozen=True, kw_only=True):
     description: shared_fields.Note
     ai_provider_id: Annotated[str, Meta(description="name of the provider")]
     organisation_id: shared_fields.OrganisationId
-    workspace_id: Annotated[str | None, Meta(description="id of the workspace whose own it is")]
+    workspace_id: Annotated[
+        str | None, Meta(description="id of the workspace that owns it; null if the organisation does")
+    ]
     status: shared_fields.ArchiveStatus
     type: Annotated[str, Meta(description="`workspace` or `organisation`")]
     owner_id: shared_fields.CreatedBy
-    masked_key: Annotated[str | None, Meta(description="both ends of the key")]
+    masked_key: Annotated[str | None, Meta(description="the key, masked: only its first and last characters")]
     configurations: ConfigurationsField
     tags: shared_fields.Tags
     created_at: shared_fields.CreatedAt
     last_updated_at: shared_fields.UpdatedAt
     last_reset_at: Annotated[
-        str | None, Meta(description="when what a workspace uses of it was last counted anew by `reset_usage`")
+        str | None, Meta(description="when a workspace's usage of it was last reset with `reset_usage`")
     ]
     object: shared_fields.ObjectType = "integration"
 
 
 class IntegrationDetail(IntegrationSummary, frozen=True, kw_only=True):
-    """One integration."""
+    """One integration with its access settings and mappings."""
 
     global_workspace_access_settings: Annotated[
-        GlobalAccessResponse, Meta(description="what all workspaces may do with it")
+        GlobalAccessResponse, Meta(description="access of all workspaces without an entry of their own")
     ]
     global_workspace_access: Annotated[GlobalAccessResponse, Meta(description="the same")]
-    allow_all_models: Annotated[bool, Meta(description="whether models may be used of which nothing is said")]
-    workspace_count: Annotated[int, Meta(description="how many workspaces may use it")]
-    secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
-    pricing_adjustments: Annotated[PriceAdjustments | None, Meta(description="factors of its prices")]
+    allow_all_models: Annotated[bool, Meta(description="true if models without an entry of their own may be used")]
+    workspace_count: Annotated[int, Meta(description="number of workspaces that may use it")]
+    secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values come from a secret manager")]
+    pricing_adjustments: Annotated[PriceAdjustments | None, Meta(description="factors that are applied to its prices")]
 
 
 KindParam = Annotated[
     Literal["workspace", "organisation", "all"],
-    QueryParameter(name="type", description="those of a workspace, of the organisation, or both"),
+    QueryParameter(name="type", description="integrations of a workspace, of the organisation, or both"),
 ]
 
 
@@ -129,7 +138,9 @@ KindParam = Annotated[
     tags=TAGS,
 )
 async def create_integration(data: JSONBody[CreateIntegration], work: NamedDependency[RequestContext]) -> Created:
-    """Keep a provider's credential, for one workspace or for the organisation; there it is open to whom it is given."""
+    """Stores a provider's credential, for one workspace or for the organisation. An organisation's integration is open
+    only to workspaces that are given access.
+    """
     provider = kit.resolve_provider("ai_provider_id", data.ai_provider_id)
     async with work.write_session(data.workspace_id) as desk:
         own = desk.workspace_id
@@ -165,7 +176,7 @@ async def list_integrations(
     kind: KindParam = "all",
     tags: TagsFilter = None,
 ) -> ListResponse[IntegrationSummary]:
-    """List the integrations that are open here: the workspace's own, and those of the organisation that it may use."""
+    """Lists the workspace's own integrations, and those of the organisation that it may use."""
     async with work.read_session(workspace_id) as desk:
         conditions = [
             *kit.visible_conditions(desk.workspace_ids),
@@ -184,7 +195,7 @@ async def list_integrations(
 
 @get("/{key:str}", guards=[kit.require_either_scope("read")], summary="Get integration", tags=TAGS)
 async def get_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) -> IntegrationDetail:
-    """Give an integration, its credentials masked."""
+    """Returns an integration with its credentials masked."""
     async with work.read_session() as desk:
         return await _to_integration_detail(desk, await kit.get_integration(desk, key, "read"))
 
@@ -193,7 +204,9 @@ async def get_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) 
 async def update_integration(
     key: IdOrSlug, data: JSONBody[UpdateIntegration], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Change an integration; what is left out stays, and so do credentials that come back masked: but not at another address."""
+    """Updates an integration; omitted fields keep their values. Credentials that are sent back masked are unchanged,
+    unless the address changes: then they must be sent again.
+    """
     async with work.write_session() as desk:
         row = await kit.get_integration(desk, key, "update")
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description", "tags"}}
@@ -206,7 +219,8 @@ async def update_integration(
         if data.configurations is not UNSET or data.secret_mappings is not UNSET:
             said = data.configurations
             if said is UNSET:
-                # What is no longer kept elsewhere may be what these cannot do without.
+                # A required field may no longer be mapped to a secret manager, so the stored configurations are checked
+                # again.
                 said = {**row["configurations"], **await kit.open_secrets(desk, row)}
             forms.check_options("configurations", row["ai_provider_id"], said, mapped)
         if data.configurations is not UNSET:
@@ -228,7 +242,7 @@ async def update_integration(
     tags=TAGS,
 )
 async def delete_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Delete an integration, its credential, and the providers that stand on it."""
+    """Deletes an integration, its credential, and the providers that are based on it."""
     async with work.write_session() as desk:
         await kit.remove_integration(desk, await kit.get_integration(desk, key, "delete"))
         return EmptyResponse()

@@ -1,4 +1,4 @@
-"""What the edge's engines ask and tell the control process; never reachable from the network."""
+"""Internal routes between the edge's engines and the control process. They are never reachable from the network."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ EPOCH_HEADER = "x-penstock-epoch"
 
 @post("/metrics", status_code=204)
 async def accept_metrics(request: Request[Any, Any, Any], figures: NamedDependency[MetricsStore]) -> None:
-    """Keep the figures of one worker."""
+    """Stores the metrics that one worker pushes."""
     figures.accept_push(await request.body())
 
 
 class NodeStoreEntry(msgspec.Struct):
-    """What one worker tells the others."""
+    """A named value that one worker shares with the others."""
 
     name: str
     said: str
@@ -34,14 +34,14 @@ class NodeStoreEntry(msgspec.Struct):
 
 @post("/notes")
 async def put_node_entry(request: Request[Any, Any, Any], notes: NamedDependency[NodeStore]) -> Response[bytes]:
-    """Keep it for them, and give what it takes the place of."""
+    """Stores an entry for the other workers and returns the value that it replaces; 204 if there was none."""
     note = msgspec.json.decode(await request.body(), type=NodeStoreEntry)
     return _build_entry_response(notes.put(note.name, note.said))
 
 
 @get("/notes")
 async def get_node_entry(name: FromQuery[str], notes: NamedDependency[NodeStore]) -> Response[bytes]:
-    """Give what was said under a name; where nothing was, say that there is nothing."""
+    """Returns the value of an entry; 204 if there is none."""
     return _build_entry_response(notes.get(name))
 
 
@@ -55,7 +55,9 @@ def _build_entry_response(said: str | None) -> Response[bytes]:
 async def get_snapshot(
     published: NamedDependency[SnapshotChannel], epoch: FromQuery[str] = "", worker: FromQuery[int | None] = None
 ) -> Response[bytes]:
-    """Give the snapshot as soon as it is another than the one the engine has; what changed, where that is known."""
+    """Returns the snapshot once it differs from the engine's, as a long poll; 204 if it does not change in time. Sends
+    only the changes if the engine's epoch is known.
+    """
     if worker is not None:
         published.record_worker_epoch(worker, epoch)
     snapshot = await published.wait_for_newer(epoch, LONG_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: what the engines pushed, and the control process's own."""
+"""Prometheus metrics: those that the engines pushed, and those of the control process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def get_metrics(
     job_figures: NamedDependency[JobMetrics],
     published: NamedDependency[SnapshotChannel],
 ) -> str:
-    """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
+    """Returns all metrics in the Prometheus text format; 404 unless `metrics.enabled` is set."""
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
         raise NotFoundError(message)

@@ -1,4 +1,4 @@
-"""What models cost and take: the public list, and what the operator says instead. Nobody needs a key to ask."""
+"""Prices and limits of models, from the public price list with the operator's overrides. No key is required."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ProviderParam = Annotated[str, PathParameter(description="name of the provider")
 ModelParam = Annotated[str, PathParameter(description="name of the model")]
 
 
-# The first that a name holds.
+# Purpose of a model by a part of its name. The first match wins.
 PURPOSE_BY_NAME_PART = {
     "embed": "embedding",
     "rerank": "rerank",
@@ -31,7 +31,7 @@ PURPOSE_BY_NAME_PART = {
     "dall-e": "image",
     "imagen": "image",
     "gpt-image": "image",
-    # Others that were made to take instructions talk.
+    # Other instruct models are chat models.
     "gpt-3.5-turbo-instruct": "text",
     "gpt-35-turbo-instruct": "text",
     "davinci": "text",
@@ -46,7 +46,7 @@ FEATURE_BY_PRICE_FIELD = {
 
 
 class ParameterLimit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a parameter may be."""
+    """Allowed range of a parameter."""
 
     key: Annotated[str, Meta(description="name of the parameter")]
     min_value: Annotated[int, Meta(description="smallest value")]
@@ -54,61 +54,65 @@ class ParameterLimit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class ModelKind(msgspec.Struct, frozen=True):
-    """What a model is for."""
+    """Purpose and features of a model."""
 
     primary: Annotated[
         str, Meta(description="`chat`, `text`, `embedding`, `image`, `audio`, `moderation`, `rerank` or `ocr`")
     ]
-    supported: Annotated[list[str], Meta(description="what it is known to take besides text, or to be priced for")]
-    unsupported: Annotated[list[str], Meta(description="what it is known not to take")] = []
+    supported: Annotated[
+        list[str], Meta(description="features besides text that are known to be supported or to have a price")
+    ]
+    unsupported: Annotated[list[str], Meta(description="features that are known to be unsupported")] = []
 
 
 class MessageRoles(msgspec.Struct, frozen=True):
-    """Roles of messages."""
+    """Message roles of a model."""
 
-    options: Annotated[list[str], Meta(description="roles that its messages may have")]
+    options: Annotated[list[str], Meta(description="roles that messages to the model may have")]
 
 
 class ModelDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model takes."""
+    """Limits and features of a model."""
 
-    model: Annotated[str, Meta(description="name of the model, as the list has it")]
+    model: Annotated[str, Meta(description="model name as in the price list")]
     provider: Annotated[str, Meta(description="name of the provider")]
-    name: Annotated[str | None, Meta(description="what people call it")]
-    description: Annotated[str | None, Meta(description="what it is")]
-    context_window: Annotated[int | None, Meta(description="tokens of a request with its answer; null: not known")]
-    deprecated: Annotated[bool, Meta(description="whether its maker gives it up")]
-    params: Annotated[list[ParameterLimit], Meta(description="parameters whose limits are known")]
-    type: Annotated[ModelKind, Meta(description="what it is for")]
-    messages: Annotated[MessageRoles | None, Meta(description="roles of messages; null where it takes none")]
-    remove_params: Annotated[list[str], Meta(description="parameters that it does not take, where that is known")] = (
+    name: Annotated[str | None, Meta(description="display name")]
+    description: Annotated[str | None, Meta(description="description of the model")]
+    context_window: Annotated[
+        int | None, Meta(description="maximum tokens of a request with its response; null if unknown")
+    ]
+    deprecated: Annotated[bool, Meta(description="true if its maker has deprecated it")]
+    params: Annotated[list[ParameterLimit], Meta(description="parameters with known limits")]
+    type: Annotated[ModelKind, Meta(description="purpose and features of the model")]
+    messages: Annotated[MessageRoles | None, Meta(description="message roles; null if the model takes no messages")]
+    remove_params: Annotated[list[str], Meta(description="parameters that the model is known to reject")] = (
         msgspec.field(name="removeParams", default_factory=list[str])
     )
     disable_playground: Annotated[bool, Meta(description="always false")] = msgspec.field(
         name="disablePlayground", default=False
     )
-    is_default: Annotated[bool, Meta(description="always false: of others nothing is known")] = msgspec.field(
-        name="isDefault", default=False
+    is_default: Annotated[bool, Meta(description="always false: the price list names no default models")] = (
+        msgspec.field(name="isDefault", default=False)
     )
 
 
 @get("/pricing/{provider:str}/{model:path}", guards=[allow_anyone], summary="Get model price", tags=["Model Pricing"])
 async def get_price(provider: ProviderParam, model: ModelParam, prices: NamedDependency[PriceBook]) -> PricingConfig:
-    """Say what a model costs, in US cents for each token or unit."""
+    """Returns the price of a model, in US cents per token or unit."""
     name = model.removeprefix("/")
     found = await prices.find_price(provider, name)
     if found is None:
-        raise NotFoundError(f"no price is known of {name!r} of {provider!r}")
+        raise NotFoundError(f"no price is known for {name!r} of {provider!r}")
     return found
 
 
 @get("/general/{provider:str}/{model:path}", guards=[allow_anyone], summary="Get model limits", tags=["Model Pricing"])
 async def get_model(provider: ProviderParam, model: ModelParam, prices: NamedDependency[PriceBook]) -> ModelDetail:
-    """Say what a model takes."""
+    """Returns the limits and features of a model."""
     name = model.removeprefix("/")
     found = await prices.find_listed_model(provider, name)
     if found is None:
-        raise NotFoundError(f"nothing is known of {name!r} of {provider!r}")
+        raise NotFoundError(f"the model {name!r} of {provider!r} is not known")
     window, priced = found.context_window, await prices.find_price(provider, name)
     primary = _guess_purpose(found.id)
     return ModelDetail(
@@ -125,12 +129,12 @@ async def get_model(provider: ProviderParam, model: ModelParam, prices: NamedDep
 
 
 def _guess_purpose(model: str) -> str:
-    """Tell what a model is for by its name, as makers give them: the list does not say."""
+    """Guesses the purpose of a model from its name, because the price list does not state it."""
     return next((purpose for word, purpose in PURPOSE_BY_NAME_PART.items() if word in model.lower()), "chat")
 
 
 def _list_priced_features(rates: PayAsYouGo | None) -> list[str]:
-    """Tell what a model takes by what has a price of its own."""
+    """Returns the features of a model that have a price of their own."""
     return [what for rate, what in FEATURE_BY_PRICE_FIELD.items() if rates and getattr(rates, rate) is not None]
 
 

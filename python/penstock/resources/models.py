@@ -1,4 +1,4 @@
-"""The catalogue of models: those of a workspace's providers that may be used, each named `@slug/model`."""
+"""The model catalogue: models that the workspace's providers offer, each named `@slug/model`."""
 
 from __future__ import annotations
 
@@ -34,49 +34,51 @@ MAX_PAGE_SIZE = 1000
 
 
 class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model."""
+    """One model of the catalogue."""
 
-    id: Annotated[str, Meta(description="as requests name it: `@slug/model`")]
-    created: Annotated[int, Meta(description="when it was made known here, in seconds since 1970")]
-    owned_by: Annotated[str, Meta(description="name of the provider as the engine knows it")]
+    id: Annotated[str, Meta(description="model name for requests: `@slug/model`")]
+    created: Annotated[int, Meta(description="when its provider was created here, in Unix seconds")]
+    owned_by: Annotated[str, Meta(description="name of the provider in the engine")]
     object: ObjectType = "model"
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """Models that may be used."""
+    """One page of the models that may be used."""
 
-    data: Annotated[list[CatalogueModel], Meta(description="those of this page")]
-    total_count: Annotated[int, Meta(description="how many there are on all pages")]
+    data: Annotated[list[CatalogueModel], Meta(description="models of this page")]
+    total_count: Annotated[int, Meta(description="number of models on all pages")]
     object: ObjectType = "list"
 
 
 class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, as Anthropic's clients read it."""
+    """One model in the format of Anthropic's API."""
 
-    id: Annotated[str, Meta(description="as requests name it: `@slug/model`")]
+    id: Annotated[str, Meta(description="model name for requests: `@slug/model`")]
     display_name: Annotated[str, Meta(description="the same")]
-    created_at: Annotated[datetime, Meta(description="when it was made known here")]
-    type: Annotated[Literal["model"], Meta(description="what kind of thing this is")] = "model"
+    created_at: Annotated[datetime, Meta(description="when its provider was created here")]
+    type: Annotated[Literal["model"], Meta(description="type of the object")] = "model"
 
 
 class AnthropicModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """Models that may be used, as Anthropic's clients read them."""
+    """One page of the models that may be used, in the format of Anthropic's API."""
 
-    data: Annotated[list[AnthropicModel], Meta(description="those of this page")]
-    first_id: Annotated[str | None, Meta(description="id of the first; nothing where there is none")]
-    last_id: Annotated[str | None, Meta(description="id of the last")]
-    has_more: Annotated[bool, Meta(description="whether there are more behind the last")]
+    data: Annotated[list[AnthropicModel], Meta(description="models of this page")]
+    first_id: Annotated[str | None, Meta(description="id of the first model; null for an empty page")]
+    last_id: Annotated[str | None, Meta(description="id of the last model; null for an empty page")]
+    has_more: Annotated[bool, Meta(description="true if more models follow the last one")]
 
 
 ServiceParam = Annotated[
-    str | None, QueryParameter(name="ai_service", description="only those of this kind of provider")
+    str | None, QueryParameter(name="ai_service", description="only models of this type of provider")
 ]
-ProviderParam = Annotated[str | None, QueryParameter(description="only those of the provider with this slug")]
-LimitParam = Annotated[int | None, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="how many at most; default: all")]
-OffsetParam = Annotated[int, QueryParameter(ge=0, description="how many to leave out")]
-AfterParam = Annotated[str | None, QueryParameter(description="only those behind the model with this id")]
+ProviderParam = Annotated[str | None, QueryParameter(description="only models of the provider with this slug")]
+LimitParam = Annotated[
+    int | None, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="maximum number of models to return; default: all")
+]
+OffsetParam = Annotated[int, QueryParameter(ge=0, description="number of models to skip")]
+AfterParam = Annotated[str | None, QueryParameter(description="only models that follow the model with this id")]
 SortParam = Annotated[
-    Literal["name", "provider", "ai_service"], QueryParameter(description="what the list is ordered by")
+    Literal["name", "provider", "ai_service"], QueryParameter(description="field that the list is sorted by")
 ]
 OrderParam = Annotated[Literal["asc", "desc"], QueryParameter(description="direction")]
 
@@ -103,10 +105,11 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     sort: SortParam = "name",
     order: OrderParam = "asc",
 ) -> ModelList | AnthropicModelList:
-    """List the models that may be used; with a config that asks for this list, or one of the key's or token's own, only those that it names.
+    """Lists the models that may be used. If the request, key or token has a config, lists only models of the providers
+    that it names.
 
-    Who sends `anthropic-version` is told in Anthropic's shape. While the database is away keys of workspaces are told what the
-    last snapshot says.
+    Clients that send `anthropic-version` get Anthropic's format. While the database is unavailable, workspace keys
+    get the models of the last snapshot.
     """
     try:
         async with work.read_session(workspace_id) as desk:
@@ -129,7 +132,7 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     if after_id is not None:
         behind = next((at for at, model in enumerate(found, 1) if model.id == after_id), None)
         if behind is None:
-            raise InvalidError(f"after_id: there is no model {after_id!r} here")
+            raise InvalidError(f"after_id: there is no model {after_id!r} in this list")
         offset += behind
     end = None if limit is None else offset + limit
     page = found[offset:end]
@@ -149,13 +152,13 @@ def _to_anthropic_list(page: list[CatalogueModel], *, has_more: bool) -> Anthrop
 
 @get("/{model:path}", guards=[require_scopes(*REQUIRED_SCOPES)], summary="Get model", tags=TAGS)
 async def get_model(
-    model: Annotated[str, PathParameter(description="its id: `@slug/model`")],
+    model: Annotated[str, PathParameter(description="id of the model: `@slug/model`")],
     work: NamedDependency[RequestContext],
     prices: NamedDependency[PriceBook],
     published: NamedDependency[SnapshotChannel],
     workspace_id: WorkspaceFilter = None,
 ) -> CatalogueModel:
-    """Give one model that may be used."""
+    """Returns one model that may be used."""
     wanted = model.removeprefix("/")
     slug = wanted.removeprefix("@").partition("/")[0]
     try:
@@ -167,11 +170,11 @@ async def get_model(
         for found in await _list_provider_models(row, said, prices):
             if found.id == wanted:
                 return found
-    raise NotFoundError(f"there is no model {wanted!r} here")
+    raise NotFoundError(f"there is no model {wanted!r} in the catalogue")
 
 
 async def _load_providers(desk: TenantSession) -> tuple[list[Row], dict[str, list[Row]]]:
-    """Give the providers that may be used, and what is said of the models behind them."""
+    """Returns the usable providers, and the model entries by integration id."""
     columns = (providers.c.slug, providers.c.created_at, providers.c.integration_id)
     behind = (integrations.c.ai_provider_id, integrations.c.allow_all_models)
     query = select(*columns, *behind).join(integrations, integrations.c.id == providers.c.integration_id)
@@ -201,24 +204,26 @@ async def _list_provider_models(row: Row, said: dict[str, list[Row]], prices: Pr
 
 
 class SnapshotWorkspaceView(NamedTuple):
-    """A workspace as the last snapshot has it."""
+    """A workspace's data in the last snapshot."""
 
     stored: StoreData
     workspace: str
 
     def find_config(self, name: str) -> bytes | None:
-        """Give a saved config."""
+        """Returns a saved config by id or slug, as JSON; `None` if there is none."""
         return _last_known.find_config(self.stored, self.workspace, name)
 
     def list_providers(self) -> tuple[list[Row], dict[str, list[Row]]]:
-        """Give the providers that may be used, and what is said of the models behind them."""
+        """Returns the usable providers, and the model entries by integration id."""
         return _last_known.list_providers(self.stored, self.workspace)
 
 
 def _open_last_snapshot(
     work: RequestContext, published: SnapshotChannel, workspace_id: str | None
 ) -> SnapshotWorkspaceView:
-    """Go by the last snapshot, where the database is away and a key of one workspace asks; others are told so."""
+    """Returns the last snapshot's data for a key of one workspace, for use while the database is unavailable. Raises
+    `UnavailableError` for other callers.
+    """
     own = work.caller.workspace_id
     if own is None or workspace_id not in {None, own}:
         raise UnavailableError(STORE_UNAVAILABLE_MESSAGE)
@@ -226,7 +231,9 @@ def _open_last_snapshot(
 
 
 async def _find_requested_providers(desk: TenantSession, request: Request[Any, Any, Any]) -> set[str] | None:
-    """Give the slugs of the providers that the request's config names, or its key's; nothing where it leaves it open."""
+    """Returns the slugs of the providers that the config of the request or its key names; `None` if the config names
+    none.
+    """
     own, may_leave = await _find_default_config(desk)
     sent = _select_config(request, own, may_leave=may_leave)
     if sent is None or _is_inline_config(sent):
@@ -236,7 +243,7 @@ async def _find_requested_providers(desk: TenantSession, request: Request[Any, A
 
 
 def _select_config(request: Request[Any, Any, Any], own: str | None, *, may_leave: bool) -> str | None:
-    """Give the config of a request: with a key or token that may bring no other its own, whatever it says."""
+    """Returns the config that applies to a request. A key or token that allows no override always uses its own config."""
     prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
     sent = next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}config"))), None)
     return own or sent if sent is None or not may_leave else sent
@@ -247,7 +254,9 @@ def _is_inline_config(sent: str) -> bool:
 
 
 def _find_config_providers(sent: str | None, saved: Callable[[str], str | bytes | None]) -> set[str] | None:
-    """Give the slugs of the providers that a config names, inline or `saved`; nothing where it leaves it open."""
+    """Returns the slugs of the providers that a config names. `saved` looks up a config that is not inline. `None` if
+    the config names no providers.
+    """
     text = sent if sent is None or _is_inline_config(sent) else saved(sent)
     try:
         config: object = msgspec.json.decode(text or "null")
@@ -261,7 +270,7 @@ def _find_config_providers(sent: str | None, saved: Callable[[str], str | bytes 
 
 
 async def _find_default_config(desk: TenantSession) -> tuple[str | None, bool]:
-    """Give the config of the key or token, and whether requests may bring another."""
+    """Returns the default config id of the key or token, and true if requests may use another config."""
     if desk.caller.by != "key":
         return desk.caller.config_id, desk.caller.may_leave_config
     key = await desk.find(api_keys, desk.caller.id)
@@ -270,7 +279,7 @@ async def _find_default_config(desk: TenantSession) -> tuple[str | None, bool]:
 
 
 def _iter_provider_slugs(target: dict[str, Any]) -> Iterator[str]:
-    """Give the slugs of the providers that a target names, as `@slug/model` too."""
+    """Yields the provider slugs that a target names, including that of a model `@slug/model`."""
     overridden: object = target.get("override_params")
     model = cast("dict[str, object]", overridden).get("model") if isinstance(overridden, dict) else None
     if isinstance(model, str) and model.startswith("@"):
@@ -280,7 +289,7 @@ def _iter_provider_slugs(target: dict[str, Any]) -> Iterator[str]:
 
 
 def _iter_targets(config: object) -> Iterator[dict[str, Any]]:
-    """Walk through a config and all its targets."""
+    """Yields a config and all its nested targets."""
     if isinstance(config, dict):
         node = cast("dict[str, Any]", config)
         yield node

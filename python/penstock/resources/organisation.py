@@ -1,4 +1,4 @@
-"""The organisation: rules that hold in all of it, and its defaults."""
+"""Settings and defaults of the organisation, which apply to all its workspaces."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ TAGS = ["Organisation"]
 SessionTtlField = Annotated[
     int,
     Meta(
-        ge=MIN_SESSION_SECONDS, le=MAX_SESSION_SECONDS, description="seconds after which who signed in must do so again"
+        ge=MIN_SESSION_SECONDS,
+        le=MAX_SESSION_SECONDS,
+        description="seconds after which a signed-in user must sign in again",
     ),
 ]
 
 
 class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long people stay signed in."""
+    """How long users stay signed in."""
 
     max_session_ttl: SessionTtlField
 
 
-# What of a log an export may be asked for.
+# Fields that a log export may contain.
 ExportField = Literal[
     "id",
     "trace_id",
@@ -70,29 +72,31 @@ ExportField = Literal[
 
 
 class ExportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What exports of logs leave out."""
+    """Fields that log exports leave out."""
 
     denied_fields: Annotated[
         Annotated[list[ExportField], Meta(max_length=64)],
-        Meta(description="fields that no export holds; kept until there are exports"),
+        Meta(description="fields that no export contains; stored only, because there are no exports yet"),
     ]
 
 
 class DataVisibility(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """Whose logs people see in workspaces; the flags of the same names in `security_settings` of a workspace go first."""
+    """Visibility of logs in workspaces. Flags of the same names in a workspace's `security_settings` take precedence."""
 
-    managers_view_all_data: Annotated[bool, Meta(description="false: managers see those of their own keys alone")] = (
+    managers_view_all_data: Annotated[bool, Meta(description="false: managers see only the logs of their own keys")] = (
         True
     )
-    members_view_all_data: Annotated[bool, Meta(description="false: members see those of their own keys alone")] = True
+    members_view_all_data: Annotated[bool, Meta(description="false: members see only the logs of their own keys")] = (
+        True
+    )
 
 
-AUTO_CREATE_DESCRIPTION = "whether people who come into {} are given a key there"
+AUTO_CREATE_DESCRIPTION = "true if users who join {} get an API key there"
 DefaultWorkspaceAutoCreateField = Annotated[
     bool | UnsetType | None,
     Meta(
         description=AUTO_CREATE_DESCRIPTION.format("the default workspace")
-        + "; for all others that say nothing themselves: user_api_key_auto_create"
+        + "; user_api_key_auto_create applies to other workspaces without a setting of their own"
     ),
 ]
 OverridableSection = Literal[
@@ -111,90 +115,92 @@ OverridableSection = Literal[
 SecurityFlagsField = Annotated[
     dict[str, bool | None] | UnsetType | None,
     Meta(
-        description="what members and managers may see and write in all workspaces, by flag, where the workspace may not choose or did not; what is left out stays, null is the usual"
+        description="flags for what members and managers may see and write in all workspaces that may not choose, or did not choose, their own; omitted flags are unchanged, null restores the default"
     ),
 ]
 SecurityOverridesField = Annotated[
     dict[OverridableSection, bool | None] | UnsetType | None,
     Meta(
-        description="which sections of `security_settings` workspaces may choose for themselves, and `data_plane_security_settings`, which is block_inline_config; true: they may, and have the organisation's values until they do; false: what the organisation says holds in all of them; null, or left out of all that was said: they may choose flags, and block_inline_config where the organisation does not set it"
+        description="sections of `security_settings` that workspaces may choose for themselves; `data_plane_security_settings` stands for block_inline_config; true: they may, and use the organisation's values until they do; false: the organisation's values apply to all; null, or never set: they may choose flags, and block_inline_config if the organisation does not set it"
     ),
 ]
 DisableAutoProvisionField = Annotated[
     bool | UnsetType | None,
     Meta(
-        description="whether nobody is made a user by signing in at the identity provider; kept: nobody is today, whatever it says"
+        description="true if signing in at the identity provider must not create a user; stored only, because it creates none today in either case"
     ),
 ]
 
 
 class UpdateOrganisationSettings(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays, and null takes a rule away."""
+    """Settings to update; omitted fields keep their values, null removes a rule."""
 
-    session_settings: Annotated[SessionSettings | UnsetType | None, Meta(description="rules of sessions")] = UNSET
+    session_settings: Annotated[SessionSettings | UnsetType | None, Meta(description="rules for sessions")] = UNSET
     security_settings: SecurityFlagsField = UNSET
     security_settings_overrides: SecurityOverridesField = UNSET
     default_workspace_user_api_key_auto_create: DefaultWorkspaceAutoCreateField = UNSET
-    export_settings: Annotated[ExportSettings | UnsetType | None, Meta(description="rules of exports of logs")] = UNSET
+    export_settings: Annotated[ExportSettings | UnsetType | None, Meta(description="rules for log exports")] = UNSET
     data_visibility: Annotated[
-        DataVisibility | UnsetType | None, Meta(description="whose logs people see; kept until there are logs")
+        DataVisibility | UnsetType | None,
+        Meta(description="visibility of logs; stored only, because there are no logs yet"),
     ] = UNSET
     disable_auto_provision_user: DisableAutoProvisionField = UNSET
 
 
 class ExportSettingsDetail(ExportSettings, frozen=True):
-    """What exports of logs leave out, as it is shown."""
+    """Fields that log exports leave out, as returned in responses."""
 
 
 class DataVisibilityDetail(DataVisibility, frozen=True):
-    """Whose logs people see in workspaces, as it is shown."""
+    """Visibility of logs in workspaces, as returned in responses."""
 
 
 class SessionSettingsDetail(msgspec.Struct, frozen=True):
-    """How long people stay signed in, as it is answered."""
+    """How long users stay signed in, as returned in responses."""
 
     max_session_ttl: SessionTtlField
 
 
 class OrganisationSettingsDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of the organisation."""
+    """The settings of the organisation."""
 
     user_api_key_rotation_period: Annotated[
-        int | None, Meta(description="days after which the keys of people are rotated; null: no rule")
+        int | None, Meta(description="days after which keys of users are rotated; null: no rule")
     ]
     block_inline_config: Annotated[
-        bool, Meta(description="whether requests that choose a provider, endpoint or config inline are refused")
+        bool, Meta(description="true if requests that choose a provider, endpoint or config inline are rejected")
     ]
     user_api_key_ttl: Annotated[
         int | None,
-        Meta(description="seconds after which a person's key ends that is made without an end; null: no rule"),
+        Meta(description="seconds after which a user's key expires that was created without an expiry; null: no rule"),
     ]
-    session_settings: Annotated[SessionSettingsDetail, Meta(description="rules of sessions")]
+    session_settings: Annotated[SessionSettingsDetail, Meta(description="rules for sessions")]
     security_settings: Annotated[
         dict[str, bool],
-        Meta(description="what members and managers may see and write where workspaces choose nothing else"),
+        Meta(description="flags for what members and managers may see and write, unless a workspace chooses its own"),
     ]
     security_settings_overrides: Annotated[
-        dict[str, bool], Meta(description="sections that workspaces may choose for themselves, as far as it was said")
+        dict[str, bool],
+        Meta(description="sections that workspaces may or may not choose for themselves; only those that were set"),
     ]
     user_api_key_auto_create: Annotated[
-        bool, Meta(description=AUTO_CREATE_DESCRIPTION.format("a workspace that says nothing itself"))
+        bool, Meta(description=AUTO_CREATE_DESCRIPTION.format("a workspace without a setting of its own"))
     ]
     default_workspace_user_api_key_auto_create: Annotated[
         bool, Meta(description=AUTO_CREATE_DESCRIPTION.format("the default workspace"))
     ]
-    export_settings: Annotated[ExportSettingsDetail, Meta(description="rules of exports of logs")]
+    export_settings: Annotated[ExportSettingsDetail, Meta(description="rules for log exports")]
     data_visibility: Annotated[
-        DataVisibilityDetail, Meta(description="whose logs people see; kept until there are logs")
+        DataVisibilityDetail, Meta(description="visibility of logs; stored only, because there are no logs yet")
     ]
     disable_auto_provision_user: Annotated[
-        bool, Meta(description="whether nobody is made a user by signing in at the identity provider")
+        bool, Meta(description="true if signing in at the identity provider must not create a user")
     ]
     object: ObjectType = "organisation-settings"
 
 
 class UpdateOrganisationDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every workspace has unless it says otherwise; what is left out stays, null empties it."""
+    """Defaults for all workspaces; a workspace may set its own. Omitted fields keep their values, null clears them."""
 
     input_guardrails: OptionalGuardrails = UNSET
     output_guardrails: OptionalGuardrails = UNSET
@@ -203,14 +209,14 @@ class UpdateOrganisationDefaults(msgspec.Struct, frozen=True, forbid_unknown_fie
 class OrganisationDefaultsDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of the organisation."""
 
-    input_guardrails: Annotated[list[str], Meta(description="guardrails before each request")]
-    output_guardrails: Annotated[list[str], Meta(description="guardrails after each answer")]
+    input_guardrails: Annotated[list[str], Meta(description="guardrails that run before each request")]
+    output_guardrails: Annotated[list[str], Meta(description="guardrails that run after each response")]
     object: ObjectType = "organisation-defaults"
 
 
 @get("/settings", guards=[require_scopes("organisation_settings.read")], summary="Get organisation settings", tags=TAGS)
 async def get_settings(work: NamedDependency[RequestContext]) -> OrganisationSettingsDetail:
-    """Give the rules that hold in all of the organisation."""
+    """Returns the settings that apply to the whole organisation."""
     async with work.read_session() as desk:
         return _to_settings_detail((await _load_row(desk))["settings"])
 
@@ -224,7 +230,7 @@ async def get_settings(work: NamedDependency[RequestContext]) -> OrganisationSet
 async def update_settings(
     data: JSONBody[UpdateOrganisationSettings], work: NamedDependency[RequestContext]
 ) -> OrganisationSettingsDetail:
-    """Change rules; the data plane follows within a second."""
+    """Updates settings. The data plane applies them within a second."""
     async with work.write_session() as desk:
         row = await _load_row(desk)
         before: dict[str, Any] = row["settings"]
@@ -240,7 +246,7 @@ async def update_settings(
 
 @get("/defaults", guards=[require_scopes("organisation_settings.read")], summary="Get organisation defaults", tags=TAGS)
 async def get_defaults(work: NamedDependency[RequestContext]) -> OrganisationDefaultsDetail:
-    """Give what every workspace has unless it says otherwise."""
+    """Returns the defaults for all workspaces that do not set their own."""
     async with work.read_session() as desk:
         kept = (await _load_row(desk))["settings"].get("defaults", {})
         return OrganisationDefaultsDetail(
@@ -257,7 +263,7 @@ async def get_defaults(work: NamedDependency[RequestContext]) -> OrganisationDef
 async def update_defaults(
     data: JSONBody[UpdateOrganisationDefaults], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Change defaults; what is left out stays."""
+    """Updates defaults; omitted fields keep their values."""
     async with work.write_session() as desk:
         row = await _load_row(desk)
         rules = row["settings"]
@@ -272,13 +278,17 @@ async def update_defaults(
 def _merge_overrides(
     given: Mapping[OverridableSection, bool | None] | None, before: Mapping[str, Any]
 ) -> dict[str, bool]:
-    """Write what is left to workspaces over that of before; what was left out stays, null takes away what was said."""
+    """Merges the given overrides into the previous ones. Omitted sections keep their values; null removes the section's
+    override.
+    """
     said: dict[str, bool | None] = {} if given is None else {**before.get(OVERRIDES, {}), **given}
     return {name: may for name, may in said.items() if may is not None}
 
 
 async def _copy_to_workspaces(desk: TenantSession, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Give workspaces what the organisation says in sections that they may choose from now on; nobody gives more than their own."""
+    """Copies the organisation's values to workspaces for sections that they may choose from now on. Rejects changes
+    that grant scopes which the caller may not grant.
+    """
     if all(before.get(name) == after.get(name) for name in (roles.SETTINGS_FIELD, OVERRIDES)):
         return
     known, said = before.get(OVERRIDES, {}), after.get(OVERRIDES, {})

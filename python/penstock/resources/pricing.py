@@ -1,4 +1,4 @@
-"""Whole price lists of providers, as files that clients load once. Nobody needs a key to ask."""
+"""Price lists of providers, as JSON files that clients load once. No key is required."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FILE_SUFFIX = ".json"
 
 
 class ModelPrice(msgspec.Struct, frozen=True):
-    """One model."""
+    """Price of one model."""
 
-    pricing_config: Annotated[PricingConfig, Meta(description="what it costs")]
+    pricing_config: Annotated[PricingConfig, Meta(description="price of the model")]
 
 
 FileParam = Annotated[str, PathParameter(description="name of the provider with `.json`")]
@@ -29,14 +29,14 @@ FileParam = Annotated[str, PathParameter(description="name of the provider with 
 
 @get("/{file:str}", guards=[allow_anyone], summary="Get price list", tags=["Model Pricing"])
 async def get_price_list(file: FileParam, prices: NamedDependency[PriceBook]) -> dict[str, ModelPrice]:
-    """Give what all models of a provider cost, in US cents for each token or unit."""
+    """Returns the prices of all models of a provider, in US cents per token or unit."""
     if not file.endswith(FILE_SUFFIX):
         raise NotFoundError(f"there is no price list {file!r}; hint: its name ends with {FILE_SUFFIX}")
     provider = file.removesuffix(FILE_SUFFIX)
     found = await prices.list_models(provider)
     if not found:
-        raise NotFoundError(f"no price is known of {provider!r}")
-    # What clients go by for models that are not in it.
+        raise NotFoundError(f"no prices are known for {provider!r}")
+    # Clients use this entry for models that are not in the list.
     return {
         "default": ModelPrice(FREE_PRICING),
         **{slug: ModelPrice(known.pricing_config) for slug, known in found.items()},

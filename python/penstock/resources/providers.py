@@ -1,4 +1,4 @@
-"""Providers: integrations made usable in one workspace, where configs and requests name them `@slug`."""
+"""Providers: integrations made usable in one workspace. Configs and requests name them `@slug`."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ PROVIDER_ROUTES = kit.ProviderRoutes(PROVIDERS, "provider", ["Providers"])
 
 
 class CreateProvider(kit.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A provider to be made."""
+    """A provider to create."""
 
     integration_id: Annotated[str, Meta(description="id or slug of the integration")]
     tags: shared_fields.Tags = msgspec.field(default_factory=dict[str, str])
     model_config: Annotated[
-        dict[str, Any] | None, Meta(description="nothing but an empty one: the integration says it all")
+        dict[str, Any] | None, Meta(description="must be empty: the integration holds these options")
     ] = None
 
 
 class UpdateProvider(kit.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays."""
+    """Fields of a provider to update; omitted fields keep their values."""
 
     tags: shared_fields.OptionalTags = UNSET
 
 
 class ProviderDetail(kit.ResponseFields, frozen=True, kw_only=True):
-    """One provider."""
+    """One provider of a workspace."""
 
     last_updated_at: shared_fields.UpdatedAt
     object: shared_fields.ObjectType = "provider"
 
 
 async def create_provider(desk: TenantSession, data: CreateProvider) -> Created:
-    """Make an integration usable in a workspace."""
+    """Makes an integration usable in a workspace."""
     if data.model_config:
-        # Whoever may choose the address is given the integration's credential there.
-        raise field_error("model_config", "is that of the integration: change it there")
+        # A caller that chose the address here would receive the integration's credential there.
+        raise field_error("model_config", "belongs to the integration; change it there")
     words = "integration that may be used in this workspace"
-    # What a virtual key brought along is its own: a second name for the same credential would have other limits.
+    # Excludes integrations that a virtual key created: a second provider for the same credential would have other
+    # limits.
     may = [usable_condition(desk.required_workspace_id), ~integrations.c.brought_along]
     integration = await desk.organisation().resolve_reference(
         "integration_id", integrations, data.integration_id, words, *may

@@ -1,4 +1,4 @@
-"""The description of the management API: OpenAPI 3.1 as JSON, and a page that reads it without a CDN."""
+"""The OpenAPI 3.1 document of the management API as JSON, and a page that displays it without a CDN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.kit.openapi import build_openapi
 if TYPE_CHECKING:
     from litestar import Request
 
-# The page is one file with its script inside; it loads nothing but the description beside it.
+# The page is one file with an inline script; it loads only the OpenAPI document.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
@@ -27,31 +27,31 @@ routes: list[Any] = []
 
 
 class SchemaPagePlugin(OpenAPIRenderPlugin):
-    """The page at /schema."""
+    """Renders the page at /schema."""
 
     def __init__(self) -> None:
-        """Read the page when it is asked for, not at start."""
+        """Sets the path of the page. The file is read per request, not at startup."""
         super().__init__(path="/")
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - the framework's
-        """Give the page as it is: it fetches the description itself."""
+        """Returns the static page, which fetches the OpenAPI document itself."""
         return Path(__file__).with_suffix(".html").read_bytes()
 
 
 class SchemaJsonPlugin(JsonRenderPlugin):
-    """The description at /schema/openapi.json."""
+    """Renders the OpenAPI document at /schema/openapi.json."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - the framework's
-        """Give what the framework knows with what we add."""
+        """Returns the framework's OpenAPI document with the gateway's additions."""
         return encode_json(build_openapi(request.app))
 
 
 def build_openapi_config() -> OpenAPIConfig:
-    """Say what the description is about and where it is served."""
+    """Returns the configuration of the OpenAPI document: its title, version and routes."""
     return OpenAPIConfig(
         title="Penstock management API",
         version=MANAGEMENT_API_VERSION,
-        description="Everything about the gateway that is not a call to a model provider.",
+        description="All functions of the gateway other than requests to model providers.",
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
         servers=[Server(url="/")],
         use_handler_docstrings=True,

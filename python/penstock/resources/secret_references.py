@@ -1,4 +1,4 @@
-"""Secret references: where a secret is kept by AWS, Azure or HashiCorp, for integrations to be made of."""
+"""Secret references: where AWS, Azure or HashiCorp stores a secret that integrations use."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ SecretManagerType = Literal["aws_sm", "azure_kv", "hashicorp_vault"]
 AuthConfigField = Annotated[
     dict[str, Any], Meta(description=f"how to sign in there; {references.describe_auth_configs()}")
 ]
-DescriptionField = Annotated[_DescriptionText | None, Meta(description="what it is for")]
+DescriptionField = Annotated[_DescriptionText | None, Meta(description="purpose of the secret")]
 SecretPathField = Annotated[_SecretPath, Meta(description="name, ARN or path of the secret")]
-SecretKeyField = Annotated[_SecretKey | None, Meta(description="which part of a secret that is a JSON object")]
+SecretKeyField = Annotated[
+    _SecretKey | None, Meta(description="field of the secret to use, if the secret is a JSON object")
+]
 
 
 class CreateSecretReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A reference to be made."""
+    """A secret reference to create."""
 
     name: shared_fields.Name
-    manager_type: Annotated[SecretManagerType, Meta(description="where it is kept")]
+    manager_type: Annotated[SecretManagerType, Meta(description="secret manager that stores the secret")]
     auth_config: AuthConfigField
     secret_path: SecretPathField
     organisation_id: shared_fields.OwnOrganisationId = None
@@ -56,7 +58,8 @@ class CreateSecretReference(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     description: DescriptionField = None
     secret_key: SecretKeyField = None
     allow_all_workspaces: Annotated[
-        bool | UnsetType, Meta(description="whether all workspaces may use it; default: true, unless some are named")
+        bool | UnsetType,
+        Meta(description="true if all workspaces may use it; default: true, unless allowed_workspaces is given"),
     ] = UNSET
     allowed_workspaces: Annotated[
         _WorkspaceIds | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
@@ -65,16 +68,17 @@ class CreateSecretReference(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class UpdateSecretReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays."""
+    """Fields of a secret reference to update; omitted fields keep their values."""
 
     name: shared_fields.OptionalName = UNSET
-    description: Annotated[_DescriptionText | UnsetType | None, Meta(description="what it is for")] = UNSET
+    description: Annotated[_DescriptionText | UnsetType | None, Meta(description="purpose of the secret")] = UNSET
     auth_config: Annotated[
-        dict[str, Any] | UnsetType, Meta(description="fields of it; others stay, and masked ones mean the same")
+        dict[str, Any] | UnsetType,
+        Meta(description="fields of the authentication to update; omitted and masked fields are unchanged"),
     ] = UNSET
     secret_path: Annotated[_SecretPath | UnsetType, Meta(description="name, ARN or path of the secret")] = UNSET
-    secret_key: Annotated[_SecretKey | UnsetType | None, Meta(description="which part of a secret")] = UNSET
-    allow_all_workspaces: Annotated[bool | UnsetType, Meta(description="whether all workspaces may use it")] = UNSET
+    secret_key: Annotated[_SecretKey | UnsetType | None, Meta(description="field of the secret to use")] = UNSET
+    allow_all_workspaces: Annotated[bool | UnsetType, Meta(description="true if all workspaces may use it")] = UNSET
     allowed_workspaces: Annotated[
         _WorkspaceIds | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
     ] = UNSET
@@ -82,7 +86,7 @@ class UpdateSecretReference(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class SecretReferenceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One reference of a list."""
+    """One secret reference in a list."""
 
     id: shared_fields.Id
     name: shared_fields.Name
@@ -95,20 +99,22 @@ class SecretReferenceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretReferenceDetail(SecretReferenceSummary, frozen=True, kw_only=True):
-    """One reference."""
+    """One secret reference with all fields; authentication secrets are masked."""
 
     organisation_id: shared_fields.OrganisationId
     description: DescriptionField
     secret_path: SecretPathField
     secret_key: SecretKeyField
     auth_config: AuthConfigField
-    allow_all_workspaces: Annotated[bool, Meta(description="whether all workspaces may use it")]
-    allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may, where not all may")]
+    allow_all_workspaces: Annotated[bool, Meta(description="true if all workspaces may use it")]
+    allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may use it, if not all may")]
     tags: shared_fields.Tags
     created_by: shared_fields.CreatedBy
 
 
-ManagerTypeParam = Annotated[SecretManagerType | None, QueryParameter(description="only those that are kept there")]
+ManagerTypeParam = Annotated[
+    SecretManagerType | None, QueryParameter(description="only references to this secret manager")
+]
 SearchParam = Annotated[
     str | None, QueryParameter(min_length=1, max_length=255, description="part of the name, slug or description")
 ]
@@ -117,7 +123,7 @@ SearchParam = Annotated[
 def build_list_query(
     manager_type: ManagerTypeParam = None, tags: TagsFilter = None, search: SearchParam = None
 ) -> ListQuery:
-    """List secret references; 20 on a page unless another number is asked for, at most 100."""
+    """Lists secret references: 20 per page by default, at most 100."""
     conditions: list[ColumnElement[bool]] = tag_conditions(secret_references, tags)
     if manager_type:
         conditions.append(secret_references.c.manager_type == manager_type)
@@ -128,7 +134,7 @@ def build_list_query(
 
 
 async def create_reference(desk: TenantSession, data: CreateSecretReference) -> Created:
-    """Say where a secret is kept. It is fetched when an integration is made of it, and never shown."""
+    """Saves where a secret is stored. The gateway fetches the secret when an integration uses it, and never shows it."""
     desk.caller.check_organisation(data.organisation_id)
     references.check_auth_config(data.manager_type, data.auth_config, lends=desk.allows_machine_identity)
     row_id = new_id()
@@ -148,7 +154,9 @@ async def create_reference(desk: TenantSession, data: CreateSecretReference) -> 
 
 
 async def update_reference(desk: TenantSession, row: Row, data: UpdateSecretReference) -> EmptyResponse:
-    """Change a secret reference; what is left out stays, also of how to sign in. Where it is kept stays in any case."""
+    """Updates a secret reference; omitted fields keep their values, also inside `auth_config`. The type of the secret
+    manager cannot be changed.
+    """
     values = {name: value for name, value in sent_fields(data).items() if name in UPDATABLE_FIELDS}
     if access := await _resolve_access(desk, data, row["allowed_workspaces"]):
         await mappings.reject_lost_access(desk, {**row, **access})
@@ -160,7 +168,7 @@ async def update_reference(desk: TenantSession, row: Row, data: UpdateSecretRefe
 
 
 async def delete_reference(desk: TenantSession, row: Row) -> None:
-    """Delete a secret reference; one that an integration needs stays."""
+    """Deletes a secret reference. Rejects one that an integration uses."""
     await mappings.reject_reference_in_use(desk, row)
     await REFERENCES.delete(desk, row)
 
@@ -168,7 +176,9 @@ async def delete_reference(desk: TenantSession, row: Row) -> None:
 async def _encrypt_auth_config(
     desk: TenantSession, owner: str, sent: Mapping[str, Any], row: Row | None
 ) -> dict[str, Any]:
-    """Seal what is secret of how to sign in; what was there before is kept where the way still needs it."""
+    """Encrypts the secret fields of an authentication config. Previous fields are kept if the authentication method
+    still needs them.
+    """
     before: dict[str, Any] = {}
     if row:
         sealed = row["sealed_auth_config"]
@@ -185,11 +195,13 @@ async def _encrypt_auth_config(
 async def _resolve_access(
     desk: TenantSession, data: CreateSecretReference | UpdateSecretReference, before: Collection[str]
 ) -> dict[str, Any]:
-    """Write down who may use it: all, or those that are named; who was `before` stays when it is archived."""
+    """Returns the access columns: all workspaces, or the named ones. Workspaces in `before` are accepted even if they
+    are archived.
+    """
     if data.allowed_workspaces is not UNSET:
         if data.allow_all_workspaces is True:
             raise field_error(
-                "allowed_workspaces", "is not for what all workspaces may use: leave allow_all_workspaces out"
+                "allowed_workspaces", "cannot be combined with allow_all_workspaces: true; omit allow_all_workspaces"
             )
         rows = [
             await desk.resolve_workspace(f"allowed_workspaces[{index}]", key, before)

@@ -1,4 +1,4 @@
-"""Invitations of people into the organisation and its workspaces."""
+"""Routes for inviting people into the organisation and its workspaces."""
 
 from __future__ import annotations
 
@@ -33,45 +33,51 @@ TAGS = ["User invites"]
 MAX_WORKSPACES = 100
 INVITE_PAGE_PATH = "/v1/auth/invites"
 
-OrganisationRole = Annotated[
-    Literal["admin", "member"], Meta(description="what the person will be in the organisation")
-]
+OrganisationRole = Annotated[Literal["admin", "member"], Meta(description="role of the person in the organisation")]
 
 
 class InviteWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workspace to be taken into."""
+    """A workspace that the person joins, and the role in it."""
 
     id: Annotated[str, Meta(description="id or slug of the workspace")]
     role: Role
 
 
 class InviteKeyDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key that the person gets in each of the workspaces."""
+    """Scopes of the API key that the person gets in each of the workspaces."""
 
-    scopes: Annotated[list[str], Meta(min_length=1, description="what the keys may do")]
+    scopes: Annotated[list[str], Meta(min_length=1, description="scopes of the keys")]
 
 
 class NewInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who is to be invited, and to what."""
+    """An invitation to create: the person's email address, role, workspaces and API keys."""
 
     email: Email
     role: OrganisationRole
-    workspaces: Annotated[list[InviteWorkspace], Meta(max_length=MAX_WORKSPACES, description="with the role in each")]
-    workspace_api_key_details: Annotated[InviteKeyDetails | None, Meta(description="keys that go along with it")] = None
+    workspaces: Annotated[
+        list[InviteWorkspace], Meta(max_length=MAX_WORKSPACES, description="workspaces to join, with the role in each")
+    ]
+    workspace_api_key_details: Annotated[
+        InviteKeyDetails | None, Meta(description="API keys that the person gets in these workspaces")
+    ] = None
 
 
 class CreatedInvite(msgspec.Struct, frozen=True):
-    """The invitation, and the link that the person opens."""
+    """Id of the new invitation, and the link that the person opens to accept it."""
 
     id: Id
-    invite_link: Annotated[str, Meta(description="opens the invitation; whoever has it may accept it, once")]
+    invite_link: Annotated[
+        str, Meta(description="link that accepts the invitation; anyone who has it can use it, once")
+    ]
     object: ObjectType = "invite"
 
 
 class ResentInvite(msgspec.Struct, frozen=True, rename="camel"):
-    """Another link in the place of the old one."""
+    """New link of an invitation; it replaces the previous one."""
 
-    invite_link: Annotated[str, Meta(description="opens the invitation; the old link does so no more")]
+    invite_link: Annotated[
+        str, Meta(description="new link that accepts the invitation; the previous link no longer works")
+    ]
 
 
 class Invite(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,19 +87,24 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True):
     email: Email
     role: Annotated[str, Meta(description="`admin` or `member`")]
     created_at: CreatedAt
-    expires_at: Annotated[str, Meta(description="until when its link can be used")]
+    expires_at: Annotated[str, Meta(description="time until which the link can be used")]
     accepted_at: OptionalTimestamp
     status: Annotated[str, Meta(description="`pending`, `accepted`, `cancelled` or `expired`")]
-    invited_by: Annotated[str | None, Meta(description="id of the person or key that invited")]
-    workspaces: Annotated[list[InviteWorkspace], Meta(description="workspaces that the person will be in, by id")]
-    workspace_api_key_details: Annotated[InviteKeyDetails | None, Meta(description="keys that go along with it")]
+    invited_by: Annotated[str | None, Meta(description="id of the user or API key that sent the invitation")]
+    workspaces: Annotated[list[InviteWorkspace], Meta(description="workspaces that the person joins, by id")]
+    workspace_api_key_details: Annotated[
+        InviteKeyDetails | None, Meta(description="API keys that the person gets in these workspaces")
+    ]
     object: ObjectType = "invite"
 
 
 InviteId = Annotated[str, PathParameter(description="id of the invitation")]
-RoleFilter = Annotated[Literal["admin", "member"] | None, QueryParameter(description="only those with this role")]
+RoleFilter = Annotated[
+    Literal["admin", "member"] | None, QueryParameter(description="return only invitations with this role")
+]
 StatusFilter = Annotated[
-    Literal["pending", "cancelled", "accepted", "expired"] | None, QueryParameter(description="only those that are so")
+    Literal["pending", "cancelled", "accepted", "expired"] | None,
+    QueryParameter(description="return only invitations with this status"),
 ]
 
 
@@ -104,7 +115,7 @@ async def create_invite(
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
 ) -> CreatedInvite:
-    """Invite a person; the link that is answered is theirs, and is not shown again."""
+    """Invites a person and returns the link to send to them. The link is not shown again."""
     email = data.email.lower()
     async with work.write_session() as desk:
         await _reject_existing_user_or_invite(desk, email)
@@ -124,7 +135,7 @@ async def create_invite(
 
 
 def list_query(role: RoleFilter = None, email: EmailFilter = None, status: StatusFilter = None) -> ListQuery:
-    """List invitations, those that are over too."""
+    """Lists invitations, including those that are accepted, cancelled or expired."""
     conditions = equality_conditions(rows, role=role, email=email and email.lower())
     if status == "expired":
         conditions += [rows.c.status == "pending", rows.c.expires_at <= now()]
@@ -134,13 +145,13 @@ def list_query(role: RoleFilter = None, email: EmailFilter = None, status: Statu
 
 
 async def to_invites(_desk: TenantSession, found: list[Row]) -> list[Invite]:
-    """Write invitations down."""
+    """Converts invitation rows to the response format."""
     return [_to_invite(row) for row in found]
 
 
 @get("/{invite_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get invite", tags=TAGS)
 async def get_invite(invite_id: InviteId, work: NamedDependency[RequestContext]) -> Invite:
-    """Give one invitation."""
+    """Returns one invitation."""
     async with work.read_session() as desk:
         return _to_invite(await INVITES.get(desk, invite_id))
 
@@ -153,7 +164,7 @@ async def get_invite(invite_id: InviteId, work: NamedDependency[RequestContext])
     tags=TAGS,
 )
 async def cancel_invite(invite_id: InviteId, work: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Take an invitation back: its link opens nothing any more."""
+    """Cancels an invitation; its link no longer works. Returns a conflict if it was already accepted."""
     async with work.write_session() as desk:
         row = await INVITES.get(desk, invite_id)
         if row["status"] == "accepted":
@@ -175,12 +186,12 @@ async def resend_invite(
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
 ) -> ResentInvite:
-    """Make another link for an invitation that was not accepted; it is good for a week again."""
+    """Creates a new link for a pending invitation. The link is valid for a week, and the previous one no longer works."""
     async with work.write_session() as desk:
         row = await INVITES.get(desk, invite_id)
         if row["status"] != "pending":
             raise ConflictError(f"this invitation is {row['status']}")
-        # Who learns the link can become whom it is for.
+        # Anyone who learns the link can become the invited person, so the caller must hold every right that it grants.
         await _reject_existing_user_or_invite(desk, row["email"], row["id"])
         desk.check_grantable_scopes(user_scopes(row["role"]), None)
         desk.check_grantable_scopes(row["key_scopes"] or [], None)
@@ -195,7 +206,8 @@ async def resend_invite(
 
 async def _reject_existing_user_or_invite(desk: TenantSession, email: str, invite_id: str = "") -> None:
     if user := await invites.reject_existing_user(desk, email):
-        # Who has no way to sign in yet gets one, and stays what they are.
+        # The user exists but cannot sign in yet. The invitation lets them sign in with their current role, so the
+        # caller must hold its rights.
         desk.check_grantable_scopes(user_scopes(user["role"]), None)
     waiting = [rows.c.email == email, rows.c.status == "pending", rows.c.expires_at > now(), rows.c.id != invite_id]
     if await desk.count(rows, waiting):

@@ -1,4 +1,4 @@
-"""People of the organisation."""
+"""Routes for the users of the organisation."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ TAGS = ["Users"]
 
 UserId = Annotated[str, PathParameter(description="id of the user")]
 RoleFilter = Annotated[
-    Literal["owner", "admin", "member"] | None, QueryParameter(description="only those with this role")
+    Literal["owner", "admin", "member"] | None, QueryParameter(description="return only users with this role")
 ]
 
 
 class UserUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another role."""
+    """New role of a user."""
 
-    role: Annotated[Literal["admin", "member"], Meta(description="what the person may do in the organisation")]
+    role: Annotated[Literal["admin", "member"], Meta(description="role of the user in the organisation")]
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """One person."""
+    """One user."""
 
     id: Id
     email: Email
     first_name: FirstName
     last_name: LastName
     role: Annotated[str, Meta(description="`owner`, `admin` or `member`")]
-    workspace_ids: Annotated[list[str], Meta(description="ids of the workspaces that the person is in")]
+    workspace_ids: Annotated[list[str], Meta(description="ids of the workspaces that the user is a member of")]
     created_at: CreatedAt
     last_updated_at: UpdatedAt
     object: ObjectType = "user"
 
 
 def list_query(role: RoleFilter = None, email: EmailFilter = None) -> ListQuery:
-    """List the people of the organisation."""
+    """Lists the users of the organisation."""
     return ListQuery(None, equality_conditions(users, role=role, email=email and email.lower()))
 
 
 @get("/{user_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get user", tags=TAGS)
 async def get_user(user_id: UserId, work: NamedDependency[RequestContext]) -> User:
-    """Give one person."""
+    """Returns one user."""
     async with work.read_session() as desk:
         return (await _to_users(desk, [await USER_RESOURCE.get(desk, user_id)]))[0]
 
@@ -70,9 +70,9 @@ async def get_user(user_id: UserId, work: NamedDependency[RequestContext]) -> Us
 async def update_user(
     user_id: UserId, data: JSONBody[UserUpdate], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Give a person another role; the owner stays the owner.
+    """Changes the role of a user. The role of the owner cannot be changed.
 
-    Who is an admin no more keeps keys in those workspaces alone that the person is a member of.
+    A user who is no longer an admin keeps API keys only in workspaces that the user is a member of.
     """
     async with work.write_session() as desk:
         desk.check_grantable_scopes(user_scopes(data.role), None)
@@ -92,7 +92,9 @@ async def update_user(
     tags=TAGS,
 )
 async def delete_user(user_id: UserId, work: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Take a person out of the organisation; the person's keys and sessions end with it, and tokens that name the person."""
+    """Removes a user from the organisation. Deletes the user's API keys, ends the user's sessions and rejects JWTs that
+    name the user.
+    """
     async with work.write_session() as desk:
         row = await _get_non_owner(desk, user_id)
         await keys.remove_matching(desk, api_keys.c.user_id == row["id"])
@@ -106,7 +108,7 @@ async def delete_user(user_id: UserId, work: NamedDependency[RequestContext]) ->
 async def _get_non_owner(desk: TenantSession, user_id: str) -> Row:
     row = await USER_RESOURCE.get(desk, user_id)
     if row["role"] == "owner":
-        raise ConflictError("the owner of the organisation stays its owner")
+        raise ConflictError("the owner of the organisation cannot be changed or deleted")
     return row
 
 

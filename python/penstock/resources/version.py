@@ -1,4 +1,4 @@
-"""Says which release this is."""
+"""Route that returns the release of the gateway and the version of its API."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.authorization import allow_anyone
 
 
 class Version(msgspec.Struct, frozen=True):
-    """The release of the gateway, and the version of the interface that it speaks."""
+    """Release of the gateway, and the API version that it implements."""
 
     version: Annotated[str, Meta(description="release of the gateway")]
-    interface: Annotated[str, Meta(description="version of the interface that it speaks")]
+    interface: Annotated[str, Meta(description="version of the API that this release implements")]
 
 
 @get("/", guards=[allow_anyone], sync_to_thread=False, summary="Version", tags=["Service"])
 def get_version() -> Version:
-    """Say which release of the gateway answers, and which version of the interface it speaks."""
+    """Returns the release of the gateway and the API version that it implements."""
     return Version(__version__, MANAGEMENT_API_VERSION)
 
 

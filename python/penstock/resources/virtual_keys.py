@@ -1,4 +1,4 @@
-"""Virtual keys: a name that stands for a provider and its credential, which nobody is shown again."""
+"""Virtual keys: a slug that stands for a provider and its credential. The credential is never returned in clear."""
 
 from __future__ import annotations
 
@@ -31,68 +31,72 @@ BoundedText = Annotated[str, Meta(max_length=4096)]
 
 
 class VirtualKeyDeployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One deployment of an Azure resource."""
+    """One model deployment of an Azure resource."""
 
-    api_version: Annotated[str, Meta(description="version of its API")] = msgspec.field(name="apiVersion")
+    api_version: Annotated[str, Meta(description="Azure API version of the deployment")] = msgspec.field(
+        name="apiVersion"
+    )
     deployment_name: Annotated[str, Meta(description="its name")] = msgspec.field(name="deploymentName")
-    alias: Annotated[str | None, Meta(description="the model that it is asked for by")] = None
-    is_default: Annotated[bool, Meta(description="used for models that no deployment has as its alias")] = False
+    alias: Annotated[str | None, Meta(description="model name that clients use for this deployment")] = None
+    is_default: Annotated[bool, Meta(description="if true, this deployment serves models that match no alias")] = False
 
 
-ProviderCredential = Annotated[BoundedText, Meta(description="the provider's key")]
+ProviderCredential = Annotated[BoundedText, Meta(description="API key of the provider")]
 AzureDeployments = Annotated[
-    list[VirtualKeyDeployment] | UnsetType | None, Meta(description="deployments of an Azure resource")
+    list[VirtualKeyDeployment] | UnsetType | None, Meta(description="model deployments of an Azure resource")
 ]
 
 
 class NewVirtualKey(kit.CreateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A virtual key to be made."""
+    """A virtual key to create."""
 
     provider: Annotated[str, Meta(description="name of the provider")]
     key: ProviderCredential = ""
-    api_version: Annotated[BoundedText | UnsetType | None, Meta(description="version of Azure's API")] = msgspec.field(
+    api_version: Annotated[BoundedText | UnsetType | None, Meta(description="Azure API version")] = msgspec.field(
         name="apiVersion", default=UNSET
     )
-    resource_name: Annotated[BoundedText | UnsetType | None, Meta(description="the Azure resource")] = msgspec.field(
-        name="resourceName", default=UNSET
+    resource_name: Annotated[BoundedText | UnsetType | None, Meta(description="name of the Azure resource")] = (
+        msgspec.field(name="resourceName", default=UNSET)
     )
-    deployment_name: Annotated[BoundedText | UnsetType | None, Meta(description="the Azure deployment")] = (
+    deployment_name: Annotated[BoundedText | UnsetType | None, Meta(description="name of the Azure deployment")] = (
         msgspec.field(name="deploymentName", default=UNSET)
     )
     deployment_config: AzureDeployments = msgspec.field(name="deploymentConfig", default=UNSET)
-    model_config: Annotated[dict[str, Any], Meta(description="more about the provider, as `custom_host`")] = (
-        msgspec.field(default_factory=dict[str, Any])
-    )
-    secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")] = (
-        msgspec.field(default_factory=list[SecretMapping])
-    )
+    model_config: Annotated[
+        dict[str, Any], Meta(description="other options of the provider, such as `custom_host`")
+    ] = msgspec.field(default_factory=dict[str, Any])
+    secret_mappings: Annotated[
+        list[SecretMapping], Meta(description="fields whose values are read from a secret manager")
+    ] = msgspec.field(default_factory=list[SecretMapping])
 
 
 class VirtualKeyUpdate(kit.UpdateFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays."""
+    """Fields of a virtual key to change; omitted fields stay as they are."""
 
-    key: Annotated[BoundedText | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
-    deployment_config: AzureDeployments = msgspec.field(name="deploymentConfig", default=UNSET)
-    model_config: Annotated[
-        dict[str, Any] | UnsetType, Meta(description="more about the provider; it replaces that of before")
-    ] = UNSET
-    secret_mappings: Annotated[list[SecretMapping] | UnsetType, Meta(description="they replace those of before")] = (
+    key: Annotated[BoundedText | UnsetType, Meta(description="new API key; the masked form keeps the current one")] = (
         UNSET
     )
+    deployment_config: AzureDeployments = msgspec.field(name="deploymentConfig", default=UNSET)
+    model_config: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="other options of the provider; they replace the current ones")
+    ] = UNSET
+    secret_mappings: Annotated[
+        list[SecretMapping] | UnsetType, Meta(description="secret mappings; they replace the current ones")
+    ] = UNSET
 
 
 class CreatedVirtualKeyData(msgspec.Struct, frozen=True):
-    """What was made, as older clients look for it."""
+    """The new virtual key in the format that older clients read."""
 
     slug: Slug
 
 
 class CreatedVirtualKey(msgspec.Struct, frozen=True):
-    """A new virtual key."""
+    """Id and slug of a new virtual key."""
 
     id: Id
     slug: Slug
-    data: Annotated[CreatedVirtualKeyData, Meta(description="the same for older clients")]
+    data: Annotated[CreatedVirtualKeyData, Meta(description="the same, for older clients")]
     success: Annotated[bool, Meta(description="always true")] = True
     object: ObjectType = "virtual-key"
 
@@ -100,16 +104,18 @@ class CreatedVirtualKey(msgspec.Struct, frozen=True):
 class VirtualKey(kit.ResponseFields, frozen=True, kw_only=True):
     """One virtual key."""
 
-    key: Annotated[str, Meta(description="always empty: the credential is not shown")] = ""
-    masked_api_key: Annotated[str | None, Meta(description="both ends of the credential")]
+    key: Annotated[str, Meta(description="always empty, because the credential is never returned")] = ""
+    masked_api_key: Annotated[str | None, Meta(description="first and last characters of the credential")]
     provider: Annotated[str, Meta(description="name of the provider")]
-    workspace_name: Annotated[str, Meta(description="name of its workspace")]
-    secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
+    workspace_name: Annotated[str, Meta(description="name of the workspace")]
+    secret_mappings: Annotated[
+        list[SecretMapping], Meta(description="fields whose values are read from a secret manager")
+    ]
     object: ObjectType = "virtual-key"
 
 
 async def create_virtual_key(desk: TenantSession, data: NewVirtualKey) -> CreatedVirtualKey:
-    """Keep a provider's credential under a name."""
+    """Stores a provider's credential as a virtual key."""
     own_id = new_id()
     provider = integrations.resolve_provider("provider", data.provider)
     values = {
@@ -131,9 +137,9 @@ async def create_virtual_key(desk: TenantSession, data: NewVirtualKey) -> Create
 
 
 async def update_virtual_key(desk: TenantSession, row: Row, data: VirtualKeyUpdate) -> Created:
-    """Change a virtual key; what is left out stays, and so does a credential that comes back masked."""
+    """Changes a virtual key. Omitted fields stay as they are, and so does a credential that is sent back masked."""
     own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
-    # It is shown as an empty one: that sent back means that it stays.
+    # Responses show the key as an empty string, so an empty key in a request means no change.
     change = await integrations.seal_key(desk, own["id"], data.key, own) if data.key else {}
     about = _merge_options(own["ai_provider_id"], data)
     if data.model_config is not UNSET or data.deployment_config is not UNSET:
@@ -160,7 +166,7 @@ def _option_names(provider: str) -> tuple[str, ...]:
 
 
 def _merge_options(provider: str, data: NewVirtualKey | VirtualKeyUpdate) -> dict[str, Any]:
-    """Put what was sent about the provider into one table, under the names it was sent under."""
+    """Returns the provider options of the request as one dict, under the field names of the request."""
     sent: dict[str, Any] = msgspec.to_builtins(data)
     about: dict[str, Any] = sent.get("model_config") or {}
     forms.check_partial_options("model_config", provider, about, allowed=AZURE_FIELDS)

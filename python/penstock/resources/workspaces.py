@@ -1,4 +1,4 @@
-"""Workspaces: made and archived by the organisation, each with its defaults and limits."""
+"""Routes for workspaces: created and archived by the organisation, each with its own defaults and limits."""
 
 from __future__ import annotations
 
@@ -41,64 +41,66 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 WORKSPACES = Resource("workspaces", workspaces, publishes=True)
-# What a name may begin with and `name_format=plain` leaves out.
+# Emoji at the start of a name. It becomes the icon, and `name_format=plain` omits it.
 LEADING_EMOJI_PATTERN = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
 WORKSPACE_STATUSES = ("active", "archived")
 
 WorkspaceMetadata = Annotated[
-    dict[str, str] | None, Meta(description="metadata of every request made in the workspace")
+    dict[str, str] | None, Meta(description="metadata that is added to every request in the workspace")
 ]
 
 
 class WorkspaceDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What requests and keys of the workspace have unless they say otherwise."""
+    """Values for requests and API keys of the workspace that do not set their own."""
 
     metadata: WorkspaceMetadata = None
     input_guardrails: shared_fields.Guardrails = None
     output_guardrails: shared_fields.Guardrails = None
-    user_api_key_config: Annotated[str | None, Meta(description="config of new keys of people: id or slug")] = None
+    user_api_key_config: Annotated[
+        str | None, Meta(description="id or slug of the config for new API keys of users")
+    ] = None
 
 
 class WorkspaceDefaultsResponse(WorkspaceDefaults, frozen=True, kw_only=True):
-    """Defaults as they are answered."""
+    """Workspace defaults in a response."""
 
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
     object: shared_fields.ObjectType = "workspace"
 
 
 class WorkspaceRulesResponse(WorkspaceRules, frozen=True, kw_only=True):
-    """Rules as they are answered: those that there are."""
+    """Workspace rules in a response; only rules that are set are included."""
 
 
 DefaultsField = Annotated[
-    WorkspaceDefaults | UnsetType | None, Meta(description="defaults; they replace those of before")
+    WorkspaceDefaults | UnsetType | None, Meta(description="defaults; they replace the current ones")
 ]
 RulesField = Annotated[
-    WorkspaceRules | UnsetType, Meta(description="rules; what is left out stays, null takes one away")
+    WorkspaceRules | UnsetType, Meta(description="rules; omitted rules stay as they are, and null removes a rule")
 ]
 SecuritySettingsField = Annotated[
     dict[str, bool | None] | UnsetType | None,
     Meta(
-        description="what members and managers may see and write, by flag: `membersViewConfigs`, `managersWriteConfigs` …; what is left out stays, null is what the organisation says; sections that it leaves to no workspace (`security_settings_overrides`) are refused"
+        description="what members and managers may read and write, by flag: `membersViewConfigs`, `managersWriteConfigs` …; omitted flags stay as they are, and null resets a flag to the organisation's value; flags of sections that the organisation does not leave to workspaces (`security_settings_overrides`) are rejected"
     ),
 ]
 
 
 class NewWorkspace(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A workspace to be made."""
+    """A workspace to create."""
 
     name: shared_fields.Name
     description: shared_fields.Note = None
     defaults: DefaultsField = UNSET
     settings: RulesField = UNSET
     security_settings: SecuritySettingsField = UNSET
-    users: Annotated[list[NewMember | str], Meta(description="its members: ids of users, or ids with roles")] = (
+    users: Annotated[list[NewMember | str], Meta(description="initial members: ids of users, or ids with roles")] = (
         msgspec.field(default_factory=list[NewMember | str])
     )
 
 
 class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is to be changed; what is left out stays."""
+    """Fields of a workspace to change; omitted fields stay as they are."""
 
     name: shared_fields.OptionalName = UNSET
     description: shared_fields.OptionalNote = UNSET
@@ -108,10 +110,10 @@ class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=T
 
 
 class ArchiveWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Says that this workspace and no other is meant."""
+    """Confirms by name which workspace to archive."""
 
     name: shared_fields.Name
-    force_delete: Annotated[bool, Meta(description="remove what is in it too")] = False
+    force_delete: Annotated[bool, Meta(description="also delete the contents of the workspace")] = False
 
 
 class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +122,7 @@ class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
     id: shared_fields.Id
     slug: shared_fields.Slug
     name: shared_fields.Name
-    icon: Annotated[str | None, Meta(description="the emoji that its name begins with")]
+    icon: Annotated[str | None, Meta(description="emoji at the start of its name")]
     description: shared_fields.Note
     organisation_id: shared_fields.OrganisationId
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
@@ -128,21 +130,23 @@ class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
     created_at: shared_fields.CreatedAt
     last_updated_at: shared_fields.UpdatedAt
     created_by: shared_fields.CreatedBy
-    creation_source: Annotated[str, Meta(description="how it was made")]
+    creation_source: Annotated[str, Meta(description="how it was created: `ui` or `api`")]
     defaults: Annotated[
-        WorkspaceDefaultsResponse, Meta(description="what its requests and keys have unless they say otherwise")
+        WorkspaceDefaultsResponse, Meta(description="values for its requests and API keys that do not set their own")
     ]
-    settings: Annotated[WorkspaceRulesResponse, Meta(description="its rules, as far as it has some")]
+    settings: Annotated[WorkspaceRulesResponse, Meta(description="rules that are set for the workspace")]
     usage_limits: UsageLimitListField
     rate_limits: RateLimitListField
     last_reset_at: shared_fields.OptionalTimestamp
     security_settings: Annotated[
         dict[str, bool],
         Meta(
-            description="what members and managers may see and write here; those of logs, prompts, guardrails, analytics and MCP concern what is to come"
+            description="what members and managers may read and write here; the flags for logs, prompts, guardrails, analytics and MCP have no effect yet"
         ),
     ]
-    scim_source_id: Annotated[str | None, Meta(description="always null: no workspace comes by SCIM")] = None
+    scim_source_id: Annotated[str | None, Meta(description="always null: workspaces are not created through SCIM")] = (
+        None
+    )
     object: shared_fields.ObjectType = "workspace"
 
 
@@ -153,20 +157,20 @@ class WorkspaceWithUsers(WorkspaceDetails, frozen=True, kw_only=True):
 
 
 NameFormat = Annotated[
-    Literal["display", "plain"], QueryParameter(description="`plain` leaves out the emoji that the name begins with")
+    Literal["display", "plain"], QueryParameter(description="`plain` omits the emoji at the start of the name")
 ]
 StatusFilter = Annotated[
-    str | None, QueryParameter(description="`active`, `archived` or both with a comma; default: active")
+    str | None, QueryParameter(description="`active`, `archived` or both, separated by a comma; default: active")
 ]
-NameFilter = Annotated[str | None, QueryParameter(description="part of the name")]
-ExactNameFilter = Annotated[str | None, QueryParameter(description="the whole name")]
+NameFilter = Annotated[str | None, QueryParameter(description="part of the name, ignoring case")]
+ExactNameFilter = Annotated[str | None, QueryParameter(description="full name")]
 
 
 @post(
     "/", status_code=200, guards=[require_scopes("workspaces.create")], summary="Create workspace", tags=["Workspaces"]
 )
 async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[RequestContext]) -> WorkspaceWithUsers:
-    """Make a workspace, with its first members."""
+    """Creates a workspace with its first members."""
     async with work.write_session() as desk:
         values: dict[str, Any] = {
             "slug": await desk.generate_unused_slug(workspaces, "ws", data.name, 20),
@@ -199,12 +203,14 @@ async def list_workspaces(
     exact_name: ExactNameFilter = None,
     status: StatusFilter = None,
 ) -> ListResponse[WorkspaceDetails]:
-    """List the workspaces that are open to the key; archived ones only for admins, and only when asked for."""
+    """Lists the workspaces that the caller can access. Archived workspaces are listed only on request, and only for
+    admins.
+    """
     wanted = [part.strip() for part in (status or "active").split(",")]
     if unknown := [word for word in wanted if word not in WORKSPACE_STATUSES]:
         raise field_error("status", f"{unknown[0]!r} is not allowed: use active, archived or both")
     if "archived" in wanted and not work.caller.is_organisation_admin:
-        raise ForbiddenError("archived workspaces are listed for admins of the organisation")
+        raise ForbiddenError("only admins of the organisation can list archived workspaces")
     conditions: list[ColumnElement[bool]] = [workspaces.c.status.in_(wanted)]
     if name:
         conditions.append(workspaces.c.name.icontains(name, autoescape=True))
@@ -222,7 +228,7 @@ async def list_workspaces(
 async def get_workspace(
     workspace: IdOrSlug, work: NamedDependency[RequestContext], name_format: NameFormat = "display"
 ) -> WorkspaceWithUsers:
-    """Give a workspace with its members."""
+    """Returns a workspace with its members."""
     async with work.read_session(workspace) as desk:
         return await _to_workspace_with_users(desk, await WORKSPACES.get(desk, workspace), name_format)
 
@@ -231,9 +237,10 @@ async def get_workspace(
 async def update_workspace(
     workspace: IdOrSlug, data: JSONBody[WorkspaceUpdate], work: NamedDependency[RequestContext]
 ) -> WorkspaceDetails:
-    """Change a workspace; what is left out stays, of its rules too, defaults are replaced. Only the organisation loosens anything.
+    """Changes a workspace. Omitted fields and omitted rules stay as they are; defaults are replaced. Only keys and
+    admins of the organisation can loosen limits and rules.
 
-    What members and managers may is for admins of the workspace and the organisation to choose.
+    Only admins of the workspace or the organisation can change what members and managers may do.
     """
     async with work.write_session(workspace) as desk:
         row = await WORKSPACES.get(desk, workspace)
@@ -255,13 +262,13 @@ async def update_workspace(
 async def archive_workspace(
     workspace: IdOrSlug, data: JSONBody[ArchiveWorkspace], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Archive a workspace; with `force_delete` what is in it goes, without it there must be nothing left."""
+    """Archives a workspace. With `force_delete` its contents are deleted; without it the workspace must be empty."""
     async with work.write_session(workspace) as desk:
         row = await WORKSPACES.get(desk, workspace)
         if data.name != row["name"]:
             raise field_error("name", f"{data.name!r} is not the name of this workspace")
         if row["is_default"]:
-            raise ConflictError("the default workspace of the organisation stays")
+            raise ConflictError("the default workspace of the organisation cannot be archived")
         if not data.force_delete:
             await _reject_if_not_empty(desk)
         await _delete_contents(desk)
@@ -279,11 +286,11 @@ async def _reject_if_not_empty(desk: TenantSession) -> None:
     inside = {table.name: await desk.count(table, left_out.get(table, ())) for table in tables}
     if any(inside.values()):
         left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
-        raise ConflictError(f"there is something left in it: {left}; hint: force_delete")
+        raise ConflictError(f"the workspace is not empty: {left}; hint: force_delete")
 
 
 async def _delete_contents(desk: TenantSession) -> None:
-    """Remove what is in a workspace, credentials and old versions too."""
+    """Deletes the contents of a workspace, including credentials and old config versions."""
     here = desk.required_workspace_id
     await keys.remove_matching(desk)
     await integrations.PROVIDERS.delete_all(desk)
@@ -293,20 +300,22 @@ async def _delete_contents(desk: TenantSession) -> None:
     await desk.delete(versions, versions.c.workspace_id == here)
     kept = await desk.fetch_rows(select(files).where(files.c.expires_at > now()), files)
     await desk.record_deletions("files.delete", kept)
-    # Whoever looks after old files takes their contents away.
+    # The cleanup job deletes the stored contents of expired files.
     await desk.update_all(files, {"expires_at": now()})
 
 
 def _is_organisation_admin(caller: Caller) -> bool:
-    """Whether somebody acts for the organisation: as its key, or as its admin, but not by a key of the workspace."""
+    """Returns true if the caller acts for the organisation: its service key or an admin, but not through a key of the
+    workspace.
+    """
     is_workspaces = caller.by == "key" and caller.workspace_id is not None
     return caller.is_organisation_admin and not is_workspaces
 
 
 async def _reject_loosened_rules(desk: TenantSession, row: Row, values: Mapping[str, Any]) -> None:
-    """Refuse to have those who are inside a workspace lift what the organisation holds the workspace to."""
+    """Rejects a change by members of a workspace that loosens limits or rules. Only the organisation may loosen them."""
     name = "user_api_key_rotation_period"
-    why = "would loosen what this workspace is held to: that is for the organisation's keys and admins"
+    why = "would loosen a limit or rule of this workspace: only keys and admins of the organisation may do that"
     reject_exceeding_limits(row, values, why)
     before, after = row["settings"], values.get("settings", row["settings"])
     above = await organisation_rules(desk)
@@ -315,11 +324,11 @@ async def _reject_loosened_rules(desk: TenantSession, row: Row, values: Mapping[
     bounds = [
         [rules.get(name) or of_all for rules in both],
         [rules.get("user_api_key_max_ttl") for rules in both],
-        # -1 is no bound either.
+        # -1 means no limit too.
         [None if (most := rules.get("user_api_key_count", -1)) == -1 else most for rules in both],
     ]
     looser = any(bound is not None and (other is None or other > bound) for bound, other in bounds)
-    # What the organisation leaves to workspaces is theirs to lift too.
+    # If the organisation lets workspaces decide about inline configs, the workspace may lift its own block too.
     is_left = above.get(OVERRIDES, {}).get(DATA_PLANE) is True
     lifts = before.get("block_inline_config") and not after.get("block_inline_config") and not is_left
     if looser or lifts:
@@ -327,7 +336,7 @@ async def _reject_loosened_rules(desk: TenantSession, row: Row, values: Mapping[
 
 
 async def _column_values(desk: TenantSession, data: NewWorkspace | WorkspaceUpdate, row: Row | None) -> dict[str, Any]:
-    """Check what was sent of defaults, rules and limits, and write it down."""
+    """Validates the defaults, rules and limits of the request and returns the column values to store."""
     values = check_workspace_limits(data, rates_at_most=1, before=row)
     if data.defaults is not UNSET:
         kept = {
@@ -347,14 +356,14 @@ async def _column_values(desk: TenantSession, data: NewWorkspace | WorkspaceUpda
         roles.check_can_set_flags(desk.caller, row["id"] if row else None)
         flags = roles.merge_flags(data.security_settings, before, above)
         values["settings"] = {**values.get("settings", before), roles.SETTINGS_FIELD: flags}
-        # Nobody gives what is more than their own.
+        # Callers can grant only rights that they have themselves.
         both = (roles.non_default_flags(rules, above) for rules in (before, values["settings"]))
         desk.check_grantable_scopes(roles.gained_scopes(*both), row["id"] if row else None)
     return values
 
 
 def _reject_reserved_rules(after: Mapping[str, Any], before: Mapping[str, Any], above: Mapping[str, Any]) -> None:
-    """Refuse to have a workspace choose what its organisation keeps for itself."""
+    """Rejects a workspace rule that the organisation reserves for itself."""
     name = "block_inline_config"
     is_kept = above.get(OVERRIDES, {}).get(DATA_PLANE) is False
     if is_kept and after.get(name) not in {None, before.get(name), above.get(name, False)}:

@@ -1,4 +1,6 @@
-"""Credentials within a config: found by the names of their fields, kept apart from what is shown, and put back."""
+"""Credentials within a config. Finds them by field name, separates them from the displayed document, and puts them
+back.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from penstock.ids import MASK_TEXT, mask_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    # Tells targets apart.
+    # Returns a digest that identifies a target, or `None` if it has none.
     TargetDigest = Callable[[tuple[str | int, ...]], bytes | None]
 
 JsonPath = tuple["str | int", ...]
 
-# Named like credentials, and none.
+# Field names that look like credentials but are not.
 NON_SECRET_NAMES = frozenset(
     {
         "amz-server-side-encryption-aws-kms-key-id",
@@ -42,61 +44,61 @@ NON_SECRET_NAMES = frozenset(
         "virtual-key",
     }
 )
-# As many as are to be sampled.
+# Limits such as `max-completion-tokens`; their values are numbers.
 TOKEN_LIMIT_NAME = re.compile(r"max-(.+-)?tokens")
-# Names below these are those of a schema's fields: no values stand there.
+# Keys below these are field names of a JSON Schema. They hold no values.
 SCHEMA_FIELD_KEYWORDS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
-# Schemas have one of these, or one of these types.
+# A JSON Schema has one of these keywords, or one of these types.
 SCHEMA_KEYWORDS = frozenset({"$defs", "$ref", "allOf", "anyOf", "definitions", "oneOf", "properties"})
 SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
-# Where they stand in a row of a list that has a name beside each value.
+# Fields that hold the name, in a list whose rows are pairs of name and value.
 ROW_NAME_FIELDS = ("name", "key")
 URL_PARTS = re.compile(r"([A-Za-z][\w+.-]*://)([^/?#\s]*@)?([^?#\s]*)([?#]\S*)?")
-# Secret within addresses alone.
+# Query parameters that are secret only within URLs.
 SECRET_QUERY_PARAMS = frozenset({"code", "pwd", "sig"})
-# The engine reads no deeper.
+# Maximum nesting depth that the engine reads.
 MAX_DEPTH = 128
-# How many credentials a config may hold.
+# Maximum number of credentials in one config.
 MAX_CREDENTIALS = 1000
 
 
 class SplitDocument(NamedTuple):
-    """A document as it is shown, and what is secret of it by its place."""
+    """A document with masked secrets, and the secrets by their path."""
 
     masked: Any
     secrets: dict[JsonPath, str]
 
 
 def split_credentials(document: Any) -> SplitDocument:  # noqa: ANN401 - JSON
-    """Keep what is secret of a document apart, and show its ends."""
+    """Separates the secrets of a document from it and masks them there."""
     found = {place: (text, mask_if_secret(document, place, text)) for place, text in iter_strings(document)}
     masks = {place: masked for place, (_, masked) in found.items() if masked is not None}
     return SplitDocument(replace_strings(document, masks), {place: found[place][0] for place in masks})
 
 
 def join_credentials(divided: SplitDocument) -> Any:  # noqa: ANN401 - JSON
-    """Put what is secret back to where it stood."""
+    """Puts the secrets back into the document."""
     return replace_strings(divided.masked, divided.secrets)
 
 
 def is_same_document(one: SplitDocument, other: SplitDocument) -> bool:
-    """Whether the same is written in both: to Python 1 is true."""
+    """Returns true if both encode to the same JSON. Python values are not compared, because `1 == True`."""
     return msgspec.json.encode(one.masked) == msgspec.json.encode(other.masked) and one.secrets == other.secrets
 
 
 def encode_secrets(hidden: Mapping[JsonPath, str]) -> str:
-    """Write down what is secret, to be sealed."""
+    """Encodes secrets as JSON text, which is then encrypted."""
     return msgspec.json.encode([[list(path), text] for path, text in hidden.items()]).decode()
 
 
 def decode_secrets(written: str) -> dict[JsonPath, str]:
-    """Read what was written down."""
+    """Decodes the text that `encode_secrets` returned."""
     found = msgspec.json.decode(written, type=list[tuple[list[str | int], str]])
     return {tuple(path): text for path, text in found}
 
 
 def iter_strings(value: Any, path: JsonPath = ()) -> Iterator[tuple[JsonPath, str]]:  # noqa: ANN401 - JSON
-    """Give every text of a document that is not empty, with its place."""
+    """Yields each non-empty string of a document with its path."""
     if len(path) > MAX_DEPTH:
         return
     if isinstance(value, dict):
@@ -110,8 +112,8 @@ def iter_strings(value: Any, path: JsonPath = ()) -> Iterator[tuple[JsonPath, st
 
 
 def mask_if_secret(document: Any, place: JsonPath, text: str) -> str | None:  # noqa: ANN401 - JSON
-    """Mask a text if it is secret."""
-    # Nothing of a strategy is sent.
+    """Returns the mask of a string if it is secret, else `None`."""
+    # A `strategy` is never sent to a provider, so nothing in it is masked.
     if place[target_depth(place) :][:1] == ("strategy",):
         return None
     said = _is_secret_by_name(document, place)
@@ -121,7 +123,9 @@ def mask_if_secret(document: Any, place: JsonPath, text: str) -> str | None:  # 
 
 
 def _is_secret_by_name(document: Any, path: JsonPath) -> bool | None:  # noqa: ANN401 - JSON
-    """Whether the names on the way to a text say that it is secret, or that nothing there is, or neither."""
+    """Returns true if the names on the path mark the string as secret, false if they rule that out, and `None` if they
+    do neither.
+    """
     here, above = document, ""
     for depth, name in enumerate(path):
         if isinstance(name, str):
@@ -139,7 +143,7 @@ def _is_secret_by_name(document: Any, path: JsonPath) -> bool | None:  # noqa: A
 
 
 def is_secret_field(name: str) -> bool:
-    """Whether a field of this name holds something secret."""
+    """Returns true if a field of this name holds a secret."""
     return _may_be_secret(_normalise_name(name))
 
 
@@ -152,9 +156,9 @@ def _normalise_name(name: str) -> str:
 
 
 def _is_secret_value(plain: str, table: Mapping[str, object], rest: JsonPath) -> bool:
-    """Whether it is the value of a header field, or stands beside the name of something secret."""
+    """Returns true for the value of a header, and for a value whose row names something secret."""
     if plain.endswith("headers"):
-        # Header fields are a table, or rows with a value each; any other list has their names.
+        # Headers are an object, or rows with a value each. Any other list holds names of headers.
         return isinstance(next(iter(rest), None), str) or rest[1:2] == ("value",)
     said = (table.get(name) for name in ROW_NAME_FIELDS) if plain == "value" else ()
     return any(is_secret_field(name) for name in said if isinstance(name, str))
@@ -168,7 +172,9 @@ def _is_schema(plain: str, value: object) -> bool:
 
 
 def _mask_url(text: str) -> str | None:
-    """Mask an address if its user or its query is secret; where it leads to is shown."""
+    """Masks the user information and the query of a URL if they hold a secret; host and path stay visible. Returns
+    `None` if nothing is secret.
+    """
     found = URL_PARTS.fullmatch(text)
     if found is None:
         return None
@@ -182,7 +188,7 @@ def _mask_url(text: str) -> str | None:
 
 
 def _is_json_with_secret(text: str) -> bool:
-    """Whether a text is JSON with something secret in it."""
+    """Returns true if a string is JSON that contains a secret."""
     if not text.lstrip().startswith(("{", "[")):
         return False
     try:
@@ -193,7 +199,7 @@ def _is_json_with_secret(text: str) -> bool:
 
 
 def replace_strings(value: Any, texts: Mapping[JsonPath, str], path: JsonPath = ()) -> Any:  # noqa: ANN401 - JSON
-    """Put texts in their places, and leave all else as it is."""
+    """Returns a copy of a document in which the strings at these paths are replaced."""
     if path in texts:
         return texts[path]
     if len(path) > MAX_DEPTH:
@@ -208,7 +214,7 @@ def replace_strings(value: Any, texts: Mapping[JsonPath, str], path: JsonPath = 
 
 
 def target_depth(path: JsonPath) -> int:
-    """Count the parts of a path that lead to the target that a place is in."""
+    """Returns the number of path segments that lead to the target that contains this path."""
     depth = 0
     while len(path) > depth + 2 and path[depth] == "targets" and _is_target_field(*path[depth + 1 : depth + 3]):
         depth += 2

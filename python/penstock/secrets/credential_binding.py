@@ -1,4 +1,6 @@
-"""Which fields decide where a credential goes: one that stays, stays at the address that its owner gave it."""
+"""Binding of credentials to addresses. Defines which fields decide where a credential is sent: an unchanged credential
+may only go to the address that its owner set.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from penstock.secrets.config_credentials import is_secret_field
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What chooses among the places of the provider itself: regions, tenants, accounts. The others may be anybody's.
+# Fields that select among the provider's own hosts: regions, tenants, accounts. All other address fields may lead to
+# arbitrary hosts.
 PROVIDER_HOST_FIELDS = frozenset(
     {
         "aws_region",
@@ -27,7 +30,7 @@ PROVIDER_HOST_FIELDS = frozenset(
         "vertex_region",
     }
 )
-# What decides something else: what is asked of whoever is there, in whose name, and how.
+# Fields that do not affect the address. They decide what is requested, on whose behalf, and how.
 NON_ADDRESS_FIELDS = frozenset(
     {
         "amz_server_side_encryption",
@@ -125,7 +128,7 @@ NON_ADDRESS_FIELDS = frozenset(
 
 
 def address_fields(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what of a table decides where its credentials go; what nobody thought of does."""
+    """Returns the fields of a table that decide where its credentials are sent. Unknown fields count as address fields."""
     return {
         name: item
         for name, item in table.items()
@@ -134,5 +137,5 @@ def address_fields(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arbitrary_host_fields(table: Mapping[str, Any]) -> list[str]:
-    """Name what of a table sends its credentials to a host that may be anybody's."""
+    """Returns the names of fields that may send the table's credentials to an arbitrary host."""
     return sorted(set(address_fields(table)) - PROVIDER_HOST_FIELDS)

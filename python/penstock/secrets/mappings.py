@@ -1,4 +1,4 @@
-"""Fields of an integration whose values are kept by a secret manager: which field, which secret."""
+"""Mappings from fields of an integration to secrets of a secret manager."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 OPTION_PREFIX = "configurations."
-# Whoever holds it says where a secret is kept, and so where it may go.
+# Scope of callers that decide where a secret is stored, and thus where it may be sent.
 REFERENCE_SCOPE = "secret_references.update"
 
 
 class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One field, and the secret that is its value."""
+    """Maps one field to the secret that is its value."""
 
     target_field: Annotated[
         str, Meta(pattern=rf"^(key|configurations\.[a-z0-9_]+){END_OF_TEXT}", description="`key` or `configurations.…`")
@@ -33,10 +33,10 @@ class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     secret_reference_id: Annotated[str, Meta(description="id or slug of the secret reference")]
     secret_key: Annotated[
         Annotated[str, Meta(max_length=255)] | None,
-        Meta(description="which part of a secret that is a JSON object; default: what the reference says"),
+        Meta(description="field of a secret that is a JSON object; default: the one of the reference"),
     ] = None
     value_format: Annotated[
-        Literal["json", "string"] | None, Meta(description="`json` where the value is an object; default: `string`")
+        Literal["json", "string"] | None, Meta(description="`json` if the value is an object; default: `string`")
     ] = None
 
 
@@ -47,19 +47,21 @@ async def check_mappings(
     allowed: Sequence[str],
     before: Collection[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Check that each field is given once, by a secret that may be used there, and write it down; what was `before` stays."""
+    """Validates mappings and returns them as stored: one for each field, each to an accessible secret. Those in
+    `before` stay allowed.
+    """
     listed: list[dict[str, Any]] = []
     for index, mapping in enumerate(given):
         path = f"secret_mappings[{index}]"
         if any(mapping.target_field == other["target_field"] for other in listed):
-            raise field_error(f"{path}.target_field", f"{mapping.target_field!r} is there twice")
+            raise field_error(f"{path}.target_field", f"{mapping.target_field!r} is mapped twice")
         if mapping.target_field != "key" and mapping.target_field.removeprefix(OPTION_PREFIX) not in allowed:
             names = ", ".join(["key", *(f"{OPTION_PREFIX}{name}" for name in allowed)])
             raise field_error(f"{path}.target_field", f"{mapping.target_field!r} is not known here; allowed: {names}")
         where, key, words = (
             f"{path}.secret_reference_id",
             mapping.secret_reference_id,
-            "secret reference that is open here",
+            "secret reference that this integration may use",
         )
         row = await desk.organisation().resolve_reference(where, secret_references, key, words)
         if not _is_accessible(row, workspace_id):
@@ -68,35 +70,35 @@ async def check_mappings(
         part = row["secret_key"]
         if part and written not in before and (mapping.secret_key or part) != part:
             require_reference_scope(
-                desk, f"{path}.secret_key", f"is not the part of the secret that {row['slug']!r} gives"
+                desk, f"{path}.secret_key", f"is not the field of the secret that {row['slug']!r} allows"
             )
         listed.append(written)
     return listed
 
 
 def require_reference_scope(desk: TenantSession, path: str, why: str) -> None:
-    """Refuse with a reason what only those may do who say where secrets are kept."""
+    """Raises ForbiddenError with this reason unless the caller may manage secret references."""
     if REFERENCE_SCOPE not in desk.caller.granted_scopes(None):
         words = f"{why}; hint: have it done by who holds {REFERENCE_SCOPE}"
         raise ForbiddenError(f"{path} {words}", [Problem(path, words)])
 
 
 def mapped_options(listed: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Name the configurations that come from elsewhere."""
+    """Returns the names of the options that secret mappings supply."""
     found = (mapping["target_field"] for mapping in listed)
     return frozenset(name.removeprefix(OPTION_PREFIX) for name in found if name.startswith(OPTION_PREFIX))
 
 
 async def reject_reference_in_use(desk: TenantSession, reference: Row) -> None:
-    """Refuse to let go of a reference that an integration needs."""
+    """Raises ConflictError if an integration uses the reference that is to be deleted."""
     query = select(integrations.c.slug, integrations.c.secret_mappings)
     for row in await desk.organisation().fetch_rows(query, integrations):
         if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"]):
-            raise ConflictError(f"the integration {row['slug']!r} needs this secret")
+            raise ConflictError(f"the integration {row['slug']!r} uses this secret")
 
 
 async def reject_lost_access(desk: TenantSession, reference: Row) -> None:
-    """Refuse to take a reference away from integrations that need it."""
+    """Raises ConflictError if an integration that uses the reference would lose access to it."""
     query = select(integrations.c.slug, integrations.c.workspace_id, integrations.c.secret_mappings)
     needing = [
         row["slug"]
@@ -106,9 +108,9 @@ async def reject_lost_access(desk: TenantSession, reference: Row) -> None:
     ]
     if needing:
         named = ", ".join(map(repr, needing))
-        raise ConflictError(f"integrations need this secret that could not use it any more: {named}")
+        raise ConflictError(f"integrations use this secret and would lose access to it: {named}")
 
 
 def _is_accessible(row: Row, workspace_id: str | None) -> bool:
-    # What is for some workspaces alone is not for an integration that any may be given.
+    # A reference for some workspaces is not for an integration of the organisation, which any workspace may be given.
     return row["allow_all_workspaces"] or workspace_id in row["allowed_workspaces"]

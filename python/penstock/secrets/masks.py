@@ -1,4 +1,6 @@
-"""What masked credentials of a config stand for when they come back: those that stood there for the same target, or none."""
+"""Restores masked credentials of a config that a client sends back. A mask stands for the credential that was stored
+for the same target.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
 
     from penstock.secrets.config_credentials import JsonPath
 
-    # Tells targets apart.
+    # Returns a digest that identifies a target, or `None` if it has none.
     TargetDigest = Callable[[JsonPath], bytes | None]
 
 MOVED_MESSAGE = (
-    "must be sent anew: another place is named for it to go to, and nobody's credential is sent where its owner did not"
+    "must be sent anew: its destination changed, and a stored credential is only sent where its owner chose to send it"
 )
 UNKNOWN_MASK_MESSAGE = (
     "is masked, and stands for no credential that this config had here for this provider; hint: send the credential"
@@ -38,36 +40,38 @@ AMBIGUOUS_MASK_MESSAGE = "is masked, and several credentials of this config look
 
 
 class MatchKey(NamedTuple):
-    """What tells credentials apart that nobody knows: those that differ in it never stand for each other."""
+    """Key by which masks are matched to stored credentials. Credentials with different keys never stand for each other."""
 
     field_path: JsonPath
     mask: str
-    # What is said of the targets that it is for.
+    # Digest of the options that decide the destination, for the targets that use the credential.
     destination_digest: bytes
-    # What stands around it in parameters, where any text may be an address.
+    # Digest of the surrounding parameters, in which any string may be a URL.
     context_digest: bytes
 
 
 def has_unknown_masks(sent: Any, before: SplitDocument) -> bool:  # noqa: ANN401 - JSON
-    """Whether there are masks that nothing looks like: they may be those of an older version."""
+    """Returns true if a mask matches no stored credential; it may come from an older version."""
     known = _StoredCredentials(before).places
     return any(likeness not in known for likeness in _group_masks(sent, _DocumentView(sent)))
 
 
 def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[SplitDocument] = ()) -> Any:  # noqa: ANN401 - JSON
-    """Put credentials in the place of their masks; targets may have changed places, and what cannot be told is refused."""
+    """Replaces masks with the stored credentials. Targets may have been reordered; unknown and ambiguous masks are
+    rejected.
+    """
     view, current, earlier = _DocumentView(sent), _StoredCredentials(before), [_StoredCredentials(one) for one in older]
     masks = {likeness[:2] for known in (current, *earlier) for likeness in known.places}
     texts: dict[JsonPath, str] = {}
     problems: list[Problem] = []
     for likeness, places in _group_masks(sent, view).items():
-        # Older ones are asked for what the last one knows nothing of: it would have told, had it only one.
+        # Older versions are used only if the current version has no credential with this key.
         knowing = [
             known for known in ([current] if likeness in current.places else earlier) if likeness in known.places
         ]
         found = _agreed_texts([known.match_masks(view, places, likeness) for known in knowing])
         texts |= found
-        # A text under any other name may have dots of its own.
+        # A string under any other name may contain asterisks of its own.
         is_mask = likeness[:2] in masks
         missing = [
             one
@@ -85,7 +89,7 @@ def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[S
 
 
 class _DocumentView:
-    """A document whose targets are written down once each."""
+    """A document that computes the digest of each target once."""
 
     def __init__(self, document: Any) -> None:  # noqa: ANN401 - JSON
         self._document = document
@@ -116,7 +120,7 @@ class _DocumentView:
         return _json_digest(self.value_at(path))
 
     def _parameter_depth(self, target: JsonPath, inner: JsonPath) -> int:
-        """Find the widest part of some parameters that a place is in: a member, or one of a list of them."""
+        """Returns the depth of the parameter that contains a path: a member of an object, or one row of a list."""
         for depth in (2, 3):
             here = self.value_at(target + inner[:depth])
             if isinstance(here, str):
@@ -131,7 +135,7 @@ class _DocumentView:
         return hashlib.sha256(above + _json_digest(said)).digest() if said else above
 
     def _compute_all_destinations(self, target: JsonPath) -> bytes:
-        """Tell apart whom parameters reach: all targets below inherit them."""
+        """Returns a digest of all destinations that parameters reach, because nested targets inherit them."""
         return hashlib.sha256(b"".join(sorted({self._whom(end) for end in self._leaf_targets(target)}))).digest()
 
     def _leaf_targets(self, target: JsonPath) -> Iterator[JsonPath]:
@@ -145,7 +149,7 @@ class _DocumentView:
 
 
 class _StoredCredentials:
-    """The credentials of a document by what they look like."""
+    """The credentials of a document, grouped by match key."""
 
     def __init__(self, divided: SplitDocument) -> None:
         self._hidden = divided.secrets
@@ -153,11 +157,11 @@ class _StoredCredentials:
         self.places = _group_by_key(self._view, divided.secrets)
 
     def match_masks(self, sent: _DocumentView, asked: list[JsonPath], likeness: MatchKey) -> dict[JsonPath, str]:
-        """Find out which credential each of some masks stands for that look the same, of those that look like them."""
+        """Returns the stored credential of each mask that can be assigned. All masks and candidates have the same key."""
         known = self.places[likeness]
         if text := self._single_credential(known):
             return dict.fromkeys(asked, text)
-        # First those whose surroundings are as they were, then those that have a name, then what is left over.
+        # First come masks whose target is unchanged, then those whose target has a name, then the remaining ones.
         found = self._match_by_digest(known, asked, self._view.written, sent.written)
         left = [place for place in asked if place not in found]
         found |= self._match_by_digest(known, left, self._view.target_name_digest, sent.target_name_digest)
@@ -198,7 +202,7 @@ def _group_by_key(view: _DocumentView, places: Iterable[JsonPath]) -> dict[Match
 
 
 def _agreed_texts(answers: Sequence[dict[JsonPath, str]]) -> dict[JsonPath, str]:
-    """Leave out what is not told, or told otherwise, by one of them."""
+    """Returns only the assignments in which all versions agree."""
     first, *others = answers or [{}]
     return {place: text for place, text in first.items() if all(other.get(place) == text for other in others)}
 

@@ -1,4 +1,4 @@
-"""Secret references: what they may say of each kind of place, and the values that were found there."""
+"""Secret references: auth config of each secret manager, and a cache of the fetched values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 MAX_CONCURRENT_FETCHES = 5
-# When to ask again where there was no answer.
+# Delay before the next attempt after a failed fetch.
 RETRY_SECONDS = 5
 
 NonEmptyText = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -41,11 +41,11 @@ Url = Annotated[str, Meta(pattern=URL_PATTERN, max_length=2048)]
 
 
 class AuthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one way of signing in needs."""
+    """Fields of one authentication method of a secret manager."""
 
 
 class AwsAccessKey(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key of AWS."""
+    """Authentication with an AWS access key."""
 
     aws_auth_type: Literal["accessKey"]
     aws_access_key_id: NonEmptyText
@@ -54,7 +54,7 @@ class AwsAccessKey(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class AwsAssumedRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A role that the machine's own may take."""
+    """Authentication with an IAM role that the machine's own identity assumes."""
 
     aws_auth_type: Literal["assumedRole"]
     aws_role_arn: NonEmptyText
@@ -63,14 +63,14 @@ class AwsAssumedRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class AwsServiceRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The machine's own role."""
+    """Authentication with the machine's own IAM role."""
 
     aws_auth_type: Literal["serviceRole"]
     aws_region: NonEmptyText | None = None
 
 
 class AzureEntraApplication(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An application of Entra."""
+    """Authentication with an application registered in Microsoft Entra."""
 
     azure_auth_mode: Literal["entra"]
     azure_entra_tenant_id: NonEmptyText
@@ -80,7 +80,7 @@ class AzureEntraApplication(AuthConfig, frozen=True, forbid_unknown_fields=True,
 
 
 class AzureManagedIdentity(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A managed identity of the machine."""
+    """Authentication with a managed identity of the machine."""
 
     azure_auth_mode: Literal["managed"]
     azure_managed_client_id: NonEmptyText | None = None
@@ -88,14 +88,14 @@ class AzureManagedIdentity(AuthConfig, frozen=True, forbid_unknown_fields=True, 
 
 
 class AzureDefaultIdentity(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whatever identity the machine has."""
+    """Authentication with the default Azure credential chain of the machine."""
 
     azure_auth_mode: Literal["default"]
     azure_vault_url: Url
 
 
 class VaultToken(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A token."""
+    """Authentication with a Vault token."""
 
     vault_auth_type: Literal["token"]
     vault_addr: Url
@@ -104,7 +104,7 @@ class VaultToken(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class VaultAppRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A role of an application."""
+    """Authentication with a Vault AppRole."""
 
     vault_auth_type: Literal["approle"]
     vault_addr: Url
@@ -114,7 +114,7 @@ class VaultAppRole(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class VaultKubernetes(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The service account of a pod."""
+    """Authentication with the Kubernetes service account of the pod."""
 
     vault_auth_type: Literal["kubernetes"]
     vault_addr: Url
@@ -122,7 +122,7 @@ class VaultKubernetes(AuthConfig, frozen=True, forbid_unknown_fields=True, kw_on
     vault_namespace: NonEmptyText | None = None
 
 
-# For each kind of place: the field that says how to sign in, and what each way needs.
+# By secret manager: the field that selects the authentication method, and the struct of each method.
 AUTH_CONFIGS: dict[str, tuple[str, dict[str, type[AuthConfig]]]] = {
     "aws_sm": (
         "aws_auth_type",
@@ -140,7 +140,7 @@ AUTH_CONFIGS: dict[str, tuple[str, dict[str, type[AuthConfig]]]] = {
 
 
 def describe_auth_configs() -> str:
-    """Say which fields each way of signing in has; those with a question mark may be left out."""
+    """Returns a description of the fields of each authentication method. Optional fields end with a question mark."""
     places: list[str] = []
     for kind, (field, ways) in AUTH_CONFIGS.items():
         each: list[str] = []
@@ -152,7 +152,9 @@ def describe_auth_configs() -> str:
 
 
 def auth_config_type(kind: str, given: Mapping[str, Any]) -> type[AuthConfig]:
-    """Find what a way of signing in needs."""
+    """Returns the struct of the authentication method that `given` selects. Raises a validation error if the method is
+    unknown.
+    """
     field, ways = AUTH_CONFIGS[kind]
     way = given.get(field)
     if way not in ways:
@@ -161,7 +163,9 @@ def auth_config_type(kind: str, given: Mapping[str, Any]) -> type[AuthConfig]:
 
 
 def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool) -> None:
-    """Refuse what a way of signing in does not have, what it cannot do without, and this machine's identity unless it is lent."""
+    """Validates the auth config of a secret manager. Rejects unknown fields, missing fields, and the machine's own
+    identity unless `lends` is true.
+    """
     wanted = auth_config_type(kind, given)
     if unknown := sorted(set(given) - set(wanted.__struct_fields__)):
         allowed = ", ".join(wanted.__struct_fields__)
@@ -172,12 +176,15 @@ def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool) -> No
         raise schema_error("auth_config", error) from None
     field = backends.machine_identity_field(given)
     if field and not lends:
-        why = f"{given[field]!r} would ask as this machine, whose operator does not lend that"
-        raise field_error(f"auth_config.{field}", f"{why}; hint: the setting identity.lend, or another way to sign in")
+        why = f"{given[field]!r} uses the identity of the gateway's machine, which its operator does not allow"
+        raise field_error(
+            f"auth_config.{field}",
+            f"{why}; hint: enable the setting identity.lend, or choose another authentication method",
+        )
 
 
 class MasterKeyReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the master key is kept, in the words of a secret reference."""
+    """Location of the master key, with the fields of a secret reference."""
 
     manager_type: Literal["aws_sm", "azure_kv", "hashicorp_vault"]
     auth_config: dict[str, Any]
@@ -186,14 +193,16 @@ class MasterKeyReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 async def resolve_master_key(settings: Settings) -> Settings:
-    """Fetch the master key, where it is kept by others."""
+    """Returns the settings with the master key fetched from a secret manager, if they refer to one. Raises
+    SettingsError if that fails.
+    """
     reference = settings.store.master_key_reference
     if reference is None or settings.store.master_key:
         return settings
     name = "store.master_key_reference"
     try:
         kept = msgspec.json.decode(reference.reveal(), type=MasterKeyReference)
-        # Here it is the operator who says so.
+        # The operator wrote this reference, so it may use the machine's identity.
         check_auth_config(kept.manager_type, kept.auth_config, lends=True)
         text = await backends.fetch(settings, kept.manager_type, kept.auth_config, kept.secret_path)
     except msgspec.MsgspecError as error:
@@ -210,12 +219,12 @@ async def resolve_master_key(settings: Settings) -> Settings:
     return settings.with_master_key(found.strip())
 
 
-# Where a secret is always a table of fields.
+# Secret managers whose secrets are always JSON objects.
 JSON_OBJECT_MANAGERS = frozenset({"hashicorp_vault"})
 
 
 class FetchedSecret(msgspec.Struct, frozen=True):
-    """What was found, by which question, and when."""
+    """Fetched value, the digest of the lookup that returned it, and the monotonic time of the fetch."""
 
     question: bytes
     text: str | None
@@ -223,26 +232,28 @@ class FetchedSecret(msgspec.Struct, frozen=True):
 
 
 class SecretLookup(msgspec.Struct, frozen=True):
-    """A reference as its place is asked."""
+    """Everything that is needed to fetch the secret of one reference."""
 
     id: str
     slug: str
     place: str
-    # Nothing where what is secret of it cannot be opened.
+    # `None` if the sealed part of the auth config cannot be decrypted.
     auth: dict[str, Any] | None
     path: str
 
     @property
     def digest(self) -> bytes:
-        """Tell another question from this one without keeping what is secret of it."""
+        """Returns a hash that identifies the lookup without storing its credentials."""
         return hashlib.sha256(msgspec.json.encode([self.place, self.auth, self.path])).digest()
 
 
 class SecretCache:
-    """Values that others keep: fetched when they are first needed and then anew, and kept on while their place is away."""
+    """Cache of values from secret managers. Fetches values on first use, refreshes them, and keeps the old value while
+    the secret manager is unavailable.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """Know nothing yet."""
+        """Creates an empty cache."""
         self._settings = settings
         self._values: dict[str, FetchedSecret] = {}
 
@@ -253,7 +264,9 @@ class SecretCache:
         given: Mapping[str, Any],
         references: Mapping[str, Mapping[str, Any]],
     ) -> tuple[str | None, dict[str, Any]] | None:
-        """Fill the mapped fields of an integration in; nothing where a value is not there. `references` are their rows."""
+        """Returns the key and configuration of an integration with the mapped fields filled in. Returns `None` if a
+        value is missing. `references` are the rows of the secret references.
+        """
         filled = dict(given)
         for mapping in mappings:
             reference = mapping["secret_reference_id"]
@@ -267,32 +280,34 @@ class SecretCache:
             if value is None:
                 return None
             if mapping["target_field"] == "key":
-                # Whoever wrote it down may have ended the line.
+                # The stored secret may end with a line break.
                 key = value.strip() if isinstance(value, str) else msgspec.json.encode(value).decode()
             else:
                 filled[mapping["target_field"].removeprefix(OPTION_PREFIX)] = value
         return key, filled
 
     def restore_values(self, known: Mapping[str, tuple[bytes, str]]) -> None:
-        """Begin with what was known before; it is asked for anew at the first opportunity."""
+        """Loads the values of an earlier run. They are refreshed at the first opportunity."""
         self._values = {name: FetchedSecret(question, text, -1e9) for name, (question, text) in known.items()}
 
     def export_values(self) -> dict[str, tuple[bytes, str]]:
-        """Give what is known, to begin with another time."""
+        """Returns the cached values, which `restore_values` accepts after a restart."""
         return {name: (value.question, value.text) for name, value in self._values.items() if value.text is not None}
 
     async def fetch_new(self, questions: Iterable[SecretLookup], seconds: float) -> None:
-        """Fetch what nobody asked for yet, for as long as somebody may wait for it; what comes later is fetched by `refresh`."""
+        """Fetches values that were not fetched before and waits for at most `seconds`. `refresh` fetches the remaining
+        ones.
+        """
         new = [one for one in questions if not self._was_fetched(one)]
         turn = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
-        # What is loaded once is no part of how long a place may take.
+        # Importing the client libraries does not count towards the time limit.
         for place in {one.place for one in new}:
             await backends.load_backend(place)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*(self._fetch_secret(one, turn) for one in new)), seconds)
 
     async def refresh(self, questions: Iterable[SecretLookup]) -> bool:
-        """Fetch what is new, was asked for otherwise, or is old; say whether a value changed."""
+        """Fetches new, changed and outdated values. Returns true if a value changed."""
         wanted = list(questions)
         self._values = {one.id: value for one in wanted if (value := self._values.get(one.id))}
         oldest = time.monotonic() - self._settings.secrets.refresh_seconds
@@ -312,15 +327,15 @@ class SecretCache:
         async with turn:
             try:
                 if question.auth is None:
-                    raise DecryptionError("what it is asked with cannot be opened")
+                    raise DecryptionError("the stored auth config cannot be decrypted")
                 if backends.machine_identity_field(question.auth) and not self._settings.identity.lend:
                     raise UnavailableError(
-                        "it would be asked for as this machine, whose operator does not lend that: `identity.lend`"
+                        "it uses the identity of the gateway's machine, which its operator does not allow: `identity.lend`"
                     )
                 text = await backends.fetch(self._settings, question.place, question.auth, question.path)
             except PenstockError as error:
-                log.error("the secret %r of %s: %s", question.slug, question.place, error)  # noqa: TRY400 - a trace may show the secret
-                # The old value is good until there is another, unless it belongs to another question.
+                log.error("cannot fetch the secret %r from %s: %s", question.slug, question.place, error)  # noqa: TRY400 - a trace may show the secret
+                # The old value stays valid until a new one arrives, unless it belongs to another lookup.
                 text = before.text if before and before.question == question.digest else None
                 at += RETRY_SECONDS - self._settings.secrets.refresh_seconds
         self._values[question.id] = FetchedSecret(question.digest, text, at)
@@ -328,7 +343,7 @@ class SecretCache:
 
 
 async def load_secret_lookups(connection: AsyncConnection, vault: Vault) -> list[SecretLookup]:
-    """Read the references that integrations need."""
+    """Reads the secret references that integrations use, and returns their lookups."""
     mapped = (await connection.execute(select(integrations.c.secret_mappings))).scalars()
     needed = {mapping["secret_reference_id"] for listed in mapped for mapping in listed}
     if not needed:
@@ -342,7 +357,7 @@ async def _build_lookup(connection: AsyncConnection, vault: Vault, row: RowMappi
     try:
         hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
     except DecryptionError:
-        # It is told where its place is asked: one of them must not keep the others from being fetched.
+        # `_fetch_secret` logs this error. One broken reference must not prevent the others from being fetched.
         return SecretLookup(row["id"], row["slug"], row["manager_type"], None, row["secret_path"])
     return SecretLookup(
         row["id"], row["slug"], row["manager_type"], {**row["auth_config"], **hidden}, row["secret_path"]
@@ -350,17 +365,19 @@ async def _build_lookup(connection: AsyncConnection, vault: Vault, row: RowMappi
 
 
 def _single_field_value(text: str) -> str:
-    """Take the value of a secret that has one field: nothing else can be meant."""
+    """Returns the value of a secret that has exactly one field. Returns the text unchanged if it has more."""
     try:
         values = list(msgspec.json.decode(text, type=dict[str, Any]).values())
     except msgspec.MsgspecError:
-        # Remembered from when it was kept like this.
+        # Cached by an older version, which stored the value itself.
         return text
     return values[0] if len(values) == 1 and isinstance(values[0], str) else text
 
 
 def _select_field(text: str, key: str | None, form: str | None) -> Any:  # noqa: ANN401 - JSON
-    """Take a part of a secret that is a JSON object, or the whole of it."""
+    """Returns one field of a secret that is a JSON object, or the complete secret if `key` is empty. Returns `None` if
+    that fails.
+    """
     try:
         if key:
             found: Any = msgspec.json.decode(text, type=dict[str, Any]).get(key)

@@ -1,4 +1,4 @@
-"""Seals credentials: AES-256-GCM with data keys that are themselves sealed with the master key."""
+"""Encryption of stored credentials. AES-256-GCM with data keys, which are themselves encrypted with the master key."""
 
 from __future__ import annotations
 
@@ -29,58 +29,62 @@ if TYPE_CHECKING:
     from penstock.store.database import Database
 
 LENGTH, NONCE = 32, 12
-# A data key seals for this long; afterwards it only opens.
+# Age at which a data key stops encrypting. It can still decrypt afterwards.
 DATA_KEY_ROTATION_MS = 90 * 24 * 3600 * 1000
 
 
 class MasterKeys:
-    """The master keys: the first seals, all open."""
+    """Master keys. The first one encrypts; all of them decrypt."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """Name each by its digest, so that what it sealed can say which one opens it."""
+        """Names each key by its digest, which is stored with the ciphertext to select the key for decryption."""
         self._keys = {hashlib.sha256(key).hexdigest()[:16]: AESGCM(key) for key in keys}
         self.first = next(iter(self._keys))
 
     def seal(self, content: bytes, purpose: str) -> bytes:
-        """Seal for a purpose; it opens for no other."""
+        """Encrypts content, bound to a purpose. Decryption with another purpose fails."""
         nonce = os.urandom(NONCE)
         return self.first.encode() + nonce + self._keys[self.first].encrypt(nonce, content, purpose.encode())
 
     def open(self, sealed: bytes, purpose: str) -> bytes:
-        """Open what one of the keys sealed."""
+        """Decrypts content that one of the keys encrypted. Raises SettingsError if the key is missing or the content
+        was changed.
+        """
         name, nonce, content = sealed[:16].decode("ascii", "replace"), sealed[16 : 16 + NONCE], sealed[16 + NONCE :]
         if name not in self._keys:
-            message = "it was sealed with another master key; hint: add that one to store.master_key, after the new one"
+            message = (
+                "it was encrypted with another master key; hint: add that key to store.master_key, after the new one"
+            )
             raise SettingsError(message)
         try:
             return self._keys[name].decrypt(nonce, content, purpose.encode())
         except InvalidTag:
-            message = "what was sealed has been changed since"
+            message = "the encrypted content was changed"
             raise SettingsError(message) from None
 
 
 class Vault:
-    """Seals and opens the credentials of rows."""
+    """Encrypts and decrypts the credentials of database rows."""
 
     def __init__(self, master: MasterKeys) -> None:
-        """Know no data key yet."""
+        """Starts without data keys; they are loaded on first use."""
         self._master = master
         self._keys: dict[str, AESGCM] = {}
-        # The newest data key, which seals, and when it was made.
+        # Id and creation time of the newest data key, which encrypts.
         self._newest: tuple[str, int] | None = None
-        # Whether all data keys are sealed with the first of the master keys.
+        # True if all data keys are encrypted with the first master key.
         self._is_current = False
         self._turn = asyncio.Lock()
 
     async def load(self, connection: AsyncConnection) -> None:
-        """Read the data keys."""
+        """Loads the data keys from the database."""
         for row in await _fetch_data_keys(connection):
             self._add_data_key(row, self._open_data_key(row))
 
     async def renew_data_keys(self, database: Database) -> None:
-        """Have a young data key, and all of them sealed with the first master key.
+        """Creates a new data key if the newest is too old, and re-encrypts all data keys with the first master key.
 
-        It has a transaction of its own: one that is taken back must not leave a key in memory that is nowhere else.
+        Uses its own transaction: after a rollback, memory must not hold a data key that is not in the database.
         """
         if self._is_up_to_date():
             return
@@ -90,12 +94,14 @@ class Vault:
             made = Vault(self._master)
             async with database.write_transaction() as connection:
                 await made.renew_data_keys_in(connection)
-            # From here on it is kept.
+            # The transaction is committed, so the keys may be used.
             self._keys |= made._keys
             self._newest, self._is_current = made._newest, made._is_current
 
     async def renew_data_keys_in(self, connection: AsyncConnection) -> None:
-        """Do the same in a transaction of the caller's; the vault must not outlive one that is taken back."""
+        """Renews the data keys in the caller's transaction. The vault must not be used after that transaction is rolled
+        back.
+        """
         if self._is_up_to_date():
             return
         for row in await _fetch_data_keys(connection):
@@ -114,11 +120,11 @@ class Vault:
         self._add_data_key(made, key)
 
     async def seal(self, connection: AsyncConnection, text: str, owner: str) -> str:
-        """Seal a credential of a row, with the newest data key that is kept; in another row it does not open."""
+        """Encrypts a credential with the newest data key, bound to the row `owner`. Decryption for another row fails."""
         if self._newest is None:
             await self.load(connection)
         if self._newest is None:
-            message = "there is no data key to seal with yet"
+            message = "there is no data key to encrypt with yet"
             raise UnavailableError(message)
         key_id, _ = self._newest
         nonce = os.urandom(NONCE)
@@ -126,7 +132,7 @@ class Vault:
         return f"{key_id}.{base64.b64encode(nonce + sealed).decode()}"
 
     async def open(self, connection: AsyncConnection, sealed: str, owner: str) -> str:
-        """Open a credential of a row; UnopenedError where that cannot be done."""
+        """Decrypts a credential of the row `owner`. Raises DecryptionError if that fails."""
         key_id, _, rest = sealed.partition(".")
         if key_id not in self._keys:
             await self.load(connection)
@@ -134,7 +140,7 @@ class Vault:
             content = base64.b64decode(rest)
             return self._keys[key_id].decrypt(content[:NONCE], content[NONCE:], owner.encode()).decode()
         except (KeyError, ValueError, InvalidTag):
-            message = "a stored credential cannot be opened"
+            message = "a stored credential cannot be decrypted"
             raise DecryptionError(message) from None
 
     def _is_up_to_date(self) -> bool:
@@ -156,7 +162,7 @@ async def _fetch_data_keys(connection: AsyncConnection) -> Sequence[RowMapping]:
 
 
 def load_master_keys(settings: Settings, *, make: bool = False) -> MasterKeys:
-    """Find the master key, or make one beside an embedded store."""
+    """Loads the master keys from the settings or the key file. With `make`, creates the file if it does not exist."""
     if settings.store.master_key:
         return _parse_master_keys(settings.store.master_key.reveal(), "store.master_key")
     path = settings.store.master_key_file or settings.sibling_path(MASTER_KEY_FILE)

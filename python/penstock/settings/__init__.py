@@ -1,4 +1,4 @@
-"""Everything an operator can set: one frozen tree, read once from a file and the environment."""
+"""All settings of an operator: one immutable tree, read once from `penstock.toml`, the environment and command options."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from penstock.settings.validation import validate_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Tables of the same file that are no settings: they belong to the snapshot and may change at any time.
+# Tables of the same file that are not settings. They belong to the snapshot and may change while the gateway runs.
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
-# Another such table: what models cost.
+# Another table of the snapshot: the prices of models.
 PRICES_TABLE = "prices"
 ISSUERS_TABLE = "issuers"
 DEFAULT_SETTINGS_FILE = "penstock.toml"
@@ -45,12 +45,12 @@ BOOLEAN_WORDS = {
 
 
 def _default_worker_count() -> int:
-    # One event loop carries about four cores' worth of the engine's own threads.
+    # One event loop keeps up with the engine threads of about four cores.
     return max(1, (os.cpu_count() or 1) // 4)
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the gateway listens and how it comes and goes."""
+    """Network address, connection limits and shutdown of the gateway."""
 
     host: Annotated[str, Meta(description="IP address to listen on, or `localhost`")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free one")] = 8787
@@ -58,25 +58,37 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.field(default_factory=_default_worker_count)
     )
     backlog: Annotated[int, Meta(ge=128, le=65535, description="connections waiting to be accepted, per worker")] = 2048
-    connections: Annotated[int, Meta(ge=1, description="connections open at once, per worker, idle ones too")] = 65536
-    header_timeout_ms: Annotated[int, Meta(ge=100, description="time for a request's headers to arrive")] = 10_000
-    keep_alive_ms: Annotated[int, Meta(ge=100, description="time for a kept connection to be without a request")] = (
-        75_000
+    connections: Annotated[int, Meta(ge=1, description="maximum open connections per worker, including idle ones")] = (
+        65536
     )
-    header_bytes: Annotated[int, Meta(ge=8192, description="largest head of a request: first line and headers")] = 65536
+    header_timeout_ms: Annotated[int, Meta(ge=100, description="time limit for the headers of a request to arrive")] = (
+        10_000
+    )
+    keep_alive_ms: Annotated[
+        int, Meta(ge=100, description="time after which an idle keep-alive connection is closed")
+    ] = 75_000
+    header_bytes: Annotated[
+        int, Meta(ge=8192, description="maximum size of a request head: first line and headers")
+    ] = 65536
     drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="time that open requests get to finish at shutdown")
     ] = 30.0
-    write_stall_ms: Annotated[int, Meta(ge=100, description="time for a client to take more of its answer")] = 60_000
+    write_stall_ms: Annotated[
+        int, Meta(ge=100, description="time limit for a client that does not read its response")
+    ] = 60_000
     heartbeat_seconds: Annotated[
-        float, Meta(ge=0, le=3600, description="silence in a stream of events before a comment is sent; 0: never")
+        float,
+        Meta(ge=0, le=3600, description="silence in an event stream before a comment is sent as a heartbeat; 0: never"),
     ] = 15.0
     notice_seconds: Annotated[
-        float, Meta(ge=0, le=60, description="time between `/ready` saying no and the port closing; 0 on loopback")
+        float,
+        Meta(ge=0, le=60, description="time between `/ready` failing and the port closing at shutdown; 0 on loopback"),
     ] = 1.0
     public_url: Annotated[
         str,
-        Meta(description="where people reach the gateway, such as `https://ai.example.com`; default: as they asked"),
+        Meta(
+            description="base URL at which people reach the gateway, such as `https://ai.example.com`; default: the URL of the request"
+        ),
     ] = ""
     run_dir: Annotated[
         str,
@@ -85,25 +97,25 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Security(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may call, and what a caller may choose."""
+    """Authentication of clients, and what a request may choose inline."""
 
     require_key: Annotated[
         bool | None,
         Meta(
-            description="ask for a gateway key even while none is configured; default: yes, but no on loopback without a store"
+            description="require a gateway key even while none is configured; default: yes, but no on loopback without a store"
         ),
     ] = None
     block_inline_config: Annotated[
         bool,
         Meta(
-            description="refuse configs, providers and hosts that a request brings along",
+            description="reject configs, providers and hosts that a request chooses inline",
             extra={"env": "BLOCK_INLINE_CONFIG"},
         ),
     ] = False
     header_aliases: Annotated[
         tuple[str, ...],
         Meta(
-            description="prefixes that are read as `x-gateway-` and answered with, for clients made for other gateways",
+            description="other prefixes that are accepted and returned in place of `x-gateway-`, for clients made for other gateways",
             extra={"env": "GATEWAY_HEADER_ALIASES"},
         ),
     ] = ("x-portkey-",)
@@ -111,131 +123,138 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             description="addresses and networks (`10.0.0.0/8`) of proxies in front of the gateway: "
-            "what they say of their callers in `x-forwarded-for` is believed"
+            "their `x-forwarded-for` header is trusted"
         ),
     ] = ()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of something one request may be, and all requests of a worker together."""
+    """Limits of one request, and of all concurrent requests of a worker."""
 
-    body_bytes: Annotated[int, Meta(ge=1024, description="largest request body")] = 100 * MEBIBYTE
+    body_bytes: Annotated[int, Meta(ge=1024, description="maximum size of a request body")] = 100 * MEBIBYTE
     gathered_bytes: Annotated[
-        int, Meta(ge=0, description="memory of each worker for JSON bodies above 256 KiB; always room for one of them")
+        int,
+        Meta(
+            ge=0,
+            description="memory of each worker for buffered JSON bodies above 256 KiB; one such body is always allowed",
+        ),
     ] = 512 * MEBIBYTE
-    body_idle_ms: Annotated[int, Meta(ge=10, description="longest wait for the next piece of a request body")] = 10_000
-    body_total_ms: Annotated[int, Meta(ge=10, description="longest wait for all pieces of a request body")] = 300_000
+    body_idle_ms: Annotated[int, Meta(ge=10, description="maximum wait for the next chunk of a request body")] = 10_000
+    body_total_ms: Annotated[int, Meta(ge=10, description="maximum wait for the complete request body")] = 300_000
     body_rate: Annotated[
         int,
         Meta(
             ge=1,
             le=1_000_000_000,
-            description="bytes a second that a request body must bring, beyond the first `body_grace_ms`",
+            description="minimum rate of a request body in bytes per second, after the first `body_grace_ms`",
         ),
     ] = 1024
-    body_grace_ms: Annotated[
-        int, Meta(ge=0, description="wait for a request body that is not counted against its rate")
-    ] = 10_000
-    in_flight: Annotated[int, Meta(ge=1, description="requests of each worker at once; one more is told 503")] = 20_000
+    body_grace_ms: Annotated[int, Meta(ge=0, description="time before the minimum rate of a request body applies")] = (
+        10_000
+    )
+    in_flight: Annotated[
+        int, Meta(ge=1, description="maximum concurrent requests of each worker; further requests get status 503")
+    ] = 20_000
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that each request leaves."""
+    """Request log: one record per request."""
 
     enabled: Annotated[bool, Meta(description="write a record of each request")] = True
     path: Annotated[str, Meta(min_length=1, description="file of records, one JSON object a line, mode 0600")] = (
         "logs/records.jsonl"
     )
-    rotate_bytes: Annotated[int, Meta(ge=4096, description="size at which the file is put aside")] = 100 * MEBIBYTE
-    keep: Annotated[int, Meta(ge=0, le=10_000, description="files put aside that are kept")] = 5
+    rotate_bytes: Annotated[int, Meta(ge=4096, description="size at which the file is rotated")] = 100 * MEBIBYTE
+    keep: Annotated[int, Meta(ge=0, le=10_000, description="rotated files that are kept")] = 5
     outbox_bytes: Annotated[
-        int, Meta(ge=MEBIBYTE, description="records waiting in memory per worker before new ones are dropped")
+        int,
+        Meta(
+            ge=MEBIBYTE,
+            description="memory per worker for records that are not written yet; beyond it new records are dropped",
+        ),
     ] = 64 * MEBIBYTE
     sensitive_headers: Annotated[
         tuple[str, ...],
         Meta(
-            description="headers whose values are masked in records, besides those that always are",
+            description="headers whose values are masked in records, in addition to those that are always masked",
             extra={"env": "ORGANISATION_HEADERS_TO_MASK"},
         ),
     ] = ()
     headers_to_metadata: Annotated[
         tuple[str, ...],
         Meta(
-            description="headers whose values become metadata under their lower-case names; none that is masked",
+            description="headers whose values become metadata under their lower-case names; masked headers are not allowed",
             extra={"env": "HEADERS_TO_METADATA"},
         ),
     ] = ()
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True):
-    """Where organisations, keys, providers and configs are kept that are managed over the API."""
+    """Database of the management API: organisations, keys, providers and configs."""
 
     url: Annotated[
         Secret | None,
         Meta(
             description="database: `postgresql://…` or `sqlite:///file`; "
-            "default: `penstock.db` beside the settings file, once `penstock init` has made it"
+            "default: `penstock.db` next to the settings file, if `penstock init` has created it"
         ),
     ] = None
-    connections: Annotated[int, Meta(ge=1, le=10, description="connections to the database")] = 5
-    acquire_ms: Annotated[int, Meta(ge=10, description="time to get a connection that answers")] = 1000
-    statement_ms: Annotated[int, Meta(ge=10, description="time for one statement")] = 5000
+    connections: Annotated[int, Meta(ge=1, le=10, description="maximum connections to the database")] = 5
+    acquire_ms: Annotated[int, Meta(ge=10, description="time limit for opening a connection to the database")] = 1000
+    statement_ms: Annotated[int, Meta(ge=10, description="time limit for one SQL statement")] = 5000
     publish_wait_ms: Annotated[
         int,
         Meta(
             ge=0,
             le=10_000,
-            description="time for which the answer to a change waits until the workers of its node know of it; 0: none",
+            description="maximum time that a change request waits until the workers of its node have applied it; 0: none",
         ),
     ] = 1000
     master_key: Annotated[
         Secret | None,
         Meta(
-            description="what stored credentials are sealed with: 32 bytes as base64; several with commas: "
-            "the first seals, the others still open"
+            description="key that encrypts stored credentials: 32 bytes as base64; several separated by commas: "
+            "the first encrypts, the others still decrypt"
         ),
     ] = None
     master_key_file: Annotated[
-        str, Meta(description="file with the master key; default: `penstock.key` beside the settings file")
+        str, Meta(description="file with the master key; default: `penstock.key` next to the settings file")
     ] = ""
     master_key_reference: Annotated[
         Secret | None,
         Meta(
-            description="where the master key is kept by AWS, Azure or HashiCorp: JSON with `manager_type`, `auth_config`, "
-            "`secret_path` and `secret_key`, as `POST /v1/secret-references` takes them; it is fetched at the start"
+            description="master key in AWS Secrets Manager, Azure Key Vault or HashiCorp Vault: JSON with `manager_type`, `auth_config`, "
+            "`secret_path` and `secret_key`, as in `POST /v1/secret-references`; it is fetched at startup"
         ),
     ] = None
     migrate: Annotated[
         bool,
-        Meta(
-            description="bring the tables of a store that is not embedded up to date at the start, as `--migrate` does"
-        ),
+        Meta(description="migrate the tables of a store that is not embedded at startup, as `--migrate` does"),
     ] = False
     admin_key: Annotated[
         Secret | None,
         Meta(
-            description="first admin key, for a store that has none yet; default: one is made and printed once",
+            description="first admin key of a store that has none; default: one is generated and printed once",
             extra={"env": "PENSTOCK_ADMIN_KEY"},
         ),
     ] = None
     key_prefix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9]{0,16}\Z", description="new keys begin so", extra={"env": "API_KEY_PREFIX"})
+        str,
+        Meta(pattern=r"^[A-Za-z0-9]{0,16}\Z", description="prefix of new API keys", extra={"env": "API_KEY_PREFIX"}),
     ] = ""
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
-    """Secrets that others keep: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
+    """External secret managers: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
 
-    refresh_seconds: Annotated[
-        int, Meta(ge=1, description="time for which a value is used before it is fetched anew")
-    ] = 300
-    fetch_ms: Annotated[int, Meta(ge=100, description="time to get one value")] = 10_000
-    aws_endpoint_url: Annotated[str, Meta(description="address of AWS's services; default: that of the region")] = ""
-    azure_authority: Annotated[str, Meta(description="address of Entra; default: that of the public cloud")] = ""
+    refresh_seconds: Annotated[int, Meta(ge=1, description="time after which a value is fetched again")] = 300
+    fetch_ms: Annotated[int, Meta(ge=100, description="time limit for fetching one value")] = 10_000
+    aws_endpoint_url: Annotated[str, Meta(description="endpoint URL of AWS; default: that of the region")] = ""
+    azure_authority: Annotated[str, Meta(description="URL of Microsoft Entra; default: that of the public cloud")] = ""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures for Prometheus."""
+    """Prometheus metrics."""
 
     enabled: Annotated[
         bool,
@@ -244,19 +263,21 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mock(msgspec.Struct, frozen=True, kw_only=True):
-    """The pretend provider."""
+    """The mock provider."""
 
-    host: Annotated[str, Meta(description="base URL of the provider named `mock`; empty: there is none")] = ""
+    host: Annotated[str, Meta(description="base URL of the provider named `mock`; empty: no mock provider")] = ""
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway says about itself on standard error."""
+    """Log of the gateway itself on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="how much is said")] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="lowest level that is logged")] = (
+        "info"
+    )
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole tree; its sections are the tables of `penstock.toml`."""
+    """The complete settings tree. Each section is a table of `penstock.toml`."""
 
     server: Server = Server()
     security: Security = Security()
@@ -278,38 +299,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     issuers: tuple[Issuer, ...] = ()
 
     def with_master_key(self, text: str) -> Settings:
-        """Go on with a master key that was fetched."""
+        """Returns a copy with a master key that was fetched from a secret manager."""
         store = msgspec.structs.replace(self.store, master_key=Secret(text))
         return msgspec.structs.replace(self, store=store)
 
     @property
     def trusted_issuers(self) -> tuple[Issuer, ...]:
-        """Whose tokens are taken."""
+        """Issuers whose JWTs are accepted."""
         return jwt.trusted_issuers(self.jwt, self.issuers)
 
     @property
     def bind_address(self) -> str:
-        """The IP address to bind."""
+        """IP address to bind."""
         return "127.0.0.1" if self.server.host == "localhost" else self.server.host
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the gateway."""
+        """True if only programs on this machine can reach the gateway."""
         return ipaddress.ip_address(self.bind_address).is_loopback
 
     @property
     def control_socket(self) -> str:
-        """The Unix socket between the edge and the control process."""
+        """Path of the Unix socket between the edge workers and the control process."""
         return f"{self.server.run_dir}/control.sock"
 
     @property
     def record_socket(self) -> str:
-        """The Unix socket that records are sent to; the engine knows that it is beside the other."""
+        """Path of the Unix socket that receives records. The engine derives it from the directory of the control
+        socket.
+        """
         return f"{self.server.run_dir}/records.sock"
 
     @property
     def store_url(self) -> Secret | None:
-        """The database, where there is one."""
+        """Database URL, or `None` if no store is configured and the default SQLite file does not exist."""
         if self.store.url:
             return self.store.url
         made = self.sibling_path(STORE_FILE)
@@ -317,34 +340,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files_folder(self) -> str:
-        """The folder of the files that are uploaded to the gateway itself."""
+        """Folder of files that are uploaded to the gateway itself."""
         return self.files.folder or self.sibling_path(FILES_FOLDER)
 
     def sibling_path(self, name: str) -> str:
-        """Give the path of a file in the folder of the settings file, or of the working directory without one."""
+        """Returns the path of a file next to the settings file, or in the working directory if there is no settings
+        file.
+        """
         folder = os.path.dirname(self.file) if self.file else os.getcwd()
         return os.path.join(folder, name)
 
     @property
     def notice_seconds(self) -> float:
-        """The time between `/ready` saying no and the port closing."""
+        """Seconds between `/ready` failing and the port closing. At most the drain time; 0 on loopback."""
         return 0.0 if self.is_loopback else min(self.server.notice_seconds, self.server.drain_seconds)
 
     @property
     def require_key(self) -> bool:
-        """Whether a key is asked for even while none is configured."""
+        """True if a gateway key is required even while none is configured."""
         asked = self.security.require_key
-        # With a store keys come and go: the last one that goes must not open the gateway.
+        # With a store, keys are added and deleted at run time. Deleting the last one must not open the gateway to
+        # everyone.
         return not self.is_loopback or self.store_url is not None if asked is None else asked
 
     @property
     def container_credentials_url(self) -> str | None:
-        """Where a container is given keys: on ECS a path is named."""
+        """URL where a container fetches AWS credentials. On ECS only a path is configured."""
         path = self.identity.aws_container_path
         return f"http://169.254.170.2{path}" if path else self.identity.aws_container_url or None
 
     def engine_settings_json(self, worker: int) -> bytes:
-        """Say what the engine of one edge worker must know."""
+        """Returns the settings that the engine of one edge worker needs, as JSON."""
         return msgspec.json.encode(
             {
                 "control_socket": self.control_socket,
@@ -413,7 +439,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingSpec(msgspec.Struct, frozen=True):
-    """One setting as the reader and the reference see it."""
+    """One setting, as the loader and the reference page describe it."""
 
     section: str
     key: str
@@ -424,12 +450,12 @@ class SettingSpec(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The place in `penstock.toml`."""
+        """Path of the setting in `penstock.toml`."""
         return f"{self.section}.{self.key}"
 
 
 def iter_setting_specs() -> Iterator[SettingSpec]:
-    """List every setting there is."""
+    """Yields every setting."""
     for section in msgspec.structs.fields(Settings):
         if section.name in {"file", ISSUERS_TABLE}:
             continue
@@ -441,7 +467,9 @@ def iter_setting_specs() -> Iterator[SettingSpec]:
 
 
 def find_settings_file(asked: str | None, environ: Mapping[str, str]) -> str | None:
-    """Choose the file: the one that was asked for, else the one in the working directory if it is there."""
+    """Returns the absolute path of the settings file: the given path, else `PENSTOCK_CONFIG`, else the default file if
+    it exists.
+    """
     path = (
         asked
         or environ.get("PENSTOCK_CONFIG")
@@ -451,7 +479,7 @@ def find_settings_file(asked: str | None, environ: Mapping[str, str]) -> str | N
 
 
 def read_toml_file(path: str) -> dict[str, Any]:
-    """Parse a `penstock.toml`."""
+    """Parses a `penstock.toml`. Raises `SettingsError` if it cannot be read or is not valid TOML."""
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
@@ -466,7 +494,11 @@ def read_toml_file(path: str) -> dict[str, Any]:
 def load_settings(
     file: str | None, environ: Mapping[str, str], options: Mapping[str, object] | None = None
 ) -> Settings:
-    """Read the settings: an option wins over the environment, that over the file, that over the default."""
+    """Reads the settings. Command options override the environment, which overrides the file, which overrides the
+    defaults.
+
+    Raises `SettingsError` with all problems found.
+    """
     document = read_toml_file(file) if file else {}
     problems = [*_find_unknown_keys(document), *_find_unknown_variables(environ)]
     values: dict[str, dict[str, object]] = {}
@@ -516,7 +548,8 @@ def _find_unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _find_unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
-    # Only names that start like a section of ours: PENSTOCK_ANYTHING may be what somebody's ${...} refers to.
+    # Checks only names with the prefix of a section. Another `PENSTOCK_…` variable may be one that a `${…}` reference
+    # uses.
     prefixes = {f"PENSTOCK_{section}_".upper(): section for section in _keys_by_section()}
     known = {entry.env for entry in iter_setting_specs()}
     for name in environ:
@@ -531,7 +564,7 @@ def _candidate_values(
 ) -> Iterator[tuple[str, object]]:
     if options.get(entry.path) is not None:
         yield f"--{entry.key.replace('_', '-')}", options[entry.path]
-    # Other programs write the names of proxies in lower case.
+    # Other programs use lower-case names for proxy variables.
     for name in (entry.env, entry.env.lower()) if entry.env.endswith("_PROXY") else (entry.env,):
         if name in environ:
             yield name, environ[name]
@@ -541,7 +574,7 @@ def _candidate_values(
 
 
 def decode_secret(_secret: type, value: object) -> Secret:
-    """Read a secret where a struct asks for one."""
+    """Msgspec decoding hook that wraps a string in a `Secret`."""
     if not isinstance(value, str):
         message = f"expected `str`, got `{type(value).__name__}`"
         raise TypeError(message)

@@ -1,4 +1,4 @@
-"""Identity providers whose tokens are taken: the section `[jwt]` of the settings and the tables `[[issuers]]`."""
+"""Identity providers whose tokens are accepted: the settings section `[jwt]` and the tables `[[issuers]]`."""
 
 from __future__ import annotations
 
@@ -12,44 +12,48 @@ from penstock.errors import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# A token whose key nobody knows has all of them asked.
+# A token with an unknown key makes the gateway fetch the keys of every issuer, so their number is bounded.
 MAX_ISSUERS = 32
 
 
 class Jwt(msgspec.Struct, frozen=True, kw_only=True):
-    """Callers that show a token of the organisation's own identity provider in the place of a key."""
+    """Settings for callers that send a token of the organisation's identity provider instead of an API key."""
 
     enabled: Annotated[
         bool,
-        Meta(description="take tokens; they are checked against `jwks_url` or `jwks`", extra={"env": "JWT_ENABLED"}),
+        Meta(description="accept tokens; they are verified with `jwks_url` or `jwks`", extra={"env": "JWT_ENABLED"}),
     ] = False
     jwks_url: Annotated[
-        str, Meta(description="where the identity provider publishes its keys; they are looked at again and again")
+        str, Meta(description="URL at which the identity provider publishes its keys; it is fetched regularly")
     ] = ""
-    jwks: Annotated[str, Meta(description="the keys themselves, as JSON, in the place of `jwks_url`")] = ""
+    jwks: Annotated[str, Meta(description="the keys as JSON, instead of `jwks_url`")] = ""
     algorithms: Annotated[
         tuple[Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ...],
-        Meta(description="how tokens may be signed; never with a shared secret"),
+        Meta(description="signature algorithms that are accepted; shared secrets never are"),
     ] = ("RS256",)
     organisations: Annotated[
         tuple[str, ...],
-        Meta(description="organisations whose tokens are taken; default: all", extra={"env": "ORGANISATIONS_TO_SYNC"}),
+        Meta(
+            description="organisations whose tokens are accepted; default: all", extra={"env": "ORGANISATIONS_TO_SYNC"}
+        ),
     ] = ()
     default_scopes: Annotated[
         tuple[str, ...],
-        Meta(description="scopes of a token that names none", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
+        Meta(description="scopes of a token that has none", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
     ] = ()
-    leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="how far clocks may be apart")] = 60
+    leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="clock difference that is tolerated")] = 60
     refresh_seconds: Annotated[
         int,
-        Meta(ge=1, le=86_400, description="how often `jwks_url` is looked at; a key that is new there is known after"),
+        Meta(
+            ge=1, le=86_400, description="how often `jwks_url` is fetched; a new key is accepted from the next fetch on"
+        ),
     ] = 60
 
 
 class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[issuers]]` table: an identity provider, and for whom it may speak."""
+    """One `[[issuers]]` table: an identity provider and the organisations it may issue tokens for."""
 
-    # What its tokens say in `iss` and `aud`; not looked at where it is empty.
+    # Required values of the claims `iss` and `aud`; an empty value is not checked.
     issuer: str = ""
     audience: str = ""
     jwks_url: str = ""
@@ -58,7 +62,7 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def parse_issuers(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]:
-    """Read the tables, and note what is wrong with them."""
+    """Parses the tables and appends validation errors to `problems`."""
     found: list[Issuer] = []
     for index, table in enumerate(cast("list[object]", tables) if isinstance(tables, list) else [tables]):
         try:
@@ -70,13 +74,13 @@ def parse_issuers(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]
 
 
 def trusted_issuers(jwt: Jwt, others: Sequence[Issuer]) -> tuple[Issuer, ...]:
-    """Say whose tokens are taken: of the identity provider of `[jwt]`, and of the others."""
+    """Returns all issuers whose tokens are accepted: the one of `[jwt]`, if set, then the others."""
     own = Issuer(jwks_url=jwt.jwks_url, jwks=jwt.jwks)
     return (own, *others) if own.jwks_url or own.jwks else tuple(others)
 
 
 def validate_jwt(jwt: Jwt, others: Sequence[Issuer]) -> Iterator[Problem]:
-    """Tell what cannot be, or not together."""
+    """Yields every validation error of `[jwt]` and `[[issuers]]`."""
     all_of_them = trusted_issuers(jwt, others)
     if jwt.enabled and not all_of_them:
         yield Problem("jwt", "needs jwks_url or jwks, or [[issuers]]")

@@ -1,4 +1,4 @@
-"""The section of the settings about Redis, through which workers and nodes share what each else keeps for itself."""
+"""The `[redis]` settings section. Workers and nodes share through Redis what each otherwise keeps in its own memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEBIBYTE = 1024 * 1024
 
 
 class Redis(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers and nodes share: kept answers, circuit breakers, sticky sessions, the word that something was saved."""
+    """Connection to Redis, which shares cached responses, circuit breakers, sticky sessions and change notifications."""
 
     url: Annotated[
         Secret | None,
@@ -24,10 +24,17 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     prefix: Annotated[
-        str, Meta(min_length=1, description="how all names there begin; gateways with the same one share")
+        str,
+        Meta(min_length=1, description="prefix of all keys in Redis; gateways with the same prefix share their data"),
     ] = "penstock:"
     wait_ms: Annotated[
         int,
-        Meta(ge=1, le=10_000, description="time for a look-up that a request waits for; then it goes on without"),
+        Meta(
+            ge=1,
+            le=10_000,
+            description="maximum time that a request waits for a lookup; then it continues without the result",
+        ),
     ] = 50
-    answer_bytes: Annotated[int, Meta(ge=0, description="largest answer that is kept there")] = MEBIBYTE
+    answer_bytes: Annotated[int, Meta(ge=0, description="maximum size of a response that is cached in Redis")] = (
+        MEBIBYTE
+    )

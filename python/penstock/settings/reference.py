@@ -1,4 +1,4 @@
-"""The reference of all settings, as a page shows it."""
+"""Reference of all settings as a Markdown table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def render_markdown() -> str:
-    """Render the reference of all settings."""
+    """Renders the reference of all settings."""
     rows = [
-        "| key in `penstock.toml` | environment | type | default | what it does |",
+        "| key in `penstock.toml` | environment | type | default | description |",
         "|---|---|---|---|---|",
         *(
             f"| `{entry.path}` | `{entry.env}` | {_type_name(entry.type)} | {_default_name(entry)} | {entry.description} |"
@@ -30,9 +30,9 @@ def _type_name(annotated: Any) -> str:  # noqa: ANN401 - a type
         return " or ".join(f"`{choice}`" for choice in get_args(plain))
     if is_secret_type(annotated):
         return "secret"
-    names: dict[Any, str] = {bool: "yes or no", bool | None: "yes or no", int: "integer", float: "number", str: "text"}
+    names: dict[Any, str] = {bool: "boolean", bool | None: "boolean", int: "integer", float: "number", str: "text"}
     names[Secret | None] = "text"
-    return names.get(plain, "list of texts")
+    return names.get(plain, "list of strings")
 
 
 def _default_name(entry: SettingSpec) -> str:

@@ -1,4 +1,4 @@
-"""The section of the settings about the way out to providers: how long it may take, through which proxy, and whom to trust."""
+"""`[upstream]` settings: timeouts, proxies and trusted certificates for connections to providers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from penstock.settings.secret import Secret
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """The way out to providers."""
+    """Settings for connections to providers."""
 
     request_timeout_ms: Annotated[
-        int, Meta(ge=1, description="time for a provider to answer", extra={"env": "REQUEST_TIMEOUT"})
+        int, Meta(ge=1, description="timeout for a provider's response", extra={"env": "REQUEST_TIMEOUT"})
     ] = 300_000
-    dns_timeout_ms: Annotated[int, Meta(ge=1, description="time to look up a provider's name")] = 2000
-    connect_timeout_ms: Annotated[int, Meta(ge=1, description="time to connect to a provider, all its addresses")] = (
-        3000
-    )
-    tls_timeout_ms: Annotated[int, Meta(ge=1, description="time for the TLS handshake with a provider")] = 5000
-    idle_timeout_ms: Annotated[int, Meta(ge=1, description="longest silence within a provider's answer")] = 60_000
+    dns_timeout_ms: Annotated[int, Meta(ge=1, description="timeout of the DNS lookup of a provider's name")] = 2000
+    connect_timeout_ms: Annotated[
+        int, Meta(ge=1, description="timeout for connecting to a provider, over all of its addresses")
+    ] = 3000
+    tls_timeout_ms: Annotated[int, Meta(ge=1, description="timeout of the TLS handshake with a provider")] = 5000
+    idle_timeout_ms: Annotated[int, Meta(ge=1, description="longest pause within a provider's response")] = 60_000
     stream_timeout_ms: Annotated[
-        int, Meta(ge=1, description="longest that an answer may come, from its first byte to its last, a stream's too")
+        int, Meta(ge=1, description="maximum duration of a response from its first byte to its last, streams included")
     ] = 3_600_000
     trusted_custom_hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="hosts, with their subdomains, that may be private addresses or have private names",
+            description="hosts, including their subdomains, that may resolve to private addresses or have private names",
             extra={"env": "TRUSTED_CUSTOM_HOSTS"},
         ),
     ] = ()
-    http2: Annotated[bool, Meta(description="speak HTTP/2 with providers that offer it")] = True
+    http2: Annotated[bool, Meta(description="use HTTP/2 with providers that offer it")] = True
     https_proxy: Annotated[
         Secret | None,
         Meta(
@@ -46,13 +46,14 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     no_proxy: Annotated[
         tuple[str, ...],
         Meta(
-            description="hosts without a proxy: names with their subdomains, addresses, networks, each with a port or not; `*` is all",
+            description="hosts to reach without a proxy: names including subdomains, addresses or networks, each with an optional port; `*` for all",
             extra={"env": "NO_PROXY"},
         ),
     ] = ()
     tls_ca: Annotated[
         str,
         Meta(
-            description="PEM file of certificate authorities to trust besides the usual ones", extra={"env": "TLS_CA"}
+            description="PEM file of certificate authorities to trust in addition to the default ones",
+            extra={"env": "TLS_CA"},
         ),
     ] = ""

@@ -1,4 +1,4 @@
-"""Settings that cannot be, or not together."""
+"""Validation of settings. Finds values that are not allowed, alone or in combination."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADER_PREFIX_PATTERN = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 
 
 def validate_settings(settings: Settings) -> Iterator[Problem]:
-    """Tell every one."""
+    """Yields every validation error."""
     try:
         ipaddress.ip_address(settings.bind_address)
     except ValueError:
@@ -41,7 +41,7 @@ def validate_settings(settings: Settings) -> Iterator[Problem]:
             yield Problem("security.trusted_proxies", message)
     for name, proxy in (("https_proxy", settings.upstream.https_proxy), ("http_proxy", settings.upstream.http_proxy)):
         if proxy and not _is_proxy_url(proxy):
-            # Not repeated: it may hold a password.
+            # The value is not repeated, because it may contain a password.
             yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
     yield from _validate_store(settings.store)
     yield from _validate_redis(settings.redis)
@@ -60,13 +60,13 @@ def _is_ip_network(text: str) -> bool:
 
 def _validate_store(store: Store) -> Iterator[Problem]:
     if store.master_key_reference and (store.master_key or store.master_key_file):
-        why = "is not allowed beside store.master_key and store.master_key_file: there is one place for it"
+        why = "is not allowed together with store.master_key or store.master_key_file: set only one of them"
         yield Problem("store.master_key_reference", why)
 
 
 def _validate_redis(redis: Redis) -> Iterator[Problem]:
     if redis.url and not redis.url.reveal().startswith(REDIS_SCHEMES):
-        # Not repeated: it may hold a password.
+        # The value is not repeated, because it may contain a password.
         yield Problem("redis.url", "is not allowed: expected an address such as `redis://redis.example:6379`")
 
 

@@ -1,4 +1,6 @@
-"""Keeps what is made of many pieces where it outlives its process: whole at first, and then what changed."""
+"""Append-only log for data made of many chunks. Writes everything first and then only the changes, so the data outlives
+its process.
+"""
 
 from __future__ import annotations
 
@@ -17,40 +19,40 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 LENGTH, DIGEST = 8, 32
-# What was added may be so many times as much as the whole: then the whole is written anew.
+# If the appended frames exceed this multiple of the first frame, everything is written anew.
 MAX_APPENDED_RATIO = 1
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Some bytes, and what stands for them."""
+    """Some bytes and their SHA-256 digest."""
 
     data: bytes
     digest: bytes
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Chunk:
-        """Make one of bytes."""
+        """Creates a chunk from bytes."""
         return cls(data, hashlib.sha256(data).digest())
 
     def __repr__(self) -> str:
-        """Leave the bytes out: they may hold credentials."""
+        """Omits the bytes, because they may contain credentials."""
         return f"Piece({self.digest.hex()[:12]})"
 
 
 class Cipher(Protocol):
-    """Makes bytes unreadable for others, and readable again."""
+    """Encrypts and decrypts the frames of a log."""
 
     def seal(self, content: bytes) -> bytes:
-        """Close them."""
+        """Encrypts the content."""
         ...
 
     def open(self, sealed: bytes) -> bytes:
-        """Open them, or raise a `PenstockError`."""
+        """Decrypts the content. Raises a `PenstockError` if that fails."""
         ...
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """What is written at one time: everything, or what became other than it was."""
+    """One write to the log: either everything, or the changes since the previous frame."""
 
     number: int
     head: bytes
@@ -59,18 +61,18 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class _LogState(NamedTuple):
-    """What the next frame is a change of."""
+    """State of the log that the next frame is appended to."""
 
     file_index: int
     number: int
-    # Bytes of the first frame, and of all that are whole.
+    # Size of the first frame, and of all complete frames, in bytes.
     first_frame_bytes: int
     end: int
     digests: dict[str, bytes]
 
 
 class _LoadedLog(NamedTuple):
-    """What one of the two places holds."""
+    """Content of one of the two files."""
 
     state: _LogState
     head: bytes
@@ -78,18 +80,18 @@ class _LoadedLog(NamedTuple):
 
 
 class AppendLog:
-    """Two places, so that one who dies while writing leaves what was there before."""
+    """Log in two alternating files, so that a process that dies while writing leaves the previous content intact."""
 
     def __init__(self, opened: Callable[[int, int], int], seal: Cipher | None = None) -> None:
-        """Take what opens place 0 or 1 with flags, as `os.open` does; nothing is opened yet."""
+        """Stores the function that opens file 0 or 1 with flags, as `os.open` does. Opens nothing yet."""
         self._opened, self._seal = opened, seal
         self._known: _LogState | None = None
 
     def save(self, head: bytes, pieces: Mapping[str, Chunk]) -> None:
-        """Write it down; of the pieces those that are others than they were."""
+        """Writes the head and those chunks that changed since the last write."""
         if self._known is None:
             self.load()
-        # Should this be interrupted, what is there must be looked at anew.
+        # If the write is interrupted, the next one must read the files again.
         known, self._known = self._known, None
         now = chunk_digests(pieces)
         if known is None or known.end > (1 + MAX_APPENDED_RATIO) * known.first_frame_bytes:
@@ -103,7 +105,7 @@ class AppendLog:
         self._known = known._replace(number=frame.number, end=known.end + size, digests=now)
 
     def load(self) -> tuple[bytes, dict[str, Chunk]] | None:
-        """Read back what was kept last, if anything was that can be read."""
+        """Returns the head and chunks that were saved last, or `None` if nothing readable was saved."""
         found = max(filter(None, map(self._load_file, (0, 1))), key=lambda one: one.state.number, default=None)
         self._known = found.state if found else None
         return (found.head, found.chunks) if found else None
@@ -114,7 +116,7 @@ class AppendLog:
         written = len(content).to_bytes(LENGTH) + hashlib.sha256(content).digest() + content
         file = self._opened(place, os.O_RDWR | os.O_CREAT)
         try:
-            # Behind what is whole there may be the half of what was begun.
+            # A partial frame of an interrupted write may follow the complete ones.
             os.ftruncate(file, start)
             rest, at = memoryview(written), start
             while rest:
@@ -131,13 +133,13 @@ class AppendLog:
         except FileNotFoundError:
             return None
         except (OSError, PenstockError, msgspec.DecodeError) as error:
-            log.warning("the kept snapshot cannot be used: %s", error)
+            log.warning("the saved snapshot cannot be used: %s", error)
             return None
 
     def _read_file(self, place: int) -> bytes:
         file = self._opened(place, os.O_RDONLY)
         try:
-            # Not from where somebody else read to, who may have the same file open.
+            # Does not use the file position, because another reader may share the open file.
             return os.pread(file, os.fstat(file).st_size, 0)
         finally:
             os.close(file)
@@ -156,17 +158,17 @@ class AppendLog:
 
 
 def chunk_digests(pieces: Mapping[str, Chunk]) -> dict[str, bytes]:
-    """Give what stands for each of them."""
+    """Returns the digest of each chunk, by name."""
     return {name: piece.digest for name, piece in pieces.items()}
 
 
 def changed_chunks(pieces: Mapping[str, Chunk], before: Mapping[str, bytes]) -> dict[str, Chunk]:
-    """Give those that are others than stood for by these digests, or new."""
+    """Returns the chunks that are new or whose digest differs from that in `before`."""
     return {name: piece for name, piece in pieces.items() if before.get(name) != piece.digest}
 
 
 def _iter_complete_frames(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Give those that are whole, and where each ends."""
+    """Yields the content of each complete frame and the offset at which it ends."""
     start = 0
     while start + LENGTH + DIGEST <= len(content):
         digest_at = start + LENGTH

@@ -1,4 +1,6 @@
-"""Gathers what the engine needs to know from `penstock.toml` and the store, and publishes it to whoever waits."""
+"""Snapshot for the engine. Combines `penstock.toml` with the store's data and publishes each new version to waiting
+workers.
+"""
 
 from __future__ import annotations
 
@@ -28,46 +30,49 @@ if TYPE_CHECKING:
 
 ENV_REFERENCE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 SHA256_HEX_PATTERN = re.compile(r"[0-9a-f]{64}")
-# What is shorter is guessed, and stands by chance in what has nothing to do with it.
+# Shorter keys are easy to guess. They could also match unrelated words, because the engine looks for keys inside header
+# values.
 MIN_KEY_CHARS = 8
 SLUG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-# The piece that has what is known of prices.
+# Name of the chunk with the prices.
 PRICES_CHUNK = "prices"
-# A worker asks for news at least every 20 s: one that has not been heard of for so long is no more.
+# A worker asks for a new snapshot at least every 20 s. One that is silent for longer than this has exited.
 WORKER_EXPIRY_SECONDS = 25.0
-# What was told of late is kept in mind: whoever knows it is told what changed since.
+# Number of recent snapshots to remember. A worker that runs on one of them gets only the changes since then.
 MAX_RECENT_SNAPSHOTS = 8
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything that was decided, as the engine reads it."""
+    """Complete configuration of the data plane, as the engine reads it."""
 
     epoch: str = ""
-    # Members of a JSON object that are always told.
+    # Members of a JSON object that are always sent.
     base: bytes = b""
-    # Told where they changed: prices, and parts of the store's large tables.
+    # Chunks that are sent only if they changed: prices, and sections of the store's large tables.
     pieces: dict[str, Chunk] = {}
     keys: int = 0
 
     def __repr__(self) -> str:
-        """Leave the content out: it holds credentials."""
+        """Omits the content, because it contains credentials."""
         return f"Snapshot(epoch={self.epoch!r}, keys={self.keys})"
 
     @classmethod
     def from_content(cls, base: bytes, pieces: dict[str, Chunk], keys: int) -> Snapshot:
-        """Make one whose epoch follows its content."""
+        """Returns a snapshot whose epoch is the hash of its content."""
         digest = hashlib.sha256(base)
         for name, piece in sorted(pieces.items()):
             digest.update(name.encode() + piece.digest)
         return cls(digest.hexdigest(), base, pieces, keys)
 
     def to_json(self, since: Snapshot | None = None) -> bytes:
-        """Write what the engine compiles: everything, or of the pieces those that are others than they were."""
+        """Returns the JSON document that the engine compiles: everything, or only the chunks that changed since an
+        earlier snapshot.
+        """
         members = [b'"epoch":"%s"' % self.epoch.encode()]
         before: dict[str, Chunk] = {}
-        # What has no epoch was never told.
+        # A snapshot without an epoch was never sent.
         if since is not None and since.epoch:
             members.append(b'"since":"%s"' % since.epoch.encode())
             before = since.pieces
@@ -81,28 +86,28 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class StoreData(msgspec.Struct, frozen=True):
-    """What the store adds."""
+    """The store's contribution to a snapshot."""
 
-    # Parts of its large tables, as the engine reads them.
+    # Sections of its large tables, as the engine reads them.
     pieces: dict[str, Chunk] = {}
-    # Rows, as the insides of JSON arrays.
+    # Rows, serialised as the contents of JSON arrays without the brackets.
     providers: bytes = b""
     models: bytes = b""
     workspaces: bytes = b""
     departed: bytes = b""
-    # What is needed to check tokens, as a JSON object; empty where none are taken.
+    # Data for verifying JWTs, as a JSON object; empty if JWTs are not accepted.
     jwt: bytes = b""
     key_count: int = 0
-    # What other places said of secrets that providers are made of: the digest of the question, and the answer.
+    # Values from secret managers that providers use: the digest of the lookup, and its result.
     secrets: dict[str, tuple[bytes, str]] = {}
-    # Where reading goes on for who has this: the change that it was read at, of each part how many rows it has and when
-    # the first one ends, and when the first of the rest does.
+    # Where the next incremental read continues: the change number of this read; per section its row count and first
+    # expiry; and the first expiry among all other rows.
     number: int = -1
     parts: dict[str, tuple[int, int | None]] = {}
     rest_end: int | None = None
 
     def __repr__(self) -> str:
-        """Leave the rows out: they hold credentials."""
+        """Omits the rows, because they contain credentials."""
         return f"Stored(key_count={self.key_count})"
 
 
@@ -110,16 +115,16 @@ EMPTY_STORE_DATA = StoreData()
 
 
 class PreparedStore(msgspec.Struct, frozen=True):
-    """What a start goes on with after the store was seen to."""
+    """Result of preparing the store at startup."""
 
     stored: StoreData = EMPTY_STORE_DATA
-    # Only where it was just made: it is shown once.
+    # Set only if it was just created, because it is shown once.
     admin_key: str | None = None
-    # Only where it is kept elsewhere: what is started anew need not ask for it again.
+    # Set only if it comes from a secret manager, so that restarted processes need not fetch it again.
     master_key: str | None = None
 
     def __repr__(self) -> str:
-        """Leave the keys out."""
+        """Omits the keys."""
         return f"Prepared({self.stored!r})"
 
 
@@ -156,12 +161,12 @@ ROW_TYPES: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
 )
 
 
-# Tables that only the store has.
+# Tables that come only from the store, not from the file.
 STORE_ONLY_TABLES = ("models", "workspaces", "departed")
 
 
 class _SnapshotHeader(msgspec.Struct, frozen=True):
-    """A snapshot without its pieces."""
+    """A snapshot without its chunks."""
 
     epoch: str
     base: bytes
@@ -169,24 +174,26 @@ class _SnapshotHeader(msgspec.Struct, frozen=True):
 
 
 class SnapshotBackup:
-    """The last good snapshot, in memory that outlives whoever found it good and touches no disk."""
+    """Last valid snapshot, in anonymous memory files. It survives the process that validated it and never touches the
+    disk.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Keep the first."""
+        """Stores the first snapshot."""
         self._places = [_open_memory_file(), _open_memory_file()]
         self._journal = AppendLog(self._duplicate_file)
         self.store(snapshot)
 
     def store(self, snapshot: Snapshot) -> None:
-        """Put it in the place of the one before."""
+        """Replaces the stored snapshot."""
         head = _SnapshotHeader(snapshot.epoch, snapshot.base, snapshot.keys)
         self._journal.save(msgspec.msgpack.encode(head), snapshot.pieces)
 
     def load_latest(self) -> Snapshot:
-        """Read the newest that is whole."""
+        """Returns the newest snapshot that was written completely. Raises `SettingsError` if there is none."""
         found = self._journal.load()
         if found is None:
-            message = "no snapshot was kept"
+            message = "no snapshot was stored"
             raise SettingsError(message)
         head = msgspec.msgpack.decode(found[0], type=_SnapshotHeader)
         return Snapshot(head.epoch, head.base, found[1], head.keys)
@@ -196,26 +203,28 @@ class SnapshotBackup:
 
 
 class WorkerProgress:
-    """Which snapshot each worker of this node runs on, as it says itself when it asks for the next."""
+    """Snapshot number that each worker of this node runs on. Workers report it when they ask for the next snapshot."""
 
     def __init__(self) -> None:
-        """Know of no worker."""
+        """Starts without workers."""
         self.waits = self.given_up = 0
         self._heard: dict[int, tuple[float, int]] = {}
         self._changed = asyncio.Event()
 
     def record_worker(self, worker: int, number: int) -> None:
-        """Note on which one a worker runs."""
+        """Records the number of the snapshot that a worker runs on."""
         self._heard[worker] = (time.monotonic(), number)
         self.notify()
 
     def notify(self) -> None:
-        """Have those who wait look again."""
+        """Wakes all waiting tasks, so that they check their condition again."""
         bell, self._changed = self._changed, asyncio.Event()
         bell.set()
 
     async def wait_until(self, seconds: float, is_so: Callable[[], bool]) -> bool:
-        """Wait until something is so, which may change whenever somebody rings; say whether it came to that."""
+        """Waits until a condition is true; returns false if it is not within `seconds`. Each `notify` call rechecks the
+        condition.
+        """
         self.waits += 1
         try:
             async with asyncio.timeout(seconds):
@@ -227,36 +236,37 @@ class WorkerProgress:
         return True
 
     def drop_lagging_workers(self, number: int) -> None:
-        """Wait no more for those that do not come to this one, until they are heard of again."""
+        """Stops waiting for workers that did not reach this snapshot, until they report again."""
         self._heard = {worker: heard for worker, heard in self._heard.items() if heard[1] >= number}
         self.notify()
 
     def all_reached(self, number: int) -> bool:
-        """Whether no worker that is there runs on an older one."""
+        """Returns true if no live worker runs on an older snapshot."""
         oldest = time.monotonic() - WORKER_EXPIRY_SECONDS
         return all(runs >= number for heard, runs in self._heard.values() if heard > oldest)
 
 
 class SnapshotChannel:
-    """The snapshot of the moment, and a bell for those who wait for the next."""
+    """Current snapshot, with a way to wait for the next one."""
 
     def __init__(self, snapshot: Snapshot, kept: SnapshotBackup | None = None) -> None:
-        """Start with a snapshot that was found good."""
+        """Starts with a validated snapshot."""
         self.current = snapshot
-        # How many were published before it.
+        # Number of snapshots that were published before the current one.
         self.number = 0
         self.running = WorkerProgress()
         self._recent = deque([snapshot], MAX_RECENT_SNAPSHOTS)
-        # What the store said last: the file may change meanwhile, and is then gathered with it.
+        # Last data from the store. If only the file changes, the new snapshot is built with it.
         self.stored = EMPTY_STORE_DATA
-        # Held from gathering to publishing: else what was gathered before a change is published after it.
+        # Held from building a snapshot to publishing it. Otherwise an older snapshot could be published after a newer
+        # one.
         self.turn = asyncio.Lock()
         self.closed = False
         self._kept = kept
         self._changed = asyncio.Event()
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Put a new snapshot in the place of the old one."""
+        """Replaces the current snapshot and wakes all waiting tasks."""
         if self._kept:
             self._kept.store(snapshot)
         self.current = snapshot
@@ -265,22 +275,22 @@ class SnapshotChannel:
         self._notify()
 
     def find_recent(self, epoch: str) -> Snapshot | None:
-        """Give the snapshot of this epoch, if it was published of late."""
+        """Returns the snapshot of this epoch if it is among the recent ones, else `None`."""
         return next((snapshot for snapshot in self._recent if snapshot.epoch == epoch), None)
 
     def record_worker_epoch(self, worker: int, epoch: str) -> None:
-        """Note that a worker runs on the snapshot of this epoch."""
+        """Records that a worker runs on the snapshot of this epoch."""
         back = (back for back, snapshot in enumerate(reversed(self._recent)) if snapshot.epoch == epoch)
         self.running.record_worker(worker, self.number - next(back, MAX_RECENT_SNAPSHOTS))
 
     def close(self) -> None:
-        """Let everyone who waits go home."""
+        """Wakes all waiting tasks, because the process exits."""
         self.closed = True
         self._notify()
         self.running.notify()
 
     async def wait_for_newer(self, epoch: str, seconds: float) -> Snapshot | None:
-        """Wait until the snapshot is not the one the caller has, or the time is up."""
+        """Waits until the current snapshot has another epoch than `epoch`. Returns `None` on timeout or shutdown."""
         changed = self._changed
         if self.current.epoch == epoch and not self.closed:
             try:
@@ -298,7 +308,9 @@ class SnapshotChannel:
 def build_snapshot(
     settings: Settings, environ: Mapping[str, str] = os.environ, stored: StoreData = EMPTY_STORE_DATA
 ) -> Snapshot:
-    """Read the file of the moment, and write down what the engine compiles of it and the store."""
+    """Reads the current settings file and combines it with the store's data. Raises `SettingsError` with all problems
+    found.
+    """
     document = read_toml_file(settings.file) if settings.file else {}
     problems: list[Problem] = []
     rows = {table: list(_parse_rows(table, document, environ, problems)) for table in SNAPSHOT_TABLES}
@@ -328,7 +340,9 @@ def build_snapshot(
 def build_valid_snapshot(
     settings: Settings, stored: StoreData = EMPTY_STORE_DATA, good: Snapshot | None = None
 ) -> Snapshot:
-    """Gather, and have the engine's own parser agree with what is other than in one with which it has agreed."""
+    """Builds a snapshot and validates it with the engine's parser. Only differences from `good`, a snapshot that
+    already passed, are validated.
+    """
     snapshot = build_snapshot(settings, stored=stored)
     if good is not None and snapshot.epoch == good.epoch:
         return snapshot
@@ -342,7 +356,7 @@ def build_valid_snapshot(
 
 
 def _encode_table(name: str, rows: list[dict[str, object]] | None, others: bytes) -> bytes:
-    """Put the store's rows behind those of the file, so that problems name the place in the file."""
+    """Encodes a table as a JSON member. The file's rows come first, so that indexes in error paths match the file."""
     own = msgspec.json.encode(rows or [])[1:-1]
     return b'"%s":[%s]' % (name.encode(), b",".join(part for part in (own, others) if part))
 
@@ -380,7 +394,7 @@ def _parse_rows(
 
 
 def _to_problem(path: str, message: str) -> Problem:
-    """Turn "Expected `int`, got `str` - at `$.a`" into a path of ours."""
+    """Converts a message such as "Expected `int`, got `str` - at `$.a`" to a problem with a path in the settings file."""
     what, _, where = message.partition(" - at `$")
     return Problem(path + where.rstrip("`"), what[:1].lower() + what[1:])
 
@@ -414,7 +428,7 @@ def _key_entry(path: str, row: KeyRow, problems: list[Problem]) -> dict[str, obj
         digest = hashlib.sha256(row.key.reveal().encode()).hexdigest()
     elif not SHA256_HEX_PATTERN.fullmatch(digest):
         problems.append(Problem(f"{path}.sha256", "must be 64 hexadecimal digits"))
-    # A name may be said aloud in records; its position in the file may change.
+    # The id derives from the name, because names may appear in records and the position in the file may change.
     identity = row.id or f"k-{hashlib.sha256(row.name.encode()).hexdigest()[:8]}"
     return {"id": identity, "name": row.name, "sha256": digest, "expires_at": _to_unix_seconds(row.expires_at)}
 

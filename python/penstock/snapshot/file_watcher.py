@@ -1,4 +1,4 @@
-"""Notices that `penstock.toml` changed, and publishes what it says now if it is good."""
+"""File watcher for `penstock.toml`. Publishes a new snapshot when the file changes and is valid."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FileStamp = tuple[int, int, int] | None
 
 
 class ConfigFileWatcher:
-    """Looks at the file a few times a second; a bad file changes nothing."""
+    """Checks the file several times a second. An invalid file changes nothing."""
 
     def __init__(self, settings: Settings, published: SnapshotChannel) -> None:
-        """Know nothing yet: the snapshot of the moment may be older than the file."""
+        """Starts without a known file state, because the current snapshot may be older than the file."""
         self._settings = settings
         self._published = published
         self._asked = asyncio.Event()
@@ -34,21 +34,21 @@ class ConfigFileWatcher:
         self._seen: FileStamp = None
 
     def request_reload(self) -> None:
-        """Look now and read in any case."""
+        """Has the file read again at once, even if it did not change."""
         self._taken = None
         self._asked.set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Checks the file until cancelled."""
         while True:
             await self.check_file()
             await wait_for_event(self._asked, POLL_INTERVAL_SECONDS)
             self._asked.clear()
 
     async def check_file(self) -> None:
-        """Read the file if it changed and then stayed the same from one look to the next."""
+        """Reads the file if it changed and then stayed the same between two checks."""
         before, self._seen = self._seen, self._file_stamp()
-        # An editor that writes in place empties the file first: half a file must not revoke keys.
+        # An editor that writes in place empties the file first, and half a file must not revoke keys.
         if self._seen is None or self._seen == self._taken or self._seen != before:
             return
         self._taken = self._seen

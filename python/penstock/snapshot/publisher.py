@@ -1,4 +1,6 @@
-"""Publishes what is in the store: gathered when something changed, checked, swapped whole, and kept for the next start."""
+"""Snapshot publisher. Reads the store after a change, validates the snapshot, publishes it atomically, and saves it for
+the next start.
+"""
 
 from __future__ import annotations
 
@@ -33,44 +35,45 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# How soon a change that another node made is noticed.
+# Interval at which changes by other nodes are noticed.
 POLL_INTERVAL_SECONDS = 1.0
-SNAPSHOT_NOT_SAVED = "the snapshot is not kept for the next start: %s"
+SNAPSHOT_NOT_SAVED = "the snapshot is not saved for the next start: %s"
 KEPT_FILES, PURPOSE = ("penstock.snapshot.build", "penstock.snapshot.build.other"), "snapshot"
-# Longest wait for secrets that others keep: whoever is slow is asked beside.
+# Longest wait for secret managers; slower ones are awaited in the background.
 SECRETS_TIMEOUT_SECONDS = 1.0
-# Who goes on from what was kept reads everything once so long after: it may be of another release, or of a database that
-# was brought back to an older state since. At once would be in the way of the first change after the start.
+# Delay before a node that started from a saved snapshot reads everything once. The snapshot may be from another
+# release, or the database may have been restored to an older state. An immediate read would delay the first change
+# after the start.
 FULL_READ_DELAY_SECONDS = 5.0
-# Between two changes that come one upon the other.
+# Minimum time between two reads when changes follow each other quickly.
 MIN_READ_INTERVAL_SECONDS = 0.02
 
 
 class SavedSnapshot:
-    """The last good rows of the store, sealed, in files: with them a node starts while the database is away."""
+    """The last valid rows of the store, encrypted in files. A node starts from them while the database is unavailable."""
 
     def __init__(self, settings: Settings, master: MasterKeys) -> None:
-        """Know the places."""
+        """Stores the file paths and the master key."""
         self._paths = [settings.sibling_path(name) for name in KEPT_FILES]
         self._master = master
         self._journal = AppendLog(self._open_file, self)
 
     def save(self, stored: StoreData) -> None:
-        """Put it in the place of the older one, whole or not at all."""
+        """Replaces the saved snapshot atomically."""
         head = msgspec.structs.replace(stored, pieces={})
         self._journal.save(msgspec.msgpack.encode(head), stored.pieces)
 
     def load(self) -> StoreData | None:
-        """Read it back, if there is one that opens."""
+        """Returns the saved snapshot, or `None` if there is none that can be decrypted."""
         found = self._journal.load()
         return found and msgspec.structs.replace(msgspec.msgpack.decode(found[0], type=StoreData), pieces=found[1])
 
     def seal(self, content: bytes) -> bytes:
-        """Seal what is kept, for nothing else."""
+        """Encrypts a snapshot so that it can be decrypted for this purpose only."""
         return self._master.seal(content, PURPOSE)
 
     def open(self, sealed: bytes) -> bytes:
-        """Open what was kept."""
+        """Decrypts a saved snapshot."""
         return self._master.open(sealed, PURPOSE)
 
     def _open_file(self, place: int, flags: int) -> int:
@@ -78,7 +81,7 @@ class SavedSnapshot:
 
 
 class SnapshotPublisher:
-    """Looks at the change counter when told to, and once a second for what other nodes did."""
+    """Checks the change counter when notified, and once a second for changes by other nodes."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it stands between
         self,
@@ -90,7 +93,7 @@ class SnapshotPublisher:
         kept: SavedSnapshot,
         tokens: TokenVerifier | None,
     ) -> None:
-        """Know no more of the store than what was kept says."""
+        """Starts from the saved snapshot; reads nothing yet."""
         self._settings = settings
         self._published = published
         self._database = database
@@ -100,13 +103,13 @@ class SnapshotPublisher:
         self._kept = kept
         self._tokens = tokens
         self._bell = asyncio.Event()
-        # The last change that was gathered, and the last that was published.
+        # Number of the last change that was read, and of the last that was published.
         self._number: int = -1
         self._through: int = -1
-        # How often secrets changed that others keep, and how much of that was published.
+        # How often secrets in secret managers changed, and how many of those changes are published.
         self._fills = self._filled = 0
         self._due: int | None = None
-        # When everything is to be read though no change asks for it.
+        # Time of the next full read, which happens even without a change.
         self._whole_at: float | None = None
         if published.stored.number >= 0:
             self._gatherer.restore(published.stored)
@@ -115,11 +118,11 @@ class SnapshotPublisher:
         self._ill = self._is_running = False
 
     def notify(self) -> None:
-        """Say that something changed."""
+        """Wakes the publisher, because the store changed."""
         self._bell.set()
 
     async def wait_until_applied(self, number: int) -> None:
-        """Wait until each worker of this node runs on what this change made of it; not for ever."""
+        """Waits until each worker of this node runs a snapshot with this change, at most `store.publish_wait_ms`."""
         seconds = self._settings.store.publish_wait_ms / 1000
         if not (seconds and self._is_running):
             return
@@ -134,11 +137,11 @@ class SnapshotPublisher:
             return wanted is not None and published.running.all_reached(wanted)
 
         if not await published.running.wait_until(seconds, is_applied) and wanted is not None:
-            # One of a worker that ended would cost every change that comes its whole wait.
+            # Otherwise a worker that has died would make every later change wait for the full time.
             published.running.drop_lagging_workers(wanted)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Publishes snapshots until cancelled."""
         self._secrets.restore_values(self._published.stored.secrets)
         watching = asyncio.create_task(self.refresh_secrets_forever())
         self._is_running = True
@@ -166,22 +169,25 @@ class SnapshotPublisher:
                 log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
             self._ill = True
         except Exception:
-            # A fault of ours in one row must not end publishing for all: it is told once, and tried again.
+            # A bug that one row triggers must not stop publishing for everyone. It is logged once, and publishing is
+            # retried.
             if not self._ill:
                 log.exception("the old snapshot stays")
             self._ill = True
 
     async def refresh_secrets_forever(self) -> None:
-        """Fetch what others keep, for ever: soon where an integration began to need it, else when it is old."""
+        """Fetches secrets from secret managers until cancelled: soon after an integration begins to need one, otherwise
+        when one is old.
+        """
         while True:
             try:
                 await self.fetch_secrets()
             except PenstockError as error:
-                log.warning("secrets are not looked after: %s", error)
+                log.warning("secrets cannot be refreshed: %s", error)
             await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
     async def fetch_secrets(self) -> None:
-        """Fetch what is due, and publish anew where something changed."""
+        """Fetches the secrets that are due, and triggers publishing if one changed."""
         async with self._database.read_connection() as connection:
             asked = await load_secret_lookups(connection, self._vault)
         if await self._secrets.refresh(asked):
@@ -189,7 +195,9 @@ class SnapshotPublisher:
             self.notify()
 
     async def _fetch_new_secrets(self) -> None:
-        """Fetch what an integration has just begun to need: without it, one that was in use would be left out until then."""
+        """Fetches secrets that an integration has just begun to need. Otherwise an integration in use would be missing
+        from the snapshot until they arrive.
+        """
         async with self._database.read_connection() as connection:
             number = await connection.scalar(select(change_counter.c.number)) or 0
             if number == self._number:
@@ -201,7 +209,7 @@ class SnapshotPublisher:
         await self._secrets.fetch_new(asked, SECRETS_TIMEOUT_SECONDS)
 
     async def publish_changes(self) -> None:
-        """Publish if something changed, or something that was published has come to its end."""
+        """Publishes a snapshot if something changed, or if a published row has expired."""
         await self._fetch_new_secrets()
         async with self._database.read_connection() as connection:
             number = await connection.scalar(select(change_counter.c.number)) or 0
@@ -221,7 +229,7 @@ class SnapshotPublisher:
             self._number, self._filled = number, fills
             self._whole_at = None if is_whole else self._whole_at
             self._published.stored = stored
-            # First: one who is killed in between would begin again with what was there before.
+            # Saved before publishing: a process killed in between would otherwise restart from the older snapshot.
             await self._save_snapshot(stored)
             if snapshot.epoch != self._published.current.epoch:
                 self._published.publish(snapshot)
@@ -235,7 +243,7 @@ class SnapshotPublisher:
             log.warning(SNAPSHOT_NOT_SAVED, error)
 
     async def _changed_sections(self, connection: AsyncConnection, number: int) -> frozenset[str] | None:
-        """Say which parts changed since what was published last; nothing where that is not known of each change."""
+        """Returns the sections that changed since the last read, or `None` if they are not known for every change."""
         since = [change_log.c.number > self._number, change_log.c.number <= number]
         found = (await connection.scalars(select(change_log.c.parts).where(*since))).all()
         parts = frozenset(part for parts in found for part in parts)

@@ -1,4 +1,4 @@
-"""Gathers what the data plane must know of the store: large tables are written as JSON by the database itself."""
+"""Snapshot query. Reads what the data plane needs from the store; the database itself encodes large tables as JSON."""
 
 from __future__ import annotations
 
@@ -63,45 +63,46 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 JsonRows = list[dict[str, Any]]
-# Rows of a part, how many, and when the first one ends.
+# JSON rows of a section, their number, and when the first one expires in milliseconds, if one does.
 SectionRows = tuple[bytes, int, "int | None"]
 INTEGRATION_SKIPPED = "the integration %r is left out: %s"
 CONFIG_SKIPPED = "the config %r is left out: %s"
-# Tokens of who left before them are as good as their ends say: no token should live so long.
+# Bounds the list of removed members. Tokens of members removed before these stay valid until they expire, but no token
+# should live that long.
 MAX_REMOVED_MEMBERS = 10_000
-# The scope without which a key may do nothing on the data plane.
+# Scope that a key needs for any request on the data plane.
 DATA_PLANE_SCOPE = "completions.write"
-# What we made ourselves, of letters and digits: it is always there, and nothing in it needs to be escaped.
+# Fields that are never null and need no JSON escaping, because the gateway generates them from letters and digits.
 UNESCAPED_FIELDS = {"id", "sha256", "workspace", "lacks"}
 
 
 class Section(msgspec.Struct, frozen=True):
-    """What the engine is told of a part; how many rows that are, and when the first one ends."""
+    """A section of the snapshot: its encoded rows, their number, and when the first one expires in milliseconds."""
 
     piece: Chunk
     count: int
     end: int | None
 
     def is_expired(self, moment: int) -> bool:
-        """Whether it says more than is still so."""
+        """Returns true if a row of the section has expired, so the section must be read again."""
         return _is_expired(self.end, moment)
 
 
 class SectionedTable:
-    """A large table by its parts, each by its name."""
+    """A large table that is read and cached in sections, by section name."""
 
     def __init__(self, table: Table, told_as: str, rows: Callable[[bool], Select[*tuple[Any, ...]]]) -> None:
-        """Know nothing yet."""
+        """Prepares the table; no section is read yet."""
         self._name, self._told_as, self._rows, self._digits = table.name, told_as, rows, section_digits(table.c.id)
         self.parts: dict[str, Section] = {}
 
     def restore(self, stored: StoreData) -> None:
-        """Know the parts that were read before."""
+        """Restores the sections of a stored snapshot."""
         own = {name: said for name, said in stored.parts.items() if name.startswith(f"{self._name}/")}
         self.parts = {name: Section(stored.pieces[name], count, end) for name, (count, end) in own.items()}
 
     async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
-        """Have the database write the parts that changed, or are over; all of them where it is not known which."""
+        """Reads the sections that changed or that have expired rows. Reads all sections if `changed` is `None`."""
         wanted: set[str] = set()
         old: dict[str, Section] = {}
         if changed is not None:
@@ -119,7 +120,9 @@ class SectionedTable:
     async def _query_sections(
         self, connection: AsyncConnection, here: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
-        """Have the database write rows: those of each part, how many, and when the first ends; by the part's digits."""
+        """Has the database encode rows as JSON. Returns the rows of each section, their number and the first expiry, by
+        the section's digits.
+        """
         is_postgres = connection.dialect.name == "postgresql"
         inner = self._rows(is_postgres).add_columns(self._digits.label("digits")).where(*here).subquery()
         if is_postgres:
@@ -132,15 +135,17 @@ class SectionedTable:
         return {own: (rows, count, end) for own, rows, count, end in found}
 
     def _encode_chunk(self, name: str, rows: bytes) -> Chunk:
-        """Write it as the engine reads it."""
+        """Encodes a section in the format that the engine reads."""
         return Chunk.from_bytes(b'{"name":"%s","%s":[%s]}' % (name.encode(), self._told_as.encode(), rows))
 
 
 class ConfigTable(SectionedTable):
-    """Configs; those with credentials in them are written here, where these can be opened."""
+    """The table of configs. Configs that contain credentials are encoded here, because the database cannot decrypt
+    them.
+    """
 
     def __init__(self, vault: Vault) -> None:
-        """Know nothing yet."""
+        """Prepares the table; no section is read yet."""
         super().__init__(configs, "configs", _select_configs)
         self._vault = vault
 
@@ -154,11 +159,11 @@ class ConfigTable(SectionedTable):
             try:
                 written = msgspec.json.encode(await self._decrypt_config(connection, row))
             except DecryptionError as error:
-                # One row must not end publishing for all.
+                # One bad row must not stop publishing for everyone.
                 log.warning(CONFIG_SKIPPED, row["slug"], error)
                 continue
             found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
-        # The engine compiles them: others are served meanwhile.
+        # In a thread, because the engine compiles the configs and the event loop must stay responsive.
         taken = await asyncio.to_thread(
             lambda: {own: _drop_invalid_configs(rows) for own, (rows, _, _) in found.items()}
         )
@@ -173,7 +178,7 @@ class ConfigTable(SectionedTable):
 
 
 def _drop_invalid_configs(rows: bytes) -> bytes:
-    """Leave configs out that the engine does not take: what an older release saved must not end publishing for all."""
+    """Drops configs that the engine rejects. A config saved by an older release must not stop publishing for everyone."""
     if _config_errors(rows) is None:
         return rows
     kept: list[bytes] = []
@@ -187,7 +192,7 @@ def _drop_invalid_configs(rows: bytes) -> bytes:
 
 
 def _config_errors(rows: bytes) -> str | None:
-    """Say why the engine does not take these configs, if that is so."""
+    """Returns why the engine rejects these configs, or `None` if it accepts them."""
     try:
         engine.check("snapshot", b'{"epoch":"-","configs":[%s]}' % rows)
     except engine.EngineError as error:
@@ -197,17 +202,17 @@ def _config_errors(rows: bytes) -> str | None:
 
 
 class SnapshotReader:
-    """Reads what the data plane must know, and after a change no more of it than changed."""
+    """Reads the snapshot from the store. After a change, reads only what changed."""
 
     def __init__(self, vault: Vault, secrets: SecretCache) -> None:
-        """Know nothing yet."""
+        """Prepares the tables; nothing is read yet."""
         self._vault, self._secrets = vault, secrets
         self._keys = SectionedTable(api_keys, "keys", _select_keys)
         self._configs = ConfigTable(vault)
         self._rest = StoreData()
 
     def restore(self, stored: StoreData) -> None:
-        """Know what was gathered before, by whomever: what changed since is all that is to be read."""
+        """Restores an earlier snapshot, whichever process read it. Later reads then cover only what changed since."""
         for large in (self._keys, self._configs):
             large.restore(stored)
         self._rest = msgspec.structs.replace(stored, pieces={}, parts={}, secrets={})
@@ -215,7 +220,9 @@ class SnapshotReader:
     async def read_snapshot(
         self, connection: AsyncConnection, changed: frozenset[str] | None = None
     ) -> tuple[StoreData, int | None]:
-        """Read what changed, or everything; give all of it, and when the first of it comes to its end."""
+        """Reads what changed, or everything if `changed` is `None`. Returns the complete snapshot and when its first
+        row expires in milliseconds, or `None`.
+        """
         for large in (self._keys, self._configs):
             await large.refresh(connection, changed)
         if changed is None or REST in changed or _is_expired(self._rest.rest_end, now()):
@@ -258,7 +265,8 @@ def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         expires_at=ends // 1000,
         defaults=_embed_json(is_postgres, api_keys.c.defaults),
     )
-    # Of keys that may do nothing there it is said why: that is no reason to take them for no keys, or for a provider's.
+    # Keys that may not use the data plane are published with the reason. Otherwise they would count as unknown keys, or
+    # as keys of a provider.
     is_of_none = api_keys.c.workspace_id.is_(None)
     is_good = and_(~is_of_none, cast(api_keys.c.scopes, Text).contains(f'"{DATA_PLANE_SCOPE}"'))
     lacks = case((is_of_none, "workspace"), else_="scope")
@@ -288,7 +296,7 @@ def _select_configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
 
 
 def _json_object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnElement[str]:
-    """Write a JSON object of names and values."""
+    """Returns the SQL expression for a JSON object with these names and values."""
     if is_postgres:
         return _concat_json_object(fields)
     pairs: list[Any] = []
@@ -298,7 +306,7 @@ def _json_object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnEleme
 
 
 def _concat_json_object(fields: Mapping[str, ColumnElement[Any]]) -> ColumnElement[str]:
-    """Join the texts of names and values: PostgreSQL's own function for objects takes twice as long."""
+    """Builds a JSON object by string concatenation, because PostgreSQL's own function for objects takes twice as long."""
     parts: list[ColumnElement[str]] = []
     for name, value in fields.items():
         parts += [literal_column(f"""'{"," if parts else "{"}"{name}":'"""), *_json_value(name, value)]
@@ -313,12 +321,12 @@ def _json_value(name: str, value: ColumnElement[Any]) -> list[ColumnElement[str]
 
 
 def _embed_json(is_postgres: bool, column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Take a text that is JSON as a part of more."""
+    """Embeds a text column that contains JSON as part of a larger JSON value."""
     return cast(column, JSON) if is_postgres else func.json(column)
 
 
 async def _read_workspaces(connection: AsyncConnection) -> JsonRows:
-    """List the workspaces with what they say of all requests made in them."""
+    """Returns the active workspaces with the settings that apply to all of their requests."""
     query = (
         select(workspaces, organisations.c.settings.label("above"))
         .join(organisations, organisations.c.id == workspaces.c.organisation_id)
@@ -329,7 +337,7 @@ async def _read_workspaces(connection: AsyncConnection) -> JsonRows:
             **{name: row[name] for name in ("id", "slug", "organisation_id")},
             "metadata": row["defaults"].get("metadata") or {},
             "block_inline_config": blocks_inline_config(row["settings"], row["above"]),
-            # Said only where it is so: nodes of older releases do not know it.
+            # Sent only if it is set, because nodes of older releases do not know this field.
             **({"figures_alone": True} if row["settings"].get("debug_log") == 0 else {}),
         }
         for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
@@ -337,9 +345,11 @@ async def _read_workspaces(connection: AsyncConnection) -> JsonRows:
 
 
 async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
-    """List who was taken out of each organisation or workspace last, by all that a token may call them.
+    """Returns the members who were removed last from each organisation or workspace, with all names that a token may
+    use for them.
 
-    Who is in the organisation again is left out, and who is in all of its workspaces by leading it.
+    Leaves out the email of people who are in the organisation again. Leaves out removals from a workspace if the
+    person's role covers all workspaces.
     """
     is_there = and_(
         users.c.organisation_id == removed_members.c.organisation_id, users.c.email == removed_members.c.email
@@ -352,7 +362,7 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
         place = row["workspace_id"]
         if place and row["role"] in ORGANISATION_ADMIN_ROLES:
             continue
-        # Who was invited anew has another id.
+        # A person who was invited again has a new id, so only the old id is listed.
         is_again = row["role"] and not place
         told = {row["user_id"]} if is_again else {row["user_id"], row["email"].lower()}
         names.setdefault((row["organisation_id"], place), set()).update(told)
@@ -365,7 +375,9 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
 async def _read_providers(
     connection: AsyncConnection, vault: Vault, secrets: SecretCache
 ) -> tuple[JsonRows, JsonRows, list[int]]:
-    """List providers with what the engine is told of their integrations, and the models of those."""
+    """Returns the active providers with the options of their integrations, the models of those, and the expiry times in
+    milliseconds.
+    """
     query = (
         select(providers.c.slug, providers.c.workspace_id, providers.c.expires_at, integrations.c.id)
         .join(integrations, integrations.c.id == providers.c.integration_id)
@@ -388,7 +400,7 @@ async def _read_providers(
 async def _read_integrations(
     connection: AsyncConnection, vault: Vault, secrets: SecretCache, wanted: set[str]
 ) -> tuple[dict[str, dict[str, Any]], JsonRows]:
-    """Open what integrations hold, as far as the engine knows their providers."""
+    """Decrypts the wanted integrations whose providers the engine knows. Returns their options by id, and their models."""
     known = {provider["slug"] for provider in engine.catalogue()}
     own = secret_references.c
     kept = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
@@ -404,17 +416,17 @@ async def _read_integrations(
             continue
         filled = await _resolve_secrets(connection, vault, secrets, row, references)
         if filled is None:
-            log.warning(INTEGRATION_SKIPPED, row["slug"], "a secret that it needs is not there, or cannot be opened")
+            log.warning(INTEGRATION_SKIPPED, row["slug"], "a secret that it needs is missing or cannot be decrypted")
             continue
         key, configurations = filled
         try:
             told, own = _to_engine_options(row, key, configurations, said.get(row["id"], []))
             wrong = forms.unsupported_fields(told, [{"id": "-", "allow_all": True, "models": own}])
         except (AttributeError, TypeError, ValueError):
-            # From before such a row was refused.
+            # The row dates from a release that did not reject such options.
             wrong, told, own = [("configurations", "cannot be read")], {}, []
         if wrong:
-            # One row must not end publishing for all.
+            # One bad row must not stop publishing for everyone.
             reasons = ", ".join(f"{place} {why}" for place, why in wrong)
             log.warning(INTEGRATION_SKIPPED, row["slug"], reasons)
             continue
@@ -435,7 +447,7 @@ async def _resolve_secrets(
     row: RowMapping,
     references: Mapping[str, Mapping[str, Any]],
 ) -> tuple[str | None, dict[str, Any]] | None:
-    """Give an integration's key and configurations as they are used; nothing where one of them cannot be had."""
+    """Returns an integration's API key and options with all secrets filled in, or `None` if one of them is unavailable."""
     try:
         opened = await _decrypt_options(connection, vault, row)
         sealed = row["sealed_key"]
@@ -448,7 +460,7 @@ async def _resolve_secrets(
 def _to_engine_options(
     row: RowMapping, key: str | None, configurations: Mapping[str, Any], said: JsonRows
 ) -> tuple[dict[str, Any], JsonRows]:
-    """Give what the engine is told of an integration, and of its models."""
+    """Converts an integration to the options that the engine reads, and to its list of models."""
     provider = row["ai_provider_id"]
     told = forms.provider_row(provider, configurations)
     own = _merge_deployments(said, told.pop("deployments", {}))
@@ -456,7 +468,9 @@ def _to_engine_options(
 
 
 async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tuple[dict[str, JsonRows], dict[str, str]]:
-    """Give what was said of single models, by integration; and what is wrong with it where it cannot be used."""
+    """Returns the settings of single models by integration, and an error for each integration with a model that cannot
+    be used.
+    """
     found: dict[str, JsonRows] = {}
     spoilt: dict[str, str] = {}
     query = select(integration_models).order_by(integration_models.c.integration_id, integration_models.c.slug)
@@ -474,14 +488,14 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
 
 
 def _merge_deployments(said: JsonRows, deployments: Mapping[str, dict[str, str]]) -> JsonRows:
-    """Put deployments beside what was said of the models that they are asked for by."""
+    """Adds each deployment to the settings of the model that requests select it by."""
     rest = dict(deployments)
     rows = [{**one, "options": rest.pop(one["slug"], {})} for one in said]
     return [*rows, *({"slug": slug, "enabled": True, "options": options} for slug, options in rest.items())]
 
 
 async def _decrypt_options(connection: AsyncConnection, vault: Vault, row: RowMapping) -> dict[str, Any]:
-    """Give configurations with what is secret among them."""
+    """Returns the options of a row, including the encrypted ones."""
     sealed = row["sealed_configurations"]
     hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
     return {**row["configurations"], **hidden}

@@ -1,4 +1,6 @@
-"""Tells other nodes through Redis that the store changed, and hears it from them. Without it they find out by the store's counter."""
+"""Change notifications between nodes through Redis pub/sub. Without Redis, nodes detect changes by polling the store's
+counter.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Before another try to connect.
+# Delay before reconnecting.
 RECONNECT_DELAY_SECONDS = 0.5
-# To connect, to be heard, and between two looks at whether the connection lives.
+# Timeout for connecting and for replies, and the interval of connection health checks.
 REDIS_TIMEOUT_SECONDS = 1.0
 
 
 class RedisNotifier:
-    """Speaks and listens on one channel, for ever; whatever becomes of Redis, nobody waits for it."""
+    """Publishes and receives change notifications on one channel. Nothing blocks if Redis is unavailable."""
 
     def __init__(self, settings: Settings, url: str, heard: Callable[[], None], authorities: str = "") -> None:
-        """Know the way, and the file of authorities to trust besides the usual; nothing is connected yet."""
+        """Creates the client without connecting. `authorities` is a file of CA certificates to trust besides the
+        default ones.
+        """
         times = {
             "socket_timeout": REDIS_TIMEOUT_SECONDS,
             "socket_connect_timeout": REDIS_TIMEOUT_SECONDS,
             "health_check_interval": int(REDIS_TIMEOUT_SECONDS),
         }
         trusted = {"ssl_ca_certs": authorities} if authorities and url.startswith("rediss:") else {}
-        # Of its methods that library says half the types.
+        # redis-py types only part of its methods.
         self._redis = cast("Any", Redis).from_url(url, **times, **trusted)
         self._channel = f"{settings.prefix}saved"
         self._name = uuid.uuid4().hex
@@ -44,11 +48,11 @@ class RedisNotifier:
         self._ill = False
 
     def notify(self) -> None:
-        """Say that something changed here; what is told while Redis is away is found out by the others' own looks."""
+        """Notifies the other nodes of a change. While Redis is unavailable, they detect it by polling the store."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell and listen until cancelled."""
+        """Publishes and receives notifications until cancelled."""
         telling = asyncio.create_task(self._publish_changes())
         try:
             while True:
@@ -67,13 +71,13 @@ class RedisNotifier:
     async def _listen(self) -> None:
         async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
-            # A refusal is told where its answer is read.
+            # redis-py raises an error of the subscription when its reply is read.
             if await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS) is None:
                 raise TimeoutError
             if self._ill:
-                log.info("other nodes are heard again")
+                log.info("Redis is reachable again: other nodes' changes are received")
             self._ill = False
-            # What was said before nobody heard.
+            # Changes announced before the subscription were missed, so one is assumed.
             self._heard()
             while True:
                 message = await channel.get_message(timeout=REDIS_TIMEOUT_SECONDS)
@@ -91,8 +95,9 @@ class RedisNotifier:
 
     def _mark_unreachable(self, error: Exception) -> None:
         if not self._ill:
-            # Its message may hold the address, and that a password.
+            # The error message may contain the URL with its password, so only the type is logged.
             log.warning(
-                "other nodes are not heard through Redis (%s): the store is asked instead", type(error).__name__
+                "Redis is unreachable (%s): changes of other nodes are detected by polling the store",
+                type(error).__name__,
             )
         self._ill = True

@@ -1,1 +1,1 @@
-"""Where records live: SQLAlchemy over SQLite or PostgreSQL. Only the control process and a few commands import it."""
+"""Database layer: SQLAlchemy over SQLite or PostgreSQL. Only the control process and a few commands import it."""

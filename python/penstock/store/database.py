@@ -1,4 +1,4 @@
-"""The way to the database: few connections, short waits, and one exception for all that may be wrong with it."""
+"""Database connections: few connections, short timeouts, and one exception type for all failures of the database."""
 
 from __future__ import annotations
 
@@ -31,28 +31,31 @@ if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
-# Readers do not wait for each other in SQLite either, but each connection is a thread.
+# SQLite readers do not block each other, but each connection uses a thread.
 MAX_SQLITE_CONNECTIONS = 3
-# A connection that nobody used for so long is asked whether it is still there.
+# A connection that was idle for longer is pinged before use.
 PING_AFTER_IDLE_SECONDS = 0.25
 MISSING_TABLE_MESSAGES = ("no such table", "does not exist")
-# PostgreSQL's names of failures that are only those of a moment: a conflict of transactions, a deadlock, too long a wait.
+# PostgreSQL error codes of temporary failures: transaction conflict, deadlock, lock timeout.
 TRANSIENT_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
-# A statement of a migration may rewrite a large table: it ends by itself, or with what it waits for.
+# Time limit for a statement of a migration. It may rewrite a large table, or wait for a lock.
 MIGRATION_STATEMENT_TIMEOUT_MS = 3_600_000
 
 Opened = TypeVar("Opened", bound=AsyncConnection)
 
 
 class Database:
-    """Opens connections inside transactions; a failure of the database is never one of the caller."""
+    """Opens connections inside transactions. Reports failures of the database as unavailability, never as an error of
+    the client.
+    """
 
     def __init__(self, settings: Store, url: Secret) -> None:
-        """Prepare; nothing is opened before the first use."""
+        """Prepares the engine; no connection is opened before the first use."""
         self.url = parse_url(url)
         self.embedded = self.url.get_backend_name() == "sqlite"
         self._settings = settings
-        # How long to wait for others who write: less than a statement may take, which would look like a store that is away.
+        # How long to wait for other writers. Less than the statement timeout, which would look like an unavailable
+        # store.
         self.turn_ms = settings.statement_ms * 4 // 5
         self._patience = settings.acquire_ms / 1000
         self._engine = (
@@ -60,11 +63,12 @@ class Database:
             if self.embedded
             else _create_postgresql_engine(self.url, settings)
         )
-        # Each statement of PostgreSQL's sees what was kept by then, within a transaction too: for reading none is begun.
+        # Each PostgreSQL statement sees all data committed before it, also inside a transaction, so reads need no
+        # transaction.
         without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
         event.listen(self._engine.sync_engine, "handle_error", reject_invalid_values)
         self._reader = self._engine.execution_options(**without)
-        # Connections that were read with, for who reads next: to take one out of the pool costs as much as most queries.
+        # Idle read connections for the next reader. Taking a connection from the pool costs as much as most queries.
         self._rested: list[ReadConnection] = []
         self._most = _max_connections(self.url, settings)
         self._opening = 0
@@ -72,7 +76,7 @@ class Database:
 
     @asynccontextmanager
     async def read_connection(self) -> AsyncGenerator[AsyncConnection]:
-        """Give a connection for reading: with SQLite all of its statements see one state of the data."""
+        """Yields a connection for reading. With SQLite, all of its statements see the same state of the data."""
         with _translate_errors():
             connection = await self._take_idle_reader() or await self._connect(ReadConnection(self._reader).open())
             is_well = False
@@ -84,14 +88,14 @@ class Database:
                     is_well = True
             finally:
                 if not is_well:
-                    # There is nothing to keep: to close it ends the transaction, in one step.
+                    # Nothing must be committed. Closing the connection ends the transaction in one step.
                     await connection.close()
 
     @asynccontextmanager
     async def write_transaction(self) -> AsyncGenerator[AsyncConnection]:
-        """Give a connection whose changes are all kept at the end, or none of them."""
+        """Yields a connection in a transaction. Commits at the end, or rolls back on an error."""
         with _translate_errors():
-            # One that is there is taken before another is opened.
+            # Returns an idle read connection to the pool, so that the writer reuses it instead of opening another.
             if self._rested:
                 await _return_to_pool(self._rested.pop())
             connection = await self._connect(self._engine.connect().start())
@@ -103,11 +107,13 @@ class Database:
 
     @asynccontextmanager
     async def migration_transaction(self) -> AsyncGenerator[AsyncConnection]:
-        """Give a connection that is not hurried, for changes of the tables: a failure is other than a database that is away."""
+        """Yields a connection in a transaction for migrations, with a long statement timeout. A failed migration raises
+        `StartError`.
+        """
         async with AsyncExitStack() as opened:
             with _translate_errors():
                 connection = await self._connect(self._create_migration_engine(opened).connect().start())
-                # What was not committed is taken back by it.
+                # Closing rolls back what was not committed.
                 opened.push_async_callback(connection.close)
                 transaction = await connection.begin()
             with _translate_migration_errors():
@@ -117,7 +123,8 @@ class Database:
     def _create_migration_engine(self, opened: AsyncExitStack) -> AsyncEngine:
         if self.embedded:
             engine = _create_sqlite_engine(self.url, self._settings)
-            # It changes a table by making it anew, and what refers to the old one would go along with it.
+            # SQLite migrations recreate a table. With foreign keys on, dropping the old one would delete the rows that
+            # refer to it.
             event.listen(engine.sync_engine, "connect", _disable_foreign_keys)
         else:
             settings = msgspec.structs.replace(
@@ -128,7 +135,7 @@ class Database:
         return engine
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         while self._rested:
             await _return_to_pool(self._rested.pop())
         if self._returning:
@@ -136,12 +143,16 @@ class Database:
         await self._engine.dispose()
 
     def _can_keep_reader(self) -> bool:
-        """Say whether a connection may be kept for who reads next: nobody waits for one, nor would the next who comes."""
+        """Returns true if a connection may be kept for the next reader: nobody waits for a connection, and the pool
+        still has one.
+        """
         is_empty = cast("QueuePool", self._engine.pool).checkedout() >= self._most
         return len(self._rested) < self._most // 2 and not self._opening and not is_empty
 
     async def _take_idle_reader(self) -> ReadConnection | None:
-        """Give a connection that rested; one that was cut off meanwhile, or frozen, is found out where the pool gives it."""
+        """Returns a recently used idle connection, or `None`. Older ones go back to the pool, which detects broken or
+        frozen connections.
+        """
         while self._rested:
             connection = self._rested.pop()
             if self.embedded or time.monotonic() - connection.rested_at < PING_AFTER_IDLE_SECONDS:
@@ -164,13 +175,13 @@ class Database:
             self._abandon_connection(starting)
             raise
         if not done:
-            # Its end is not waited for: it would say goodbye to a server that does not answer.
+            # Does not wait for the cancelled task, which would try to say goodbye to a server that does not respond.
             self._abandon_connection(starting)
             raise TimeoutError
         return starting.result()
 
     def _abandon_connection(self, starting: asyncio.Future[Any]) -> None:
-        """Want a connection no longer; one that has come in this moment is given back."""
+        """Cancels the opening of a connection. If it was opened at the same moment, it is closed."""
         starting.cancel()
         starting.add_done_callback(self._close_late_connection)
 
@@ -183,15 +194,15 @@ class Database:
 
 
 async def _return_to_pool(connection: ReadConnection) -> None:
-    """Give it back to the pool as old as it is: who takes it next must know whether to try it."""
+    """Returns a connection to the pool and keeps the time of its last use, so that the pool knows whether to ping it."""
     info = connection.info
     await connection.close()
     info["used"] = connection.rested_at
 
 
-# Who asks is to blame for these, and not the store: a row or column that is not there, a statement that cannot be written.
+# Errors of the calling code, not of the database: a missing row or column, or a statement that cannot be compiled.
 PROGRAMMING_ERRORS = (exc.ArgumentError, exc.CompileError, exc.InvalidRequestError, exc.StatementError)
-# But for what its driver says, and for what follows a connection that broke.
+# Subclasses of these that the database causes: driver errors, and errors that follow a broken connection.
 DATABASE_ERRORS = (exc.DBAPIError, exc.PendingRollbackError)
 
 
@@ -212,7 +223,7 @@ def _translate_migration_errors() -> Generator[None]:
     try:
         yield
     except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
-        # What follows the first line may show rows.
+        # Lines after the first may contain row data.
         said = str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
         raise _migration_error(said) from error
     except UnavailableError as error:
@@ -224,7 +235,7 @@ def _migration_error(said: str) -> StartupError:
 
 
 def parse_url(url: Secret) -> URL:
-    """Read the address, and choose the driver that does not block."""
+    """Parses the database URL and selects the async driver. Raises `SettingsError` if the URL is not allowed."""
     try:
         parsed = make_url(url.reveal())
         return parsed.set(drivername=ASYNC_DRIVERS[parsed.get_backend_name()])
@@ -234,16 +245,18 @@ def parse_url(url: Secret) -> URL:
 
 
 def _encode_json(value: object) -> str:
-    """Write a document of any shape, in a fifth of the standard library's time; names of columns in it are no plain texts."""
+    """Serialises a JSON column with orjson, in a fifth of the standard library's time. SQLAlchemy's column names are a
+    subclass of `str`, which needs `OPT_NON_STR_KEYS`.
+    """
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     except orjson.JSONEncodeError:
-        # Whole numbers may have more digits than it writes.
+        # orjson rejects integers beyond 64 bits.
         return json.dumps(value)
 
 
 def _max_connections(url: URL, settings: Store) -> int:
-    """Say how many connections there may be."""
+    """Returns the maximum number of connections."""
     return (
         min(settings.connections, MAX_SQLITE_CONNECTIONS)
         if url.get_backend_name() == "sqlite"
@@ -270,7 +283,7 @@ def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
 
 def _set_sqlite_pragmas(connection: Any, _record: object) -> None:  # noqa: ANN401 - as its driver has it
     cursor = connection.cursor()
-    # FULL: what was acknowledged is on the disk, whatever happens to the machine.
+    # FULL: committed data survives a power failure.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-2048"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -283,7 +296,7 @@ def _disable_foreign_keys(connection: Any, _record: object) -> None:  # noqa: AN
 
 
 def _begin_sqlite_transaction(connection: Any) -> None:  # noqa: ANN401 - as above
-    # One that begins by reading and writes later would fail where it could have waited.
+    # A transaction that starts with a read and writes later would fail where a write transaction waits for the lock.
     connection.connection.driver_connection.begin(writes=not connection.get_execution_options().get("reads"))
 
 
@@ -306,7 +319,7 @@ def _create_postgresql_engine(url: URL, settings: Store) -> AsyncEngine:
             },
         },
     )
-    # One that was opened this moment is well.
+    # A new connection counts as just used, so it is not pinged.
     event.listen(engine.sync_engine, "connect", _record_last_use)
     event.listen(engine.sync_engine, "checkin", _record_last_use)
     event.listen(engine.sync_engine, "checkout", _ping_idle_connection)
@@ -318,7 +331,7 @@ def _record_last_use(_connection: object, record: Any) -> None:  # noqa: ANN401 
 
 
 def _ping_idle_connection(connection: Any, record: Any, _proxy: object) -> None:  # noqa: ANN401 - as above
-    """Notice one that was cut off, or frozen, before a statement waits for it; one that has just been used is well."""
+    """Pings a connection that was idle, so that a broken or frozen one is detected before a statement waits for it."""
     if time.monotonic() - record.info.get("used", -PING_AFTER_IDLE_SECONDS) < PING_AFTER_IDLE_SECONDS:
         return
     try:
@@ -339,12 +352,12 @@ def _unavailable_error(error: BaseException) -> UnavailableError:
     if any(words in said for words in MISSING_TABLE_MESSAGES):
         return UnavailableError("the store has no tables yet; hint: penstock migrate, then penstock init")
     if getattr(getattr(error, "orig", None), "sqlstate", None) in TRANSIENT_SQLSTATES:
-        return UnavailableError("others are changing the same at this moment; nothing was changed: try again")
+        return UnavailableError("another request is changing the same data; nothing was changed: try again")
     return UnavailableError(STORE_UNAVAILABLE_MESSAGE)
 
 
 def create_private_file(url: URL) -> None:
-    """Create the file of an embedded database so that nobody else can read it."""
+    """Creates the file of an embedded database with mode 0600. Raises `UnavailableError` if it cannot be opened."""
     try:
         os.close(os.open(url.database or "", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:

@@ -1,4 +1,6 @@
-"""Reads by the shortest way: SQLAlchemy writes a query and its types read the answer, and the driver alone is asked in between."""
+"""Fast reads. SQLAlchemy compiles each query once and its types convert the rows; the driver is called directly in
+between.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +24,40 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-# So many queries are kept as they are written for the driver.
+# Number of compiled queries that are cached.
 MAX_COMPILED_QUERIES = 2000
-# What PostgreSQL says where a statement took too long.
+# SQLSTATE that PostgreSQL reports when a statement exceeds its timeout.
 QUERY_CANCELED_SQLSTATE = "57014"
-# By the dialect and all but the values in them.
+# Compiled queries by dialect and by SQLAlchemy's cache key, which ignores the parameter values.
 _COMPILED_QUERIES: dict[tuple[str, Any], CompiledQuery] = {}
 
 
 class ReadConnection(AsyncConnection):
-    """A connection for reading, which may be used again by who reads next."""
+    """Read-only connection that can be reused for the next read."""
 
     __slots__ = ("_driver", "rested_at")
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """Prepare; `open` connects."""
+        """Prepares the connection; `open` connects."""
         super().__init__(engine)
         self._driver: Any = None
         self.rested_at = 0.0
 
     async def open(self) -> ReadConnection:
-        """Take a connection out of the pool."""
+        """Checks out a connection from the pool."""
         await self.start()
         if self.sync_connection is not None:
             self._driver = self.sync_connection.connection.driver_connection
         return self
 
     async def fetch_prepared(self, query: Query, values: Mapping[str, Any]) -> list[Row]:
-        """Give the rows of a query that was written once, by the names of its columns."""
+        """Returns the rows of a query object that is built once and reused. Each row is a mapping by column name."""
         return await self._fetch_compiled(_compile_query(query, self.dialect), query, values)
 
     async def fetch_rows(self, query: Query) -> list[Row]:
-        """Give the rows of any query: it is written for the driver where none like it was, but for the values in it."""
+        """Returns the rows of any query. Compiles it unless a query that differs only in its values was compiled
+        before.
+        """
         key = query._generate_cache_key()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as who extends it does
         if key is None:
             return await self._execute_with_sqlalchemy(query, {})
@@ -72,13 +76,13 @@ class ReadConnection(AsyncConnection):
         except (OSError, TimeoutError):
             raise
         except asyncio.CancelledError:
-            # The driver may still be telling the server to let it be.
+            # The driver may still be sending the cancellation to the server, so the connection is not reused.
             await self.invalidate()
             raise
         except Exception as error:
             if is_database_timeout(error):
                 raise TimeoutError from error
-            # What is wrong is told in one way, whichever way was asked.
+            # Runs the query again through SQLAlchemy, so that both paths raise the same exceptions.
             return await self._execute_with_sqlalchemy(query, values)
         return written.convert_rows(found)
 
@@ -86,7 +90,7 @@ class ReadConnection(AsyncConnection):
         return [cast("Row", row) for row in (await self.execute(query, values)).mappings()]
 
     async def end_read(self) -> None:
-        """Be as new for the next who reads."""
+        """Ends the transaction, so that the next read starts with a clean connection."""
         if self.in_transaction():
             await self.rollback()
         elif self.dialect.name == "sqlite":
@@ -95,10 +99,10 @@ class ReadConnection(AsyncConnection):
 
 
 class CompiledQuery:
-    """A query as a driver takes it."""
+    """Query compiled for a driver."""
 
     def __init__(self, query: Query, dialect: Dialect) -> None:
-        """Write it."""
+        """Compiles the query for the dialect."""
         compiled: SQLCompiler = query.compile(dialect=dialect)  # pyright: ignore[reportAssignmentType]
         self._compiled = compiled
         self._sql = str(compiled)
@@ -106,7 +110,7 @@ class CompiledQuery:
         binds = compiled.bind_names.items()
         self._given = {name: bind.effective_value for bind, name in binds if not bind.required}
         self._places: list[str | None] = []
-        # Lists are written out as long as they are.
+        # True if the query has list parameters, whose SQL depends on the length of the list.
         self._grows = bool(compiled.post_compile_params)
         kinds = ((name, _dialect_type(bind, dialect)) for bind, name in binds)
         self._writers = {name: writer for name, kind in kinds if (writer := kind.bind_processor(dialect))}
@@ -115,17 +119,17 @@ class CompiledQuery:
         self._readers = [(name, reader) for name, kind in columns if (reader := kind.result_processor(dialect, None))]
 
     def set_bind_order(self, binds: Sequence[BindParameter[Any]]) -> None:
-        """Learn where values go that others like it hold in this order."""
+        """Stores the names of the parameters in the order in which equivalent queries list them."""
         names = {bind.key: name for bind, name in self._compiled.bind_names.items()}
         self._places = [names.get(bind.key) for bind in binds]
 
     def values_by_name(self, binds: Sequence[BindParameter[Any]]) -> dict[str, Any]:
-        """Give the values that another like it holds, by their names here."""
+        """Returns the values of an equivalent query by the parameter names of this one."""
         places = zip(self._places, binds, strict=True)
         return {name: bind.effective_value for name, bind in places if name is not None}
 
     def render_statement(self, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
-        """Give its text, and the parameters in their order."""
+        """Returns the SQL text and the parameters in positional order."""
         sql, order, writers = self._sql, self._order, self._writers
         known: Mapping[str, Any] = {**self._given, **values}
         if self._grows:
@@ -137,7 +141,7 @@ class CompiledQuery:
         return sql, [writers[name](known[name]) if name in writers else known[name] for name in order]
 
     def convert_rows(self, found: Sequence[Sequence[Any]]) -> list[Row]:
-        """Read rows as the driver gives them."""
+        """Converts rows of the driver to mappings by column name."""
         names, readers = self._names, self._readers
         rows = [dict(zip(names, row, strict=True)) for row in found]
         for row in rows:
@@ -147,7 +151,7 @@ class CompiledQuery:
 
 
 def is_database_timeout(error: Exception) -> bool:
-    """Say whether the database gave up, by its own clock: to ask again would take as long again."""
+    """Returns true if the database itself timed out. A second attempt would take as long again."""
     is_busy = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
     return is_busy or getattr(error, "sqlstate", None) == QUERY_CANCELED_SQLSTATE
 
@@ -158,5 +162,5 @@ def _compile_query(query: Query, dialect: Dialect) -> CompiledQuery:
 
 
 def _dialect_type(typed: ColumnElement[Any], dialect: Dialect) -> TypeEngine[Any]:
-    """Give a type as the dialect has it."""
+    """Returns the dialect's implementation of an expression's type."""
     return typed.type.dialect_impl(dialect)

@@ -1,4 +1,4 @@
-"""Brings the tables up to date; never on the way of a cluster's node to its first request."""
+"""Database migrations. Runs Alembic outside a cluster node's startup path, so that no request waits for a migration."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ if TYPE_CHECKING:
     from penstock.store.database import Database
 
 SCRIPTS_DIR = Path(__file__).with_name("migrations")
-# Two nodes that migrate at once: the second waits and finds nothing to do.
+# Advisory lock for migrations. If two nodes migrate at once, the second waits and then finds nothing to do.
 MIGRATION_LOCK_ID = 0x70656E73
-# For such a node, and for who still uses a table that is to be changed: everybody after them waits behind the migration.
+# Lock timeouts: the first for another node's migration, the second for tables in use. The second is shorter because all
+# later queries on the table queue behind the migration.
 PATIENCE_FOR_ANOTHER, PATIENCE_FOR_TABLES = "300s", "30s"
 
 
 class ConfigSealer(Protocol):
-    """What seals credentials that older releases kept in clear, and opens them on the way back."""
+    """Encrypts credentials that older releases stored as plain text, and decrypts them on downgrade."""
 
     async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
-        """Give a config with its credentials masked, and those sealed for the row that has it."""
+        """Returns the config with its credentials masked, and the credentials encrypted for the row `owner`; `None` if
+        there are none.
+        """
         ...
 
     async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
-        """Give it as it was."""
+        """Returns the config with its credentials restored."""
         ...
 
 
 class SyncConfigSealer(NamedTuple):
-    """The same for migrations: they are given a row's config and its id."""
+    """Synchronous variant of `ConfigSealer` for migration scripts. Both functions take a row's config and its id."""
 
     seal: Callable[[str, str], tuple[str, str | None]]
     open: Callable[[str, str, str], str]
@@ -53,10 +56,10 @@ class SyncConfigSealer(NamedTuple):
 async def migrate(
     database: Database, target: str = "head", sealing: ConfigSealer | None = None
 ) -> tuple[str | None, str | None]:
-    """Migrate, and give the revision before and after."""
+    """Migrates the database to `target`; returns the revisions before and after."""
     if database.embedded:
         await asyncio.to_thread(create_private_file, database.url)
-        # Reading goes on while somebody else writes: a start that has nothing to change does not wait for them.
+        # Reads do not wait for another process's writes. A start with nothing to migrate therefore returns at once.
         if target == "head" and await current_revision(database) == (last := newest_revision()):
             return last, last
     async with database.migration_transaction() as connection:
@@ -71,22 +74,22 @@ async def migrate(
 
 
 async def current_revision(database: Database) -> str | None:
-    """Say which revision the tables have."""
+    """Returns the revision of the tables; `None` if the database has never been migrated."""
     async with database.read_connection() as connection:
         return await connection.run_sync(_read_revision)
 
 
 def newest_revision() -> str | None:
-    """Say which revision this release needs."""
+    """Returns the revision that this release needs."""
     return ScriptDirectory(str(SCRIPTS_DIR)).get_current_head()
 
 
 async def _check_foreign_keys(connection: AsyncConnection) -> None:
-    """See whether each row still has what it refers to: while tables are changed nobody looks."""
+    """Raises `StartError` if a row violates a foreign key. SQLite does not enforce foreign keys during a migration."""
     found = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
     if found:
         message = (
-            f"the store cannot be migrated, and is as it was: a row of {found[0]!r} refers to one that is not there"
+            f"the store cannot be migrated, and is as it was: a row of {found[0]!r} refers to a row that does not exist"
         )
         raise StartupError(message)
 
@@ -98,7 +101,7 @@ async def _acquire_migration_lock(connection: AsyncConnection) -> None:
 
 
 def _sync_sealer(connection: AsyncConnection, sealing: ConfigSealer) -> SyncConfigSealer:
-    """Let migrations, which know nothing of waiting, use what waits."""
+    """Wraps an asynchronous sealer so that synchronous migration scripts can call it."""
 
     def seal(config: str, owner: str) -> tuple[str, str | None]:
         return await_only(sealing.seal(connection, config, owner))

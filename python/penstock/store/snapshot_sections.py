@@ -1,4 +1,6 @@
-"""Parts of what the data plane knows of the store: a change says which it is in, and only that one is gathered again."""
+"""Snapshot sections: partitions of the data that the data plane loads from the store. Each change names its section, so
+that only that section is queried again.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
 
 EVERYTHING, REST = "*", "rest"
-# Tables that may be large: by the last two digits of ids, which are random, their rows fall into 256 parts alike.
+# Tables that may be large. The last two digits of their random ids split the rows into 256 sections of similar size.
 PARTITIONED_TABLES = ("api_keys", "configs")
-# Small ones, which nothing of the large ones depends on.
+# Small tables that share one section. Nothing in the large tables depends on them.
 SHARED_SECTION_TABLES = (
     "integration_models",
     "integration_workspaces",
@@ -27,12 +29,12 @@ DIGITS, FIRST_OF_THEM = 2, 35
 
 
 def section_name(table: Table, row_id: str) -> str:
-    """Name the part that a row is in."""
+    """Returns the name of the section that contains a row."""
     if table.name in PARTITIONED_TABLES:
         return f"{table.name}/{row_id[-DIGITS:]}"
     return REST if table.name in SHARED_SECTION_TABLES else EVERYTHING
 
 
 def section_digits(column: ColumnElement[str]) -> ColumnElement[str]:
-    """Give that which the part of a row of a large table is named by."""
+    """Returns an SQL expression for the id digits that select the section of a row in a large table."""
     return func.substr(column, FIRST_OF_THEM, DIGITS, type_=String)

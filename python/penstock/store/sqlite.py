@@ -1,4 +1,6 @@
-"""The embedded database: short reads are done on the spot, all else on a thread, in one turn where the driver takes five."""
+"""SQLite driver for the embedded database. Runs short reads on the event loop and everything else on a thread, with one
+thread hop where aiosqlite needs five.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ if TYPE_CHECKING:
 
     DatabaseOperation = Callable[[sqlite3.Connection], "Result"]
 
-# Of SQLite's machine: about a millisecond. To hand a statement to a thread and take it back costs more than most reads.
+# Limit for reads on the event loop, in steps of SQLite's virtual machine: about one millisecond. Handing a statement to
+# a thread costs more than most reads.
 MAX_INLINE_VM_STEPS = 20_000
-# What was done on the spot is done again on the thread: it took too long, or somebody else holds a lock.
+# Error codes after which a statement is repeated on the thread: it took too long, or another connection holds a lock.
 RETRY_ON_THREAD_CODES = (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY)
 READING, WRITING = "BEGIN", "BEGIN IMMEDIATE"
 
@@ -23,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class StatementResult(NamedTuple):
-    """What a statement came to."""
+    """Result of a statement, in the terms of the DB-API cursor."""
 
     description: Any = None
     rows: Sequence[Any] = ()
@@ -32,44 +35,48 @@ class StatementResult(NamedTuple):
 
 
 class Connection(aiosqlite.Connection):
-    """A transaction stays on the event loop while it only reads, and shortly; or it goes to the thread, until its end."""
+    """SQLite connection. A transaction stays on the event loop while it only runs short reads; otherwise it moves to
+    the thread until it ends.
+    """
 
     def __init__(self, path: str, patience: float) -> None:
-        """Prepare; awaiting it opens the file."""
+        """Prepares the connection; awaiting it opens the file."""
         super().__init__(self._open, iter_chunk_size=64)
         self._thread.daemon = True
         self._path = path
         self._patience = patience
         self._begin: str | None = None
-        # Until somebody begins to read: what is prepared at the opening may wait for others.
+        # True until the first read ends: the setup statements after opening may have to wait for locks.
         self._is_away = True
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=self._patience, isolation_level=None, check_same_thread=False)
 
     def begin(self, *, writes: bool) -> None:
-        """Have the next statement begin a transaction; one that reads first and writes later could not always wait."""
+        """Makes the next statement begin a transaction. A writing one takes the write lock at once, because upgrading a
+        read transaction cannot always wait for it.
+        """
         if writes:
             self._begin = WRITING
         elif not self._conn.in_transaction:
             self._begin = READING
 
     def cursor(self) -> Any:  # noqa: ANN401 - what the dialect expects of a driver is typed nowhere
-        """Give a cursor that does all at once."""
+        """Returns a cursor that fetches all rows when it executes."""
         return Cursor(self)
 
     async def fetch(self, sql: str, *parameters: object) -> Sequence[Any]:
-        """Give the rows of a query, in the transaction that is there, or begins with it."""
+        """Returns the rows of a query. Runs in the current transaction or begins a read transaction."""
         self.begin(writes=False)
         return (await self.run_operation(lambda connection: _fetch_result(connection.execute(sql, parameters)))).rows
 
     async def end_read(self) -> None:
-        """End what reading began."""
+        """Ends the read transaction, if there is one."""
         if self._begin or self._conn.in_transaction:
             await self.rollback()
 
     async def run_operation(self, work: DatabaseOperation[StatementResult]) -> StatementResult:
-        """Do something in a transaction that may begin with it."""
+        """Runs an operation, after beginning a transaction if one is due. Tries reads on the event loop first."""
         begin, self._begin = self._begin, None
         if not self._is_away:
             if begin != WRITING:
@@ -78,17 +85,17 @@ class Connection(aiosqlite.Connection):
                 except sqlite3.OperationalError as error:
                     if error.sqlite_errorcode not in RETRY_ON_THREAD_CODES:
                         raise
-                # It has begun.
+                # The transaction has already begun.
                 begin = None
             self._move_to_thread()
         return await self._run_on_thread(partial(_begin_and_run, begin), work)
 
     async def commit(self) -> None:
-        """Keep what was changed."""
+        """Commits the transaction."""
         await self._end_transaction(sqlite3.Connection.commit)
 
     async def rollback(self) -> None:
-        """Keep nothing."""
+        """Rolls the transaction back."""
         await self._end_transaction(sqlite3.Connection.rollback)
 
     async def _run_on_thread(
@@ -117,51 +124,51 @@ class Connection(aiosqlite.Connection):
 
 
 class Cursor:
-    """Runs a statement and takes all of its rows."""
+    """Cursor that executes a statement and fetches all of its rows at once."""
 
     def __init__(self, connection: Connection) -> None:
-        """Know the connection."""
+        """Creates a cursor of the connection."""
         self._connection = connection
         self._done = StatementResult()
         self.arraysize = 1
 
     async def __aenter__(self) -> Self:
-        """Be open."""
+        """Returns the cursor, which needs no opening."""
         return self
 
     @property
     def description(self) -> Any:  # noqa: ANN401 - as above
-        """The columns of the rows, if there are any."""
+        """Columns of the rows; `None` if the statement returns no rows."""
         return self._done.description
 
     @property
     def rowcount(self) -> int:
-        """How many rows were changed."""
+        """Number of rows that the statement changed."""
         return self._done.rowcount
 
     @property
     def lastrowid(self) -> int | None:
-        """The number of the row that was added."""
+        """SQLite row id of the inserted row."""
         return self._done.lastrowid
 
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Run a statement."""
+        """Executes a statement."""
         self._done = await self._connection.run_operation(
             lambda connection: _fetch_result(connection.execute(sql, parameters))
         )
 
     async def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
-        """Run a statement for each of these."""
+        """Executes a statement once for each parameter set."""
         self._done = await self._connection.run_operation(
             lambda connection: _fetch_result(connection.executemany(sql, parameters))
         )
 
     async def fetchall(self) -> Sequence[Any]:
-        """Give the rows."""
+        """Returns all rows of the last statement."""
         return self._done.rows
 
     async def close(self) -> None:
-        """Be closed: nothing is held."""
+        """Does nothing: the cursor holds no resources."""
 
 
 def _begin_and_run(

@@ -1,4 +1,4 @@
-"""Every table. Ids are UUIDs of version 7, so their order is the order of creation; moments are milliseconds since 1970."""
+"""Tables of the store. Ids are version 7 UUIDs, so they sort by creation time. Timestamps are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _id_column() -> Column[str]:
 
 
 def _foreign_key_column(table: str, *, optional: bool = False, ends_with_it: bool = False) -> Column[Any]:
-    """Refer to a row of another table: `workspaces` becomes `workspace_id`."""
+    """Returns a column that refers to another table: `workspaces` gives `workspace_id`."""
     rule = "CASCADE" if ends_with_it else None
     return Column(f"{table[:-1]}_id", UUID, ForeignKey(f"{table}.id", ondelete=rule), nullable=optional)
 
@@ -80,15 +80,15 @@ users = Table(
     Column("first_name", NAME, nullable=False),
     Column("last_name", NAME, nullable=False),
     Column("role", WORD, nullable=False),
-    # Hashed with argon2; who signs in otherwise has none.
+    # Argon2 hash. Empty for users who sign in by other means.
     Column("password", Text),
     *_timestamp_columns(),
     Index(None, "organisation_id", "email", unique=True),
     Index(None, "organisation_id", "id"),
 )
 
-# Who was taken out of the organisation, or of one workspace alone: a token may still name them. Whoever is invited again is a
-# user again, whatever stands here; who is taken into the workspace again stands here no longer.
+# Users removed from the organisation, or from one workspace if `workspace_id` is set. Tokens may still name them. A
+# user who is invited again is valid regardless of the rows here. Adding a user to the workspace again deletes the row.
 removed_members = Table(
     "departed",
     metadata,
@@ -142,7 +142,7 @@ api_keys = Table(
     Index(None, "workspace_id", "id"),
 )
 
-# A key's text is never kept; while it is rotated two digests lead to it.
+# Digests of API keys; the key itself is never stored. During a rotation two digests belong to one key.
 key_digests = Table(
     "key_digests",
     metadata,
@@ -151,13 +151,13 @@ key_digests = Table(
     _foreign_key_column("api_keys", ends_with_it=True),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("expires_at", BigInteger),
-    # The text of a scheduled rotation, sealed until it is asked for.
+    # Encrypted new key of a scheduled rotation, until the client fetches it.
     Column("sealed", Text),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "api_key_id"),
 )
 
-# Who is asked to come in; the link holds what only its digest is kept of.
+# Invited users. The invitation link contains a token of which only the digest is stored.
 invites = Table(
     "invites",
     metadata,
@@ -177,7 +177,7 @@ invites = Table(
     Index(None, "organisation_id", "email"),
 )
 
-# Who is signed in: a person, or whoever holds a key; the cookie's text is not kept.
+# Signed-in sessions, of a user or of the holder of an API key. The value of the cookie is not stored.
 sessions = Table(
     "sessions",
     metadata,
@@ -185,7 +185,7 @@ sessions = Table(
     _foreign_key_column("organisations"),
     _foreign_key_column("users", optional=True, ends_with_it=True),
     _foreign_key_column("api_keys", optional=True, ends_with_it=True),
-    # Of the text that was shown: the session ends with it.
+    # Digest of the API key that opened the session. The session ends when that digest does.
     Column("key_sha256", DIGEST),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("created_at", BigInteger, nullable=False),
@@ -194,7 +194,7 @@ sessions = Table(
     Index(None, "created_at"),
 )
 
-# What a create with an Idempotency-Key was answered, sealed: it may hold a key's text.
+# Responses to creates with an Idempotency-Key. Encrypted, because a response may contain an API key.
 idempotent_responses = Table(
     "answers",
     metadata,
@@ -219,22 +219,23 @@ integrations = Table(
     Column("description", Text),
     Column("ai_provider_id", NAME, nullable=False),
     Column("status", WORD, nullable=False),
-    # Made along with a virtual key, and gone with the last that uses it.
+    # True if created together with a virtual key. Deleted with the last virtual key that uses it.
     Column("brought_along", Boolean, nullable=False),
     Column("sealed_key", Text),
     Column("masked_key", WORD),
-    # What is secret among them is masked here, and sealed as one text beside it.
+    # Provider options. Secret values are masked here and stored encrypted in `sealed_configurations`.
     Column("configurations", JSON_DOCUMENT, nullable=False),
     Column("sealed_configurations", Text),
     Column("secret_mappings", JSON_DOCUMENT, nullable=False),
     Column("tags", JSON_DOCUMENT, nullable=False),
     Column("allow_all_models", Boolean, nullable=False),
     Column("pricing_adjustments", JSON_DOCUMENT),
-    # Whether workspaces may use it of which nothing else is said, and how much.
+    # Default access for workspaces without an entry of their own: whether they may use the integration, and its limits.
     Column("global_access", JSON_DOCUMENT, nullable=False),
     Column("default_provider_slug", SLUG),
     Column("owner_id", UUID),
-    # Who may send them elsewhere: whoever made it may have left that to others.
+    # Users who supplied the credentials. Only they may redirect the credentials to another address; they may differ
+    # from the owner.
     Column("key_given_by", UUID),
     Column("configurations_given_by", UUID),
     *_timestamp_columns(),
@@ -242,7 +243,7 @@ integrations = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# Models that an operator said something of: whether they may be used, where they are, what they cost.
+# Models with settings by an operator: whether they may be used, their address and their price.
 integration_models = Table(
     "integration_models",
     metadata,
@@ -262,7 +263,7 @@ integration_models = Table(
     Index(None, "integration_id", "slug", unique=True),
 )
 
-# What was said of one workspace's access to an integration of the organisation.
+# Access of single workspaces to an integration of the organisation.
 integration_workspaces = Table(
     "integration_workspaces",
     metadata,
@@ -277,7 +278,8 @@ integration_workspaces = Table(
     Index(None, "workspace_id"),
 )
 
-# Where a secret is kept, and how it is asked for there; what is secret of the latter is sealed.
+# Locations of secrets in external secret managers, with the authentication to use there. Secret values of the latter
+# are encrypted.
 secret_references = Table(
     "secret_references",
     metadata,
@@ -301,7 +303,8 @@ secret_references = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# A provider is an integration made usable in one workspace; a virtual key is one that brought its integration along.
+# Integrations made available in one workspace. A virtual key is a provider that was created together with its
+# integration.
 providers = Table(
     "providers",
     metadata,
@@ -331,7 +334,7 @@ configs = Table(
     _foreign_key_column("workspaces", ends_with_it=True),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
-    # What is secret in it is masked here, and sealed as one text beside it.
+    # Secret values are masked here and stored encrypted in `sealed`.
     Column("config", Text, nullable=False),
     Column("sealed", Text),
     Column("version_id", UUID, nullable=False),
@@ -345,7 +348,7 @@ configs = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# What was saved under a slug before, for every resource that keeps its history.
+# Earlier versions of resources that keep a history.
 versions = Table(
     "versions",
     metadata,
@@ -356,7 +359,7 @@ versions = Table(
     Column("resource_id", UUID, nullable=False),
     Column("number", Integer, nullable=False),
     Column("content", JSON_DOCUMENT, nullable=False),
-    # What is secret of it.
+    # Encrypted secret values of `content`.
     Column("sealed", Text),
     Column("created_by", UUID),
     Column("created_at", BigInteger, nullable=False),
@@ -380,7 +383,7 @@ audit_log = Table(
     Column("resource_id", UUID),
     Column("action", WORD, nullable=False),
     Column("response_status_code", Integer, nullable=False),
-    # What was asked for, which may have changed several things.
+    # Request that made the change. One request may make several changes.
     Column("asked_id", UUID),
     Column("before", JSON_DOCUMENT),
     Column("after", JSON_DOCUMENT),
@@ -388,7 +391,7 @@ audit_log = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# Header fields and bodies of requests that changed something, credentials left out.
+# Header fields and bodies, without credentials, of requests that changed something.
 audited_requests = Table(
     "requests",
     metadata,
@@ -400,7 +403,7 @@ audited_requests = Table(
     Index(None, "organisation_id"),
 )
 
-# Keys that seal credentials, themselves sealed with the master key.
+# Keys that encrypt credentials. They are themselves encrypted with the master key.
 data_keys = Table(
     "data_keys",
     metadata,
@@ -410,7 +413,7 @@ data_keys = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
-# What was uploaded to the gateway itself, or made by a batch of its own; the content is a blob of the same id.
+# Files uploaded to the gateway or produced by its own batches. The content is a blob with the same id.
 files = Table(
     "files",
     metadata,
@@ -443,17 +446,17 @@ batches = Table(
     Column("model", NAME),
     Column("details", JSON_DOCUMENT),
     Column("errors", JSON_DOCUMENT),
-    # Of a batch that a provider runs: what it is called there.
+    # Provider's identifiers, if the batch runs at a provider.
     Column("job", JSON_DOCUMENT),
-    # What its requests carry, the caller's key among it; forgotten when it is over.
+    # Encrypted data that its requests need, including the caller's key. Cleared when the batch ends.
     Column("sealed", Text),
     Column("total", Integer, nullable=False),
     Column("completed", Integer, nullable=False),
     Column("failed", Integer, nullable=False),
-    # By the status that began then.
+    # Start time of each status, by the name of the status.
     Column("moments", JSON_DOCUMENT, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
-    # Which process runs it, and until when it need not say so again.
+    # Lease: the process that runs the batch, and the time by which it must renew.
     Column("run_by", UUID),
     Column("run_until", BigInteger),
     Column("created_by", UUID),
@@ -462,7 +465,7 @@ batches = Table(
     Index(None, "status", "id"),
 )
 
-# Lines of a batch that were answered, until they are put together as files.
+# Finished lines of a batch, until they are written to its output files.
 batch_lines = Table(
     "batch_lines",
     metadata,
@@ -472,12 +475,12 @@ batch_lines = Table(
     Column("content", Text, nullable=False),
 )
 
-# One row: how often something changed that the data plane must know.
+# Single row with a counter of all changes that affect the data plane.
 change_counter = Table(
     "changes", metadata, Column("id", Integer, primary_key=True), Column("number", BigInteger, nullable=False)
 )
 
-# Of each number of those: which parts of it changed then; older ones are forgotten.
+# Snapshot sections affected by each number of the counter. Old entries are deleted.
 change_log = Table(
     "changed",
     metadata,

@@ -1,4 +1,6 @@
-"""The store from inside one organisation and one workspace: what belongs to others cannot be named from here."""
+"""Store access restricted to one organisation and, optionally, one workspace. Queries cannot reach rows of other
+tenants.
+"""
 
 from __future__ import annotations
 
@@ -24,46 +26,49 @@ if TYPE_CHECKING:
     Condition = ColumnElement[bool]
 
 Row = Mapping[str, Any]
-# More than one.
+# Row limit of a lookup: two rows suffice to detect an ambiguous slug.
 AMBIGUITY_LIMIT = 2
-# So many queries that were written once are kept as they are asked in a place.
+# Number of scoped queries that are cached.
 MAX_SCOPED_QUERIES = 1000
-# The parameter that says which workspaces are open.
+# Query parameter for the list of accessible workspaces.
 WORKSPACES_PARAMETER = "among"
 
 
 class ChangeFlag:
-    """Whether a transaction changed what the data plane must know, and in which parts; shared by all who stand in it."""
+    """Records if a transaction changed data of the data plane, and in which snapshot sections. All scopes of one
+    transaction share it.
+    """
 
     number: int | None = None
 
     def __init__(self) -> None:
-        """Nothing changed yet."""
+        """Creates a flag without changes."""
         self.parts: set[str] = set()
 
     @property
     def is_set(self) -> bool:
-        """Whether something changed."""
+        """True if something changed."""
         return self.number is not None
 
 
 class TenantStore:
-    """Reads and writes rows of one organisation; of one workspace where one is chosen."""
+    """Reads and writes rows of one organisation, or of one workspace if `workspace_id` is set."""
 
     def __init__(self, connection: AsyncConnection, organisation_id: str, workspace_id: str | None) -> None:
-        """Stand inside."""
+        """Creates a scope on an open connection."""
         self.connection = connection
         self.organisation_id = organisation_id
         self.workspace_id = workspace_id
-        # Where no single one is chosen: the workspaces that are open, and no others.
+        # Accessible workspaces if `workspace_id` is `None`. `None` means that all are accessible.
         self.among: frozenset[str] | None = None
         self.bell = ChangeFlag()
 
     async def lock_organisation(self, wait_ms: int) -> None:
-        """Let nobody else change the organisation until this transaction ends: what is read from here on stays so.
+        """Locks the organisation against other writers until the transaction ends, so that later reads stay valid.
 
-        An embedded database has one writer anyway. To hold this one row first keeps everyone in one order; who waits
-        longer than that is told so, and not that the store is away. Rows may go on referring to it meanwhile.
+        SQLite has only one writer and needs no lock. Taking this row lock first gives all writers one lock order. A
+        wait longer than `wait_ms` fails with an error that names concurrent changes, not an unavailable store. Other
+        transactions may still insert rows that refer to the organisation.
         """
         if self.connection.dialect.name == "sqlite":
             return
@@ -72,21 +77,27 @@ class TenantStore:
         await self.connection.execute(query.select_from(organisations).with_for_update(key_share=True))
 
     def organisation(self) -> TenantStore:
-        """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
+        """Returns a store for the whole organisation, for resources that all workspaces share. The calling code must
+        restrict its queries.
+        """
         tenant = TenantStore(self.connection, self.organisation_id, None)
         tenant.bell = self.bell
         return tenant
 
     async def find(self, table: Table, key: str) -> Row | None:
-        """Find a row by its id, or by its slug where it has one; what several workspaces have is not chosen among."""
+        """Returns the row with this id or slug; `None` if there is none. Raises `InvalidError` if several workspaces
+        have the slug.
+        """
         return _single_row(key, await self.fetch_prepared(_find_query(table), table, key=key))
 
     async def find_all(self, table: Table, ids: Iterable[str]) -> dict[str, Row]:
-        """Find rows by their ids."""
+        """Returns the rows with these ids, by id."""
         return {row["id"]: row for row in await self.fetch_prepared(_find_all_query(table), table, ids=list(ids))}
 
     async def fetch_prepared(self, query: Query, table: Table, **values: object) -> list[Row]:
-        """Give the rows of a query that was written once, with parameters: to write one takes longer than its answer."""
+        """Returns the rows of a query object that is built once and run with parameters. Building a query takes longer
+        than running it.
+        """
         own: dict[str, Any] = {name: value for name, value in self._scope_values(table).items() if value is not None}
         if self.workspace_id is None and self.among is not None and _workspace_column(table) is not None:
             own[WORKSPACES_PARAMETER] = sorted(self.among)
@@ -97,12 +108,12 @@ class TenantStore:
         return [cast("Row", row) for row in found.mappings()]
 
     async def fetch_first(self, query: Query, *tables: Table) -> Row | None:
-        """Give the first row of a query over these tables."""
+        """Returns the first row of a query over these tables; `None` if there is none."""
         rows = await self.fetch_rows(query.limit(1), *tables)
         return rows[0] if rows else None
 
     async def fetch_rows(self, query: Query, *tables: Table) -> list[Row]:
-        """Give the rows of a query over these tables."""
+        """Returns the rows of a query over these tables."""
         inside = query.where(*self._scope_conditions(tables))
         if isinstance(self.connection, ReadConnection):
             return await self.connection.fetch_rows(inside)
@@ -110,40 +121,42 @@ class TenantStore:
         return [cast("Row", row) for row in found.mappings()]
 
     async def count(self, table: Table, conditions: Sequence[Condition] = ()) -> int:
-        """Count rows."""
+        """Returns the number of rows in scope that match the conditions."""
         if not conditions:
             return (await self.fetch_prepared(_count_query(table), table))[0]["count"]
         return (await self.fetch_rows(_count_query(table).where(*conditions), table))[0]["count"]
 
     async def insert(self, table: Table, values: Mapping[str, Any]) -> Row:
-        """Add a row here."""
+        """Inserts a row into the scope; returns it."""
         own = self._scope_values(table)
         row = {**own, **values, **{name: value for name, value in own.items() if value is not None}}
         await self.connection.execute(insert(table).values(row))
         return row
 
     async def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows here."""
+        """Inserts rows into the scope."""
         own = {name: value for name, value in self._scope_values(table).items() if value is not None}
         if rows:
             await self.connection.execute(insert(table), [{**row, **own} for row in rows])
 
     async def update(self, table: Table, row_id: str, values: Mapping[str, Any]) -> None:
-        """Change a row, if it is here."""
+        """Updates a row if it is in scope."""
         query = update(table).where(table.c.id == row_id, *self._scope_conditions([table])).values(dict(values))
         await self.connection.execute(query)
 
     async def update_all(self, table: Table, values: Mapping[str, Any]) -> None:
-        """Change every row that is here."""
+        """Updates every row in scope."""
         await self.connection.execute(update(table).where(*self._scope_conditions([table])).values(dict(values)))
 
     async def delete(self, table: Table, *conditions: Condition) -> int:
-        """Remove rows, and say how many."""
+        """Deletes the matching rows in scope; returns their number."""
         done = await self.connection.execute(delete_from(table).where(*conditions, *self._scope_conditions([table])))
         return done.rowcount
 
     async def mark_changed(self, *parts: str) -> None:
-        """Note that the data plane must know of a change, and in which parts of what it knows: `penstock.store.snapshot_sections`."""
+        """Records that snapshot sections changed, so that the data plane loads them again. See
+        `penstock.store.snapshot_sections`.
+        """
         bell = self.bell
         if bell.parts.issuperset(parts):
             return
@@ -152,7 +165,7 @@ class TenantStore:
         if bell.number is not None:
             await self.connection.execute(update(change_log).where(change_log.c.number == bell.number).values(said))
             return
-        # Who changes something after us waits here until this is kept: numbers are in the order of what they count.
+        # The update locks the counter until commit, so the numbers follow the commit order.
         counted = update(change_counter).values(number=change_counter.c.number + 1).returning(change_counter.c.number)
         bell.number = await self.connection.scalar(counted)
         await self.connection.execute(insert(change_log).values(number=bell.number, **said))
@@ -174,7 +187,7 @@ class TenantStore:
     def _scope_values(self, table: Table) -> dict[str, str | None]:
         if table.name == "organisations":
             return {"id": self.organisation_id}
-        # A workspace's own row is named by its id: who is inside one sees that one.
+        # A workspace's own row has the workspace's id as `id`. It is visible inside that workspace.
         workspace = "id" if table.name == "workspaces" else "workspace_id"
         own = {"organisation_id": self.organisation_id, workspace: self.workspace_id}
         if "organisation_id" not in table.c:
@@ -184,17 +197,19 @@ class TenantStore:
 
 
 def _single_row(key: str, found: list[Row]) -> Row | None:
-    """Give the one row that is meant: an id names no other."""
+    """Returns the only row, or the row whose id is `key`. Raises `InvalidError` if several rows have `key` as their
+    slug.
+    """
     if len(found) < AMBIGUITY_LIMIT:
         return found[0] if found else None
     if found[0]["id"] != key:
-        why = f"is needed: several workspaces have {key!r}; hint: or its id in the place of its slug"
+        why = f"is needed: several workspaces have {key!r}; hint: or use its id instead of its slug"
         raise InvalidError(f"workspace_id {why}", [Problem("workspace_id", why)])
     return found[0]
 
 
 def select_by_id_or_slug(table: Table, key: str | BindParameter[str]) -> Query:
-    """Ask for the row that has this id, or this slug: where one has it as its id and others as their slug, that one first."""
+    """Returns a query for the row with this id or slug. A match by id sorts before matches by slug."""
     if "slug" not in table.c:
         return select(table).where(table.c.id == key)
     return select(table).where(or_(table.c.id == key, table.c.slug == key)).order_by(table.c.id != key)
@@ -225,5 +240,5 @@ def _scoped_query(query: Query, table: Table, own: tuple[str, ...]) -> Query:
 
 
 def _workspace_column(table: Table) -> ColumnElement[str] | None:
-    # A workspace's own row is named by its id.
+    # A workspace's own row has the workspace's id as `id`.
     return table.c.get("id" if table.name == "workspaces" else "workspace_id")

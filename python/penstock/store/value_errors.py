@@ -1,4 +1,6 @@
-"""Values that a database does not take: whoever sent one is told which, and not that the database is away."""
+"""Validation of values that a database cannot store. The client gets an error that names the field, not a database
+failure.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
 LARGE, SMALL = 2**63, 2**31
-# Of several values of one name in a statement the second is called `name_1`.
+# SQLAlchemy appends `_1` to the name of a second parameter for the same column.
 PARAMETER_SUFFIX = re.compile(r"_\d+$")
 
 
 def reject_invalid_values(context: ExceptionContext) -> None:
-    """Name the values, if that is why a statement failed."""
+    """Raises `InvalidError` with the field names if invalid values caused a statement to fail."""
     done: Any = context.execution_context
     if done is None or done.compiled is None:
         return
-    # What changes tables has none.
+    # DDL statements have no parameters.
     problems = list(_find_invalid_values(getattr(done.compiled, "binds", {}), done.compiled_parameters))
     if problems:
         raise InvalidError(f"{problems[0].path} {problems[0].message}", problems) from None

@@ -1,4 +1,5 @@
-//! The header map of one request: filled, scanned, read for control headers, and rendered for the provider.
+//! Benchmark of the header map of one request: build it, scan it, read the control headers, and render the provider's
+//! request head.
 
 use std::{hint::black_box, time::Duration};
 
@@ -21,7 +22,7 @@ use penstock_llm::{
     operation::Operation,
 };
 
-/// What an official SDK sends, and the gateway's own fields beside it.
+/// Headers that an official SDK sends, plus the gateway's own.
 const SDK_HEADERS: &[(&str, &str)] = &[
     ("host", "127.0.0.1:8787"),
     ("accept-encoding", "gzip, deflate"),
@@ -56,8 +57,8 @@ fn bench_header_map(c: &mut Criterion) {
     let mut group = c.benchmark_group("headers");
     group.bench_function("push 19 fields", |b| b.iter(build_headers));
     let headers = build_headers();
-    group.bench_function("scan for the last", |b| b.iter(|| headers.get(black_box("content-length"))));
-    group.bench_function("scan in vain", |b| b.iter(|| headers.get(black_box("idempotency-key"))));
+    group.bench_function("find the last field", |b| b.iter(|| headers.get(black_box("content-length"))));
+    group.bench_function("look up a missing field", |b| b.iter(|| headers.get(black_box("idempotency-key"))));
     let aliases = ["x-portkey-".to_owned()];
     group.bench_function("read control headers", |b| b.iter(|| ControlHeaders::parse(black_box(&headers), &aliases)));
     group.finish();

@@ -1,5 +1,6 @@
-//! What nearly every request is: its key is known, its provider named, its answer short; and a chunk of a stream. Over a real
-//! connection, so that all of the walk is in it. `CONTRIBUTING.md` says how the instructions of each are counted.
+//! Benchmark of the most common request (known key, named provider, short response) and of one stream chunk. It runs
+//! over a real connection, so that the complete request path is measured. `CONTRIBUTING.md` describes how the
+//! instructions of each are counted.
 
 use std::{fmt::Write, hint::black_box, sync::Arc};
 
@@ -20,10 +21,10 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 
 const API_KEY: &str = "pk-0123456789abcdef0123456789abcdef";
-/// Of a stream; those of the framing besides.
+/// Number of content chunks in a stream; framing chunks come in addition.
 const STREAM_CHUNKS: usize = 100;
 
-/// A gateway that knows a key, and whom it forwards to.
+/// Gateway with one API key, and the mock provider that it forwards to.
 struct BenchGateway {
     runtime: Runtime,
     gateway: Arc<Gateway>,
@@ -53,7 +54,8 @@ impl BenchGateway {
         Some(Self { runtime, gateway, _provider: provider })
     }
 
-    /// As it comes over the border; the records that wait are taken, as the control process would.
+    /// Builds a request as the server passes it to the core. Drains the waiting records first, as the control process
+    /// would.
     fn build_request(&self, body: &Bytes) -> Request {
         if let Some(lines) = self.gateway.record_sink.outbox.take_pending() {
             self.gateway.record_sink.outbox.acknowledge(lines);
@@ -84,7 +86,8 @@ fn build_body(model: &str, streams: bool, bytes: usize) -> Bytes {
     body.to_string().into()
 }
 
-/// One request to its whole answer. What is counted stands between its call and its end.
+/// Sends one request and returns the size of the complete response. Instructions are counted from the call to the
+/// return of this function.
 #[inline(never)]
 fn one_request(stand: &BenchGateway, request: Request) -> usize {
     match stand.runtime.block_on(stand.gateway.handle(request)).body {
@@ -93,7 +96,7 @@ fn one_request(stand: &BenchGateway, request: Request) -> usize {
     }
 }
 
-/// One stream from its request to its end: how many pieces came.
+/// Sends one streaming request and returns the number of chunks received.
 #[inline(never)]
 fn one_stream(stand: &BenchGateway, request: Request) -> usize {
     stand.runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! One record, from its opening to its line in the outbox.
+//! Benchmark of one request record, from opening it to its line in the outbox.
 
 use std::sync::Arc;
 
@@ -58,11 +58,11 @@ fn build_request_log() -> RequestLog {
 fn bench_record(c: &mut Criterion) {
     let mut group = c.benchmark_group("record");
     let head = build_head();
-    for (name, records) in [("with its line", true), ("counted only", false)] {
+    for (name, records) in [("written to the outbox", true), ("counted only", false)] {
         let sink = build_sink(records);
         group.bench_function(name, |b| {
             let open = || {
-                // As often as the control process would: the lines must not grow without end.
+                // Drains the outbox as often as the control process would, so that the lines do not grow without bound.
                 if let Some(batch) = sink.outbox.take_pending() {
                     sink.outbox.acknowledge(batch);
                 }

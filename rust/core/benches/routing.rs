@@ -1,4 +1,5 @@
-//! What a large config costs a request: its choice among targets alone, and the whole way to a provider and back.
+//! Benchmark of what a large config costs per request: choosing a target alone, and the complete path to a provider and
+//! back.
 
 use std::{fmt::Write, hint::black_box, sync::Arc};
 
@@ -19,7 +20,7 @@ use penstock_core::{
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-/// Groups within groups: so many levels, with so many targets in the innermost.
+/// Builds a config with `levels` nested groups and `targets` targets in the innermost one.
 fn nested_config(levels: usize, targets: usize) -> Value {
     let leaves: Vec<_> = (0..targets).map(|seed| json!({"provider": "mock", "weight": seed % 7 + 1})).collect();
     let mut group = json!({"strategy": {"mode": "loadbalance"}, "targets": leaves});
@@ -29,7 +30,7 @@ fn nested_config(levels: usize, targets: usize) -> Value {
     group
 }
 
-/// So many conditions, of which the last one holds.
+/// Builds a config with `count` conditions, of which only the last one matches.
 fn conditional_config(count: usize) -> Value {
     let targets: Vec<_> = (0..count).map(|name| json!({"provider": "mock", "name": name.to_string()})).collect();
     let condition = |index: usize| {
@@ -69,7 +70,7 @@ fn bench_parse_config(c: &mut Criterion) {
         b.iter(|| Config::parse(black_box(text.as_bytes()), Strictness::Lenient).is_ok());
     });
     let known = InlineConfigCache::new(1 << 24);
-    group.bench_function("100 targets that were seen before", |b| {
+    group.bench_function("100 targets, already compiled", |b| {
         b.iter(|| known.get_or_compile(black_box(&text), TargetLimits::default()).is_ok());
     });
     group.finish();
@@ -91,7 +92,8 @@ fn build_request(config: &str, said: &str) -> Request {
     Request { head, body: Body::Complete(body.into()) }
 }
 
-/// Over a real connection, so that all of the walk is in it; what counts is how the configs differ.
+/// Runs over a real connection, so that the complete request path is measured. Only the differences between the configs
+/// matter.
 fn bench_complete_request(c: &mut Criterion) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let server = runtime.block_on(Server::start());
@@ -140,7 +142,7 @@ fn bench_complete_request(c: &mut Criterion) {
     group.finish();
 }
 
-/// An answer that is kept, with its record, beside the same answer forwarded.
+/// Compares a cached response, including its record, with the same response forwarded.
 fn bench_cached_response(c: &mut Criterion) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let server = runtime.block_on(Server::start());

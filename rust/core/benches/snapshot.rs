@@ -1,4 +1,4 @@
-//! A snapshot of 100,000 keys, compiled; keys looked up in it.
+//! Benchmark of a snapshot of 100,000 keys: compile it and look keys up in it.
 
 use std::{fmt::Write, hint::black_box};
 
@@ -40,7 +40,7 @@ fn bench_compile(c: &mut Criterion) {
 
 fn bench_key_lookup(c: &mut Criterion) {
     let Ok(snapshot) = Snapshot::compile(&build_snapshot_json(KEY_COUNT)) else { return };
-    // Each look-up is of another key, or it would measure the processor's cache.
+    // Each lookup uses another key; otherwise the benchmark would measure the CPU cache.
     let known: Vec<_> = (0..KEY_COUNT).step_by(7).map(api_key).collect();
     let (mut turn, unknown) = (known.iter().cycle(), api_key(2 * KEY_COUNT));
     let mut group = c.benchmark_group("snapshot/key");

@@ -1,5 +1,6 @@
-//! Reading a request body and a whole answer without building a tree, beside a parser that builds one.
-#![allow(clippy::unwrap_used, reason = "a bench ends where it fails")]
+//! Benchmark of scanning a request body and a complete response without building a tree, compared with a parser that
+//! builds one.
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic on failure")]
 
 use std::hint::black_box;
 
@@ -9,7 +10,7 @@ use penstock_llm::{
     usage::Usage,
 };
 
-/// A chat of short messages of about this many bytes.
+/// Builds a chat request of about `bytes` bytes from short messages.
 fn chat_body(bytes: usize) -> String {
     let message =
         r#"{"role":"user","content":"What is the capital of France, and how many people live there today?"},"#;
@@ -20,7 +21,7 @@ fn chat_body(bytes: usize) -> String {
     )
 }
 
-/// One message with a text of this many bytes, with escapes as often as prose has new lines.
+/// Builds a request with one message of `bytes` bytes of text. Escapes are as frequent as line breaks in prose.
 fn document_body(bytes: usize) -> String {
     let text =
         r"The quick brown fox jumps over the lazy dog, and over the fence, and over the hill.\n".repeat(bytes / 85);
@@ -54,7 +55,7 @@ fn bench_request_bodies(c: &mut Criterion) {
 }
 
 fn bench_response_usage(c: &mut Criterion) {
-    let mut group = c.benchmark_group("usage of an answer");
+    let mut group = c.benchmark_group("usage of a response");
     for (name, size) in [("1 KB", 600), ("100 KB", 100_000)] {
         let text = r"The quick brown fox jumps over the lazy dog.\n".repeat(size / 46);
         let answer = format!(

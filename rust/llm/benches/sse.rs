@@ -1,4 +1,4 @@
-//! Splitting a stream into events, and metering it: one paced event at a time, and a burst.
+//! Benchmark of splitting an SSE stream into events and of metering it: one paced event at a time, and a burst.
 
 use std::hint::black_box;
 
@@ -49,7 +49,7 @@ fn bench_meter(c: &mut Criterion) {
     }
     let mut meter = Meter::with_deltas(ApiFormat::OpenAi, Operation::ChatComplete);
     (0..8).for_each(|_| meter.feed(OPENAI_DELTA_EVENT));
-    group.bench_function("delta whose text is kept", |b| b.iter(|| meter.feed(black_box(OPENAI_DELTA_EVENT))));
+    group.bench_function("delta with its text recorded", |b| b.iter(|| meter.feed(black_box(OPENAI_DELTA_EVENT))));
     let mut meter = warm_meter(ApiFormat::OpenAi);
     group.bench_function("delta in two reads", |b| {
         b.iter(|| {
@@ -74,16 +74,16 @@ fn bench_meter(c: &mut Criterion) {
     group.finish();
 }
 
-/// Asking for usage in a caller's name, and taking it out again.
+/// Measures the request for usage on behalf of a client, and its removal from the stream.
 fn bench_injected_usage(c: &mut Criterion) {
-    let mut group = c.benchmark_group("usage nobody asked for");
+    let mut group = c.benchmark_group("usage the client did not request");
     let asked = [
         b"{\"model\":\"gpt-4o\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"",
         [b'x'; 1000].as_slice(),
         b"\"}]}",
     ];
     let asked = asked.concat();
-    group.bench_function("ask for it", |b| b.iter(|| include_usage::request_usage(black_box(&asked))));
+    group.bench_function("add to the request", |b| b.iter(|| include_usage::request_usage(black_box(&asked))));
     for (name, chunk) in
         [("delta", OPENAI_DELTA_EVENT), ("delta with null usage", NULL_USAGE_EVENT), ("event with usage", USAGE_EVENT)]
     {
@@ -93,7 +93,7 @@ fn bench_injected_usage(c: &mut Criterion) {
     group.finish();
 }
 
-/// A meter past the first events, which are read for the model's name.
+/// Returns a meter past the first events, in which it looks for the model name.
 fn warm_meter(dialect: ApiFormat) -> Meter {
     let mut meter = Meter::new(dialect);
     (0..8).for_each(|_| meter.feed(OPENAI_DELTA_EVENT));

@@ -1,4 +1,4 @@
-//! Counting tokens of prose and of texts made to be slow, 100 KB each.
+//! Benchmark of counting the tokens of prose and of texts built to be slow, 100 KB each.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use penstock_llm::tokens::{Encoding, count_request_body, count_text};
 
 const TEXT_BYTES: usize = 100_000;
 
-/// Numbers that look random and are the same in each run.
+/// Returns a generator of pseudo-random numbers that are the same in each run.
 fn seeded_random() -> impl FnMut(usize) -> usize {
     let mut state = 42u64;
     move |sides| {
@@ -16,7 +16,7 @@ fn seeded_random() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Sentences of common words with some that are new each time, so that no cache of pieces sees them all again.
+/// Generates sentences of common words mixed with unique ones, so that a cache of word tokens cannot cover all of them.
 fn generate_prose() -> String {
     const WORDS: &[&str] = &[
         "the",
@@ -53,7 +53,7 @@ fn generate_prose() -> String {
     text
 }
 
-/// Characters of these in no order and without a break.
+/// Generates random characters of `alphabet` without a break.
 fn random_characters(alphabet: &str) -> String {
     let (mut roll, alphabet) = (seeded_random(), alphabet.chars().collect::<Vec<_>>());
     let mut text = String::with_capacity(TEXT_BYTES + 4);
@@ -77,8 +77,8 @@ fn bench_token_count(c: &mut Criterion) {
         ("symbols without a break", random_characters("!#$%&()*+,-.:;<=>?@[]^_{|}~")),
         ("one smiley", "🙂".repeat(TEXT_BYTES / 4)),
         ("smileys", random_characters("😀😁😂🤣😃😄😅🚀👍🎉🔥")),
-        ("signs without a break", random_characters("的一是不了人我在有他这中大来上国个到说们")),
-        ("syllables without a break", random_characters("가나다라마바사아자차카타파하거너더러머버서어")),
+        ("Chinese characters without a break", random_characters("的一是不了人我在有他这中大来上国个到说们")),
+        ("Hangul syllables without a break", random_characters("가나다라마바사아자차카타파하거너더러머버서어")),
         (
             "words of 300 letters",
             random_characters("abcdefghijklmnopqrstuvwxyz")
@@ -89,7 +89,7 @@ fn bench_token_count(c: &mut Criterion) {
                 .join(" "),
         ),
         ("both cases", random_characters("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")),
-        ("letters and signs", random_characters("abcdefghi的一是不了人我在有他这")),
+        ("letters and Chinese characters", random_characters("abcdefghi的一是不了人我在有他这")),
         ("spaces and tabs", random_characters("                          \t")),
         ("everything mixed", random_characters("aZ0 ^🙂é的\n'sTb9")),
     ];

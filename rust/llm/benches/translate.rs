@@ -1,4 +1,5 @@
-//! Translations: a request, a whole answer, and the chunks of a stream, from chat completions to Anthropic and back.
+//! Benchmark of translating a request, a complete response and the chunks of a stream, from chat completions to
+//! Anthropic and back.
 
 use std::hint::black_box;
 

@@ -1,5 +1,6 @@
-//! Counts texts for others to compare with: `tokens vocabulary ENCODING` prints the tokens, one a line, in hexadecimal;
-//! `tokens count ENCODING` reads JSON strings, one a line, and answers each with its tokens and the nanoseconds that it took.
+//! Token counter for comparison with other tokenizers. `tokens vocabulary ENCODING` prints the tokens in hexadecimal,
+//! one per line. `tokens count ENCODING` reads JSON strings, one per line, and prints the token count of each and the
+//! nanoseconds that it took.
 
 use std::{
     io::{self, Write as _},
@@ -38,7 +39,7 @@ fn print_vocabulary(name: &str) -> io::Result<()> {
 }
 
 fn count_lines(encoding: Encoding) -> io::Result<()> {
-    // The first count unpacks the vocabulary, the first of a long word its table.
+    // Warm-up: the first count unpacks the vocabulary, and the first count of a long word builds its table.
     count_text(encoding, &"a".repeat(1000));
     for line in io::stdin().lines() {
         let text: String = serde_json::from_str(&line?)?;
@@ -51,5 +52,5 @@ fn count_lines(encoding: Encoding) -> io::Result<()> {
 }
 
 fn unknown_encoding_error() -> io::Error {
-    io::Error::other("no such encoding")
+    io::Error::other("unknown encoding")
 }

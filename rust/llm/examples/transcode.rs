@@ -1,5 +1,6 @@
-//! Says Anthropic's streams as chat completions for others to compare with: `transcode ROUNDS` reads one stream's events, and
-//! prints what becomes of them once and the nanoseconds that each round took, all of its bytes anew.
+//! Translator of Anthropic streams to chat completions, for comparison with other programs. `transcode ROUNDS` reads
+//! one stream's events and prints the translated stream once. It then prints the nanoseconds that each round took; each
+//! round translates all bytes again.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -32,7 +33,7 @@ fn run_rounds(rounds: usize) -> io::Result<()> {
     let mut stream = Vec::new();
     io::stdin().read_to_end(&mut stream)?;
     let events: Vec<Bytes> = split_events(&stream).map(Bytes::copy_from_slice).collect();
-    let translation = build_translation().ok_or_else(|| io::Error::other("anthropic is not translated"))?;
+    let translation = build_translation().ok_or_else(|| io::Error::other("no translation for anthropic"))?;
     let mut output = io::stdout().lock();
     for round in 0..=rounds {
         let begun = Instant::now();
@@ -50,7 +51,7 @@ fn run_rounds(rounds: usize) -> io::Result<()> {
     output.flush()
 }
 
-/// One by one, as they come from a provider that thinks in between.
+/// Splits a stream into its events, one by one as a slow provider sends them.
 fn split_events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
     let text = std::str::from_utf8(stream).unwrap_or_default();
     text.split_inclusive("\n\n").map(str::as_bytes)

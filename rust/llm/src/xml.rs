@@ -1,16 +1,16 @@
-//! The little of XML that Amazon's and Google's older services answer in: texts of elements, by their names.
+//! Minimal XML reader for responses of older Amazon and Google services. Extracts element texts by element name.
 
 use std::borrow::Cow;
 
-/// What may stand for a character in a text.
+/// XML entities and the characters they stand for.
 const ENTITIES: [(&str, &str); 5] = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
 
-/// The text of the first element of this name.
+/// Returns the unescaped, trimmed text of the first element with this name.
 pub fn element_text<'x>(xml: &'x str, name: &str) -> Option<Cow<'x, str>> {
     element_contents(xml, name).next().map(|inner| unescape(inner.trim()))
 }
 
-/// What is within each element of this name.
+/// Iterates over the raw content of each element with this name.
 pub fn element_contents<'x>(xml: &'x str, name: &str) -> impl Iterator<Item = &'x str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = xml;
@@ -22,7 +22,7 @@ pub fn element_contents<'x>(xml: &'x str, name: &str) -> impl Iterator<Item = &'
     })
 }
 
-/// As the text of an element.
+/// Escapes text for use as element content.
 pub fn escape(text: &str) -> String {
     ENTITIES.iter().rev().fold(text.to_owned(), |text, (entity, one)| text.replace(one, entity))
 }

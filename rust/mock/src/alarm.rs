@@ -1,4 +1,4 @@
-//! A timer that rings when it is due: the runtime's own ring on the full millisecond, and so for many streams at once.
+//! Precise timer based on `timerfd`. Tokio's timer fires on full milliseconds, and so for many streams at once.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,13 +14,16 @@ use tokio::time::Instant;
 pub struct PreciseTimer(AsyncFd<OwnedFd>);
 
 impl PreciseTimer {
-    #[expect(deprecated, reason = "what comes after it is unsafe, for files that end too early: this one is owned")]
+    #[expect(
+        deprecated,
+        reason = "its replacement is unsafe because a file may be closed too early; this file is owned"
+    )]
     pub fn new() -> io::Result<Self> {
         let file = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         Ok(Self(AsyncFd::with_interest(file, Interest::READABLE)?))
     }
 
-    /// Returns when the moment has come; at once where it is past.
+    /// Waits until `due`; returns at once if it has passed.
     pub async fn wait_until(&self, due: Instant) -> io::Result<()> {
         let left = due.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,4 +1,5 @@
-//! From an answer's parts to the steps that send it: the head, a whole body or a stream's events, and the fault among them.
+//! Response builder. Turns a response into the steps that send it: head, complete body or stream events, and the
+//! injected fault.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// What goes before a body.
+/// Status line and header fields of a response.
 #[derive(Clone, Debug)]
 pub struct ResponseHead {
     pub status: u32,
@@ -64,7 +65,7 @@ impl ResponseHead {
             .into_bytes()
     }
 
-    /// Bytes of a body as this head's framing has them.
+    /// Encodes body bytes with the framing of this head.
     fn frame_body(&self, data: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(data.len() + 16);
         if self.framing == Framing::Chunked {
@@ -91,15 +92,15 @@ fn reason_phrase(status: u32) -> &'static str {
     }
 }
 
-/// The events of a stream, each part ready to be sent but for the framing.
+/// Events of a stream, encoded except for the HTTP framing.
 #[derive(Clone, Debug, Default)]
 pub struct StreamScript {
     pub opening: Vec<u8>,
-    /// Sent in turn until there were `count`, a `gap` between two.
+    /// Chunks that are sent in rotation, `chunk_count` in all, with `chunk_interval` between two.
     pub chunks: Vec<Vec<u8>>,
     pub chunk_count: u32,
     pub chunk_interval: Duration,
-    /// How many pieces come before the middle.
+    /// Number of chunks before the middle event.
     pub chunks_before_middle: u32,
     pub middle_event: Vec<u8>,
     pub closing: Vec<u8>,
@@ -131,7 +132,7 @@ impl StreamScript {
         }
     }
 
-    /// The whole stream without its framing.
+    /// Returns the complete stream without its framing.
     pub fn concat_events(&self) -> Vec<u8> {
         let mut pieces = self.chunks.iter().cycle();
         let mut out = self.opening.clone();
@@ -157,7 +158,7 @@ impl StreamScript {
     }
 }
 
-/// A stream, or whatever the fault makes of it.
+/// Builds a streamed response, with the fault applied.
 pub fn build_stream(
     shape: &dyn ResponseShape,
     ask: &ResponseContext<'_>,
@@ -211,7 +212,7 @@ fn stream_steps(head: &ResponseHead, script: &StreamScript, behaviour: &Behaviou
     steps
 }
 
-/// A generated answer in one piece, or whatever the fault makes of it.
+/// Builds a generated response with a complete body, with the fault applied.
 pub fn build_generated(
     shape: &dyn ResponseShape,
     ask: &ResponseContext<'_>,
@@ -230,7 +231,7 @@ pub fn build_generated(
     build_json(status, shape.family(), &shape.complete_body(ask, &text), ask.behaviour, marks)
 }
 
-/// Any JSON as an answer, or whatever the fault makes of it.
+/// Builds a JSON response, with the fault applied.
 pub fn build_json(
     status: u32,
     family: ProviderFamily,
@@ -247,7 +248,7 @@ pub fn build_json(
     )
 }
 
-/// Anything as an answer, or whatever the fault makes of it.
+/// Builds a response of any content type, with the fault applied.
 pub fn build_contents(
     status: u32,
     contents: ResponseContents,
@@ -296,7 +297,7 @@ fn complete_body_steps(mut head: ResponseHead, body: &[u8], behaviour: &Behaviou
     steps
 }
 
-/// A head and its body in one write.
+/// Returns the steps that send a head and its body in one write.
 pub fn body_steps(head: &ResponseHead, body: &[u8]) -> Vec<Step> {
     let mut bytes = head.render();
     bytes.extend_from_slice(body);
@@ -305,7 +306,7 @@ pub fn body_steps(head: &ResponseHead, body: &[u8]) -> Vec<Step> {
     steps
 }
 
-/// What applies to every answer: the delay before it, bursts, the drip, and what precedes the head.
+/// Applies the options of every response: delay before it, burst, drip, and bytes before the head.
 pub fn apply_timing(mut steps: Vec<Step>, behaviour: &Behaviour) -> Vec<Step> {
     let fault = behaviour.fault;
     if let Some(step) = fault.and_then(|fault| fault.preceding_step(behaviour)) {

@@ -1,4 +1,5 @@
-//! How to answer, as the request asks for it: `model: "mock?key=value&…"`, `?mock-key=value` or `x-mock-key: value`.
+//! Behaviour options of the mock provider. A request sets them with `model: "mock?key=value&…"`, `?mock-key=value` or
+//! `x-mock-key: value`.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -6,45 +7,45 @@ use std::time::Duration;
 
 use crate::faults::Fault;
 
-/// The keys a request may set; what it leaves out has an ordinary value.
+/// Options that a request may set. Options that it does not set have ordinary defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Any number, also one that is no HTTP status.
+    /// Response status. Any number is allowed, including invalid HTTP statuses.
     pub status: Option<u32>,
     /// Delay before the first byte.
     pub first_ms: Option<u64>,
-    /// Content chunks of a stream; the opening and closing events are not counted.
+    /// Content chunks of a stream, not counting the opening and closing events.
     pub chunks: u32,
     /// Size of a chunk's text.
     pub chunk_bytes: Option<usize>,
     /// Delay between two chunks.
     pub chunk_ms: Option<u64>,
-    /// The whole stream in one write.
+    /// True if the stream is sent in one write.
     pub burst: bool,
-    /// Size of a whole answer's body.
+    /// Body size of a complete response.
     pub answer_bytes: Option<usize>,
     pub fault: Option<Fault>,
-    /// Compressed where the request says that it may be. Heeded in a model's name.
+    /// True if the response is compressed when the request accepts it. Only effective in a model name.
     pub gzip: bool,
-    /// Chunks before the fault.
+    /// Number of chunks before the fault.
     pub after: Option<u32>,
-    /// Status and fault are for the first so many requests for this model; after them it is well.
+    /// Status and fault apply only to this many first requests for the model.
     pub times: Option<u32>,
-    /// The code of an error.
+    /// Error code.
     pub code: Option<String>,
-    /// The beginning of the answer as last message: gone on from, or refused.
+    /// Reaction to an assistant prefill in the last message: true to continue it, false to reject it.
     pub prefix: Option<bool>,
-    /// What is still to be said of the answer.
+    /// Text of the response that follows the prefill.
     pub rest: Option<String>,
-    /// The value of the header `retry-after`.
+    /// Value of the `retry-after` header.
     pub retry_after: Option<String>,
-    /// Each chunk's text carries the monotonic time of its write, in nanoseconds.
+    /// True if each chunk's text contains the monotonic time of its write, in nanoseconds.
     pub stamp: bool,
-    /// Token usage: always, never, or when the provider would send it.
+    /// Token usage: always, never, or (`None`) when the provider would send it.
     pub usage: Option<bool>,
-    /// The tool to call, unless the request brings what a tool gave back.
+    /// Tool to call, unless the request contains a tool result.
     pub call: Option<String>,
-    /// With what it is called, as JSON.
+    /// Arguments of the tool call, as JSON.
     pub arguments: Option<String>,
 }
 
@@ -75,7 +76,7 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
-    /// Takes what stands behind the first `?` of a model name.
+    /// Applies the options after the first `?` of a model name.
     pub fn apply_model(&mut self, model: &str) -> Result<(), String> {
         let Some((_, query)) = model.split_once('?') else {
             return Ok(());
@@ -83,7 +84,7 @@ impl Behaviour {
         query_pairs(query).try_for_each(|(key, value)| self.set_option(key, &percent_decode(value)))
     }
 
-    /// Takes the `mock-` keys of a URL's query and leaves the others alone.
+    /// Applies the `mock-` keys of a URL's query and ignores other keys.
     pub fn apply_query(&mut self, target: &str) -> Result<(), String> {
         let Some((_, query)) = target.split_once('?') else {
             return Ok(());
@@ -93,7 +94,7 @@ impl Behaviour {
             .try_for_each(|(key, value)| self.set_option(key, &percent_decode(value)))
     }
 
-    /// Takes the `x-mock-` headers.
+    /// Applies the `x-mock-` headers.
     pub fn apply_headers(&mut self, headers: &[(String, String)]) -> Result<(), String> {
         headers
             .iter()
@@ -101,7 +102,7 @@ impl Behaviour {
             .try_for_each(|(key, value)| self.set_option(key, value))
     }
 
-    // A typing mistake must not look like an ordinary answer, so unknown keys and values are refused.
+    // Rejects unknown keys and values, so that a typing mistake does not look like an ordinary response.
     fn set_option(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key.replace('-', "_").as_str() {
             "status" => self.status = Some(parse_number(key, value)?),
@@ -127,20 +128,20 @@ impl Behaviour {
         Ok(())
     }
 
-    /// Is well once as many requests were treated badly as were to be.
+    /// Clears status and fault once `times` requests have received them.
     pub fn recover_after(&mut self, requests: u32) {
         if self.times.is_some_and(|times| requests >= times) {
             (self.status, self.fault) = (None, None);
         }
     }
 
-    /// Says only what is still to be said.
+    /// Limits the response to the text that follows the prefill.
     pub fn continue_with(&mut self, rest: &str) {
         self.chunks = rest.split_inclusive(' ').count() as u32;
         self.rest = Some(rest.to_owned());
     }
 
-    /// Chunks before a fault in the middle of an answer.
+    /// Returns the number of chunks before a fault in the middle of a response.
     pub fn chunks_before_fault(&self) -> u32 {
         self.after.unwrap_or(self.chunks / 2).min(self.chunks)
     }

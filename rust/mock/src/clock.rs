@@ -1,11 +1,11 @@
-//! The machine's monotonic clock as a number that two processes on it can compare.
+//! Monotonic clock as a number that two processes of one machine can compare.
 
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 static CLOCK_ORIGIN: LazyLock<ClockOrigin> = LazyLock::new(ClockOrigin::now);
 
-/// One moment, read on both clocks.
+/// One point in time on the monotonic clock and on the wall clock.
 struct ClockOrigin {
     instant: Instant,
     monotonic_ns: u64,
@@ -21,19 +21,19 @@ impl ClockOrigin {
     }
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
 pub fn now_ns() -> u64 {
     CLOCK_ORIGIN.monotonic_ns + CLOCK_ORIGIN.instant.elapsed().as_nanos() as u64
 }
 
-/// The wall-clock time in milliseconds of a value of `now_ns`.
+/// Converts a value of `now_ns` to wall-clock time in milliseconds since 1970.
 pub fn unix_ms(monotonic_ns: u64) -> f64 {
     let ns = CLOCK_ORIGIN.unix_ns + monotonic_ns.saturating_sub(CLOCK_ORIGIN.monotonic_ns);
     (ns / 1000) as f64 / 1000.0
 }
 
-// The standard library keeps the value of `CLOCK_MONOTONIC` to itself, except in `Debug`; `clock_gettime` would need
-// unsafe code. Where the text is another one, both processes fall back on the wall clock together.
+// Parses the `Debug` text of `Instant`, because the standard library shows the value of `CLOCK_MONOTONIC` nowhere else
+// and `clock_gettime` would need unsafe code. If the format changes, both processes fall back to the wall clock.
 fn parse_monotonic_ns(instant: Instant) -> Option<u64> {
     let text = format!("{instant:?}");
     let field = |name: &str| -> Option<u64> {

@@ -1,4 +1,4 @@
-//! One client connection: reads requests, looks up how to answer, plays the steps, keeps the ledger.
+//! Client connection. Reads requests, finds the response plan, plays its steps and records them in the ledger.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::wire::{ClientDisconnected, ClientSocket, SendTracker};
 const BODY_READ_BYTES: usize = 256 * 1024;
 const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const BAD_REQUEST_RESPONSE: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-/// After so many writes without a pause, other connections have their turn.
+/// Number of writes without a pause after which the task yields to other connections.
 const WRITES_PER_YIELD: u32 = 64;
 
-/// What all connections share.
+/// State shared by all connections.
 pub struct SharedState {
     pub ledger: Arc<Ledger>,
     pub plans: PlanCache,
 }
 
-/// Whether the connection lives on.
+/// State of the connection after a request.
 #[derive(PartialEq, Eq)]
 enum ConnectionState {
     Open,
@@ -39,13 +39,13 @@ enum ConnectionState {
 struct Connection {
     socket: ClientSocket,
     shared: Rc<SharedState>,
-    /// Head and body of a request whose body comes in chunks.
+    /// Head and body of a request with chunked transfer coding.
     chunked_head: Vec<u8>,
     chunked_body: Vec<u8>,
     write_buffer: Vec<u8>,
 }
 
-/// Answers requests until one side ends the connection.
+/// Serves requests until one side ends the connection.
 pub async fn serve_connection(stream: TcpStream, shared: Rc<SharedState>) {
     let wire = ClientSocket::new(stream);
     let mut connection = Connection {
@@ -66,7 +66,7 @@ pub async fn serve_connection(stream: TcpStream, shared: Rc<SharedState>) {
 }
 
 impl Connection {
-    /// Reads one request; `None` when there is none to answer.
+    /// Reads one request. Returns `None` if the client disconnected or the request is invalid.
     async fn read_request(&mut self) -> Option<RequestHead> {
         let head = self.read_head().await?;
         let started_ns = clock::now_ns();
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    // Sent outside of any answer, so it is in no entry of the ledger.
+    // Sends bytes that belong to no response and therefore to no ledger entry.
     async fn send_unrecorded(&mut self, bytes: &[u8]) -> Result<(), ClientDisconnected> {
         let silent = Ledger::new(false);
         self.socket
@@ -155,7 +155,7 @@ impl Connection {
         RawRequest { method, target, head: bytes, body, flags: marks }
     }
 
-    /// The WebSocket that is asked for, unless a fault comes before it.
+    /// Returns the requested WebSocket upgrade, unless a fault or status is requested instead.
     fn find_upgrade(&self, head: &RequestHead) -> Option<UpgradeRequest> {
         if !head.flags.has(RequestFlags::WEBSOCKET_UPGRADE) {
             return None;
@@ -282,7 +282,7 @@ impl Connection {
         let mut due = Instant::now();
         for (block, at) in pieces.blocks.iter().cycle().zip(0..pieces.count) {
             if at > 0 && !pieces.gap.is_zero() {
-                // A slow reader does not earn a burst afterwards.
+                // A delay by a slow client is not caught up with a burst.
                 due = (due + pieces.gap).max(Instant::now());
                 self.socket.wait_until(due, tally).await?;
             } else if at % WRITES_PER_YIELD == WRITES_PER_YIELD - 1 {

@@ -1,4 +1,4 @@
-//! Everything that providers have been seen to do wrong: by name, and as changes to an answer that would have been right.
+//! Injectable faults: everything that providers were seen to do wrong, by name, as changes to a correct response.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::shapes::{ResponseContext, ResponseShape, filler_text};
 use crate::steps::{ChunkSequence, Step, WriteBlock};
 
 const HUGE_EVENT_BYTES: usize = 10 * 1024 * 1024;
-/// Lets the bytes before a reset reach the client: an RST throws away what was not yet read.
+/// Delay that lets earlier bytes reach the client before a reset. An RST discards unread bytes.
 const RESET_DELAY: Duration = Duration::from_millis(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Fault {
         FAULT_NAMES.iter().map(|(_, name)| *name).collect()
     }
 
-    /// What happens in the place of any answer.
+    /// Returns the steps that replace the complete response.
     pub fn replacement_steps(self, behaviour: &Behaviour) -> Option<Vec<Step>> {
         match self {
             Self::Reset => Some(vec![Step::Reset]),
@@ -100,7 +100,7 @@ impl Fault {
         }
     }
 
-    /// What happens in the middle of an answer and ends it.
+    /// Returns the steps that interrupt and end a response in its middle.
     pub fn interrupting_steps(self) -> Option<Vec<Step>> {
         match self {
             Self::Cut => Some(vec![Step::Close]),
@@ -119,7 +119,7 @@ impl Fault {
         }
     }
 
-    /// What is sent before the head of the answer.
+    /// Returns the step before the response head.
     pub fn preceding_step(self, behaviour: &Behaviour) -> Option<Step> {
         let hint =
             WriteBlock::without_placeholders("HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n");
@@ -128,7 +128,7 @@ impl Fault {
             .then(|| Step::Chunks(ChunkSequence { blocks: vec![hint], count, gap: behaviour.chunk_interval() }))
     }
 
-    /// Changes the events of a stream.
+    /// Applies the fault to the events of a stream.
     pub fn rewrite_stream(self, script: &mut StreamScript, shape: &dyn ResponseShape, ask: &ResponseContext<'_>) {
         match self {
             Self::MalformedChunk => script.middle_event = shape.malformed_event().into(),
@@ -151,7 +151,7 @@ impl Fault {
         }
     }
 
-    /// Changes the body of a whole answer.
+    /// Applies the fault to a complete body.
     pub fn rewrite_body(self, body: Vec<u8>) -> Vec<u8> {
         match self {
             Self::MalformedChunk => body[..body.len() / 2].to_vec(),
@@ -163,7 +163,7 @@ impl Fault {
         }
     }
 
-    /// What the head says of the length of a body of `len` bytes.
+    /// Returns the wrong content length that the head declares for a body of `len` bytes.
     pub fn declared_length(self, len: u64) -> Option<u64> {
         match self {
             Self::ShortLength => Some(len.saturating_sub(10)),
@@ -180,13 +180,13 @@ impl Fault {
         }
     }
 
-    /// The size that a whole answer must have for this fault.
+    /// Returns the body size that a complete response needs for this fault.
     pub fn required_body_bytes(self) -> Option<usize> {
         (self == Self::HugeEvent).then_some(HUGE_EVENT_BYTES)
     }
 }
 
-/// A stream with a wrong content-length: its events as one body.
+/// Returns the steps of a stream with a wrong `content-length`: its events as one body.
 pub fn wrong_length_steps(script: &StreamScript, mut head: ResponseHead, fault: Fault) -> Vec<Step> {
     let body = script.concat_events();
     head.framing = Framing::Length(fault.declared_length(body.len() as u64).unwrap_or(body.len() as u64));

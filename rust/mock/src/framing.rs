@@ -1,8 +1,8 @@
-//! HTTP chunked transfer coding: framing a piece, and taking chunks apart as their bytes arrive.
+//! HTTP chunked transfer coding: encodes a chunk, and decodes chunks incrementally.
 
 use std::io::Write;
 
-/// The last chunk of a chunked message.
+/// Last chunk of a chunked message.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Appends `data` as one chunk.
@@ -33,7 +33,7 @@ enum State {
     Done,
 }
 
-/// Takes chunks apart; the input may be split anywhere.
+/// Incremental decoder of chunked bodies. The input may be split anywhere.
 #[derive(Debug)]
 pub struct ChunkedDecoder {
     state: State,
@@ -51,7 +51,7 @@ impl ChunkedDecoder {
         self.state == State::Done
     }
 
-    /// Hands the data to `body` and returns how many bytes of `input` belong to this message.
+    /// Passes the data to `body`. Returns the number of bytes of `input` that belong to this message.
     pub fn feed(&mut self, input: &[u8], mut body: impl FnMut(&[u8])) -> Result<usize, FramingError> {
         let mut at = 0;
         while at < input.len() && self.state != State::Done {

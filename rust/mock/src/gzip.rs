@@ -1,17 +1,17 @@
-//! Just enough gzip: members made of stored blocks, so that each piece of a stream is a block of its own; and one that is little
-//! and says much.
+//! Minimal gzip encoder. Writes stored blocks, so that each chunk of a stream is a block of its own; also builds a
+//! decompression bomb.
 
 use std::sync::LazyLock;
 
 const MEMBER_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 const MAX_BLOCK_BYTES: usize = 65_535;
 
-/// The header of a member.
+/// Returns the header of a gzip member.
 pub fn member_header() -> &'static [u8] {
     &MEMBER_HEADER
 }
 
-/// `data` as stored blocks, which may stand at any place of the member.
+/// Encodes `data` as stored blocks, which may stand anywhere in the member.
 pub fn stored_blocks(data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len() + 5);
     for part in data.chunks(MAX_BLOCK_BYTES) {
@@ -23,7 +23,7 @@ pub fn stored_blocks(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The end of a member that holds `whole`.
+/// Returns the final block and trailer of a member with the content `whole`.
 pub fn member_trailer(whole: &[u8]) -> Vec<u8> {
     let mut out = vec![1, 0, 0, 0xff, 0xff];
     out.extend_from_slice(&crc32fast::hash(whole).to_le_bytes());
@@ -35,10 +35,10 @@ pub fn encode_member(data: &[u8]) -> Vec<u8> {
     [member_header(), &stored_blocks(data), &member_trailer(data)].concat()
 }
 
-/// So often the bomb says its letter 258 times more: 7 MB, in 45 KB.
+/// Number of copies of 258 letters in the bomb: 45 KB expand to 7 MB.
 const BOMB_REPEATS: usize = 28_000;
 
-/// A member that holds an error with a message of megabytes.
+/// Returns a member that expands to an error body with a message of several megabytes.
 pub fn bomb_member() -> &'static [u8] {
     static BOMB: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let (before, after) = (br#"{"error":{"message":""#, br#""}}"#);
@@ -56,12 +56,13 @@ pub fn bomb_member() -> &'static [u8] {
     &BOMB
 }
 
-/// A block of fixed codes (RFC 1951 §3.2.6): an `A`, and `REPEATS` times the longest copy of what stands one byte before.
+/// Encodes a block with fixed Huffman codes (RFC 1951 §3.2.6): an `A`, then `BOMB_REPEATS` copies of maximum length at
+/// distance 1.
 fn repeated_letter_block() -> Vec<u8> {
     let (kind, letter, copy, end) = ("010", "01110001", "1100010100000", "0000000");
     let mut bits: Vec<u8> =
         [kind, letter, &copy.repeat(BOMB_REPEATS), end].concat().bytes().map(|bit| bit - b'0').collect();
-    // A stored block without content brings the next to the beginning of a byte.
+    // An empty stored block aligns the next block to a byte boundary.
     bits.extend([0, 0, 0]);
     let mut out: Vec<u8> = bits.chunks(8).map(|byte| byte.iter().rev().fold(0, |sum, bit| sum << 1 | bit)).collect();
     out.extend_from_slice(&[0, 0, 0xff, 0xff]);

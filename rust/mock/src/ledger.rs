@@ -1,4 +1,5 @@
-//! What the pretend provider saw and did: one entry per request, the last 10,000, written cheaply and rendered on demand.
+//! Request ledger of the mock provider. Holds one entry for each of the last 10,000 requests; cheap to write, rendered
+//! on demand.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use crate::clock;
 
 const MAX_ENTRIES: u64 = 10_000;
 
-/// How an exchange ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
     #[default]
@@ -31,7 +32,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// One request as a test reads it; times are Unix milliseconds with three decimals.
+/// Ledger entry of one request, as tests read it. Times are Unix milliseconds with three decimals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub id: u64,
@@ -48,7 +49,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The first value of a header, by its lower-case name.
+    /// Returns the first value of a header, by its lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -72,7 +73,7 @@ impl Serialize for Entry {
     }
 }
 
-/// Headers as a JSON object; repeated names are joined as HTTP joins them.
+/// Returns headers as a JSON object. Joins repeated names with commas, as HTTP does.
 pub fn join_headers(headers: &[(String, String)]) -> serde_json::Map<String, serde_json::Value> {
     let mut joined = serde_json::Map::new();
     for (name, value) in headers {
@@ -85,7 +86,7 @@ pub fn join_headers(headers: &[(String, String)]) -> serde_json::Map<String, ser
     joined
 }
 
-/// What is known of a request when it has been read; `head` is its head as it came.
+/// Data of a request that has been read. `head` is the raw request head.
 pub struct RequestStart<'a> {
     pub head: &'a [u8],
     pub model: &'a [u8],
@@ -93,7 +94,7 @@ pub struct RequestStart<'a> {
     pub started_ns: u64,
 }
 
-/// What has been sent so far of one answer.
+/// Progress of one response.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     pub bytes_sent: u64,
@@ -112,7 +113,7 @@ struct Slot {
     outcome: Outcome,
 }
 
-/// The last requests; a slot's buffers are used again, so that an entry costs two short copies.
+/// Ledger of the last requests. Slots reuse their buffers, so that an entry costs two short copies.
 pub struct Ledger {
     next_id: AtomicU64,
     ring: Option<Mutex<Ring>>,
@@ -159,7 +160,7 @@ impl Ledger {
         }
     }
 
-    /// The entries that are kept, oldest first.
+    /// Returns the stored entries, oldest first.
     pub fn entries(&self) -> Vec<Entry> {
         let Some(ring) = self.lock() else {
             return Vec::new();
@@ -183,7 +184,7 @@ impl Ring {
         &mut self.slots[at]
     }
 
-    // An answer may outlive its slot when 10,000 newer requests came meanwhile.
+    // Ignores the change if the slot was reused, because 10,000 newer requests may arrive during a response.
     fn update_slot(&mut self, id: u64, change: impl FnOnce(&mut Slot)) {
         let slot = self.slot(id);
         if slot.id == id {

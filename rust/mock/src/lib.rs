@@ -1,4 +1,4 @@
-//! A pretend provider and pretend clients: a server with real wire shapes and every fault we know, and a load client.
+//! Mock provider and load client. The server imitates the providers' wire formats and all known faults.
 
 mod alarm;
 mod answer;

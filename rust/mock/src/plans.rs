@@ -1,4 +1,4 @@
-//! Which steps answer which request; what was prepared for one request is kept for the next that asks for the same.
+//! Chooses the steps that answer a request. Caches each plan for the next identical request.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,13 +26,13 @@ use crate::steps::Step;
 const MAX_CACHED_PLANS: usize = 256;
 const MAX_CACHED_PLAN_BYTES: usize = 256 * 1024;
 
-/// How to answer one request.
+/// Steps that answer one request, and the fault that they contain.
 pub struct ResponsePlan {
     pub steps: Vec<Step>,
     pub fault: Option<Fault>,
 }
 
-/// A request, still in the bytes it came in.
+/// Request whose parts still are the received bytes.
 #[derive(Clone, Copy)]
 pub struct RawRequest<'a> {
     pub method: &'a [u8],
@@ -43,7 +43,7 @@ pub struct RawRequest<'a> {
 }
 
 impl RawRequest<'_> {
-    /// The raw text of the body's model.
+    /// Returns the raw bytes of the model name, from the path or the body.
     pub fn raw_model_name(&self) -> &[u8] {
         self.model_and_action().map_or_else(
             || find_string_field(self.body, "\"model\"").unwrap_or_default(),
@@ -51,7 +51,7 @@ impl RawRequest<'_> {
         )
     }
 
-    /// What the path names and is to be done with it, where it does: Gemini's way, and Bedrock's.
+    /// Returns the model and the action that the path names (Gemini and Bedrock), or `None` for other paths.
     fn model_and_action(&self) -> Option<(&str, &str)> {
         let path = self.path();
         let gemini =
@@ -60,7 +60,7 @@ impl RawRequest<'_> {
         found.filter(|_| self.method == b"POST")
     }
 
-    /// The model's own name.
+    /// Returns the model name with its escapes decoded.
     fn model_name(&self, raw: &[u8]) -> String {
         match self.model_and_action() {
             Some((model, _)) => percent_decode(model).into_owned(),
@@ -93,14 +93,14 @@ impl RawRequest<'_> {
     }
 }
 
-/// What Gemini's paths say is to be done with a model.
+/// Actions on a model that Gemini's paths can name.
 const GEMINI_ACTIONS: [&str; 5] =
     ["generateContent", "streamGenerateContent", "embedContent", "batchEmbedContents", "countTokens"];
 
 #[derive(Default)]
 pub struct PlanCache {
     cached_plans: RefCell<HashMap<Vec<u8>, Rc<ResponsePlan>>>,
-    /// How often each model was asked that counts.
+    /// Number of requests per model, counted only for models with `times=`.
     request_counts: RefCell<HashMap<Vec<u8>, u32>>,
     key_buffer: RefCell<Vec<u8>>,
 }
@@ -139,7 +139,7 @@ impl PlanCache {
         plan
     }
 
-    /// How many requests for this model came before, where that matters.
+    /// Counts this request and returns how many requests for this model came before; always 0 without `times=`.
     fn count_request(&self, raw_model: &[u8]) -> u32 {
         if memchr::memmem::find(raw_model, b"times=").is_none() {
             return 0;
@@ -164,14 +164,15 @@ impl PlanCache {
     }
 }
 
-/// Whether a request brings what a tool gave back, in any of the providers' words for it.
+/// Returns true if the request contains a tool result, in any provider's format.
 fn has_tool_result(body: &[u8]) -> bool {
     const TOOL_RESULT_MARKERS: [&str; 5] =
         ["\"tool_call_id\"", "\"tool_result\"", "\"functionResponse\"", "\"toolResult\"", "\"function_call_output\""];
     TOOL_RESULT_MARKERS.iter().any(|word| memchr::memmem::find(body, word.as_bytes()).is_some())
 }
 
-/// The answer to a request that is none, from those who look.
+/// Returns the error response to an invalid request, for providers that validate requests; `None` if the request is
+/// valid.
 fn reject_invalid_request(
     shape: &dyn ResponseShape,
     question: RawRequest<'_>,
@@ -188,7 +189,7 @@ fn reject_invalid_request(
     Some(build_json(400, family, &family.error_body(400, &problem), &Behaviour::default(), marks))
 }
 
-/// Whether the answer depends on more than what the plans are kept by.
+/// Returns true if the response depends on more than the cache key.
 fn is_uncacheable(raw_model: &[u8]) -> bool {
     [&b"times="[..], b"prefix=", b"gzip"].iter().any(|key| memchr::memmem::find(raw_model, key).is_some())
 }
@@ -247,7 +248,8 @@ fn plan_object_response(question: RawRequest<'_>, model: &str, turn: u32) -> Res
     })
 }
 
-/// What comes before every answer: a mistake in the keys, a fault in the place of an answer, an error as asked for.
+/// Builds the plan of a request. An invalid mock option, a fault that replaces the response or a requested error status
+/// comes before the response that `answer` builds.
 fn build_plan(
     question: RawRequest<'_>,
     model: &str,
@@ -291,7 +293,7 @@ fn build_plan(
     ResponsePlan { steps, fault: behaviour.fault }
 }
 
-/// Whether who asks reads what is compressed.
+/// Returns true if the client accepts gzip.
 fn accepts_gzip(head: &[u8]) -> bool {
     decode_head(head).2.iter().any(|(name, value)| name == "accept-encoding" && value.contains("gzip"))
 }
@@ -299,7 +301,7 @@ fn accepts_gzip(head: &[u8]) -> bool {
 const PREFILL_UNSUPPORTED_MESSAGE: &str =
     "This model does not support assistant message prefill. The conversation must end with a user message.";
 
-/// The beginning of an answer with which a conversation or a prompt ends.
+/// Returns the beginning of the response with which the conversation (assistant prefill) or the prompt ends.
 fn find_prefill(body: &[u8], text: &str) -> Option<String> {
     let asked: Value = serde_json::from_slice(body).ok()?;
     if let Some(prompt) = asked["prompt"].as_str() {
@@ -324,7 +326,7 @@ fn error_message(status: u32) -> &'static str {
     match status {
         401 => "Incorrect API key provided.",
         429 => "Rate limit reached for requests.",
-        _ => "The pretend provider was asked to fail.",
+        _ => "The mock provider was asked to fail.",
     }
 }
 
@@ -344,7 +346,7 @@ fn build_object_response(question: RawRequest<'_>, model: &str) -> ResponseConte
     };
     if let Some(mut found) = objects::find_response(wanted) {
         if found.content_type == "application/json" && found.body.pop() == Some(b'}') {
-            // What was asked, for a test to compare.
+            // Echoes the request, so that a test can compare it.
             found.body.extend_from_slice(echo_request(question).to_string().replacen('{', ",", 1).as_bytes());
         }
         return found;
@@ -358,14 +360,14 @@ fn build_object_response(question: RawRequest<'_>, model: &str) -> ResponseConte
     }
 }
 
-// A form's field stands alone on a line; speech says its stream by another name.
+// A multipart form has the field alone on a line; the speech API uses `stream_format` instead of `stream`.
 fn is_stream_request(body: &[u8]) -> bool {
     is_field_true(body, "\"stream\"")
         || find_string_field(body, "\"stream_format\"") == Some(b"sse")
         || memchr::memmem::find(body, b"name=\"stream\"\r\n\r\ntrue\r\n").is_some()
 }
 
-/// What is asked of a model that the path names, and is no conversation.
+/// Returns the response to an embedding or token-count request whose path names the model (Gemini, Bedrock).
 fn embedding_or_token_count(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
     let asked = serde_json::from_slice(question.body).unwrap_or_default();
     match question.model_and_action()?.1 {
@@ -377,7 +379,7 @@ fn embedding_or_token_count(question: RawRequest<'_>) -> Option<(ProviderFamily,
     }
 }
 
-/// What is asked of Cohere, and is no conversation.
+/// Returns the response to a Cohere embed or rerank request.
 fn cohere_embed_or_rerank(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
     let answer = match (question.method, question.path()) {
         (b"POST", "/v2/embed") => cohere::embedding_response,

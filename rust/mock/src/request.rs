@@ -1,4 +1,5 @@
-//! Reading a request: its head by httparse, and the two or three fields of its body by a search instead of a parser.
+//! Request reader. Parses the head with httparse and finds the few body fields it needs by a search instead of a JSON
+//! parser.
 
 use std::ops::Range;
 
@@ -13,7 +14,7 @@ pub enum BodyLength {
     Chunked,
 }
 
-/// What the pretend provider needs to know of a request's head.
+/// Parts of a request's head that the mock provider needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
     pub len: usize,
@@ -23,7 +24,7 @@ pub struct RequestHead {
     pub flags: RequestFlags,
 }
 
-/// What the headers asked for, in one word so that it can be part of a plan's key.
+/// Flags of a request, in one integer so that they can be part of a plan's cache key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFlags(pub u16);
 
@@ -37,7 +38,7 @@ impl RequestFlags {
     pub const INCLUDE_USAGE: u16 = 64;
     pub const HEAD_METHOD: u16 = 128;
     pub const WEBSOCKET_UPGRADE: u16 = 256;
-    /// The request brings what a tool gave back.
+    /// The request contains a tool result.
     pub const HAS_TOOL_RESULT: u16 = 512;
 
     pub fn has(self, mark: u16) -> bool {
@@ -55,7 +56,7 @@ impl RequestFlags {
 pub struct BadRequest;
 
 impl RequestHead {
-    /// `None` while the head is incomplete.
+    /// Parses the head; returns `None` while it is incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, BadRequest> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
@@ -106,13 +107,13 @@ impl RequestHead {
     }
 }
 
-// httparse hands out slices of its input, so their distance from its start is their place in it.
+// httparse returns slices of its input, so the offset of a slice follows from the two pointers.
 fn byte_range(bytes: &[u8], part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
     start..start + part.len()
 }
 
-/// Method, path and lower-cased headers of a head.
+/// Returns the method, the path and the headers of a head; header names are in lower case.
 pub fn decode_head(head: &[u8]) -> (String, String, Vec<(String, String)>) {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -125,7 +126,7 @@ pub fn decode_head(head: &[u8]) -> (String, String, Vec<(String, String)>) {
     (request.method.unwrap_or_default().to_owned(), request.path.unwrap_or_default().to_owned(), named)
 }
 
-/// The raw text of a string field, without its quotes; `quoted_name` includes them.
+/// Returns the raw text of a string field, without its quotes; `quoted_name` includes the quotes of the name.
 pub fn find_string_field<'a>(body: &'a [u8], quoted_name: &'static str) -> Option<&'a [u8]> {
     find_field_values(body, quoted_name).find_map(|value| {
         let text = value.strip_prefix(b"\"")?;
@@ -140,7 +141,7 @@ pub fn find_string_field<'a>(body: &'a [u8], quoted_name: &'static str) -> Optio
     })
 }
 
-/// The text of a raw JSON string. Clients may write any character as an escape; Go's encoder does so with "&".
+/// Decodes the escapes of a raw JSON string. Clients may escape any character; Go's encoder escapes `&`.
 pub fn unescape_json(raw: &[u8]) -> String {
     if memchr::memchr(b'\\', raw).is_none() {
         return String::from_utf8_lossy(raw).into_owned();
@@ -152,7 +153,8 @@ pub fn is_field_true(body: &[u8], quoted_name: &'static str) -> bool {
     find_field_values(body, quoted_name).any(|value| value.starts_with(b"true"))
 }
 
-// A quoted name inside a JSON string has its quotes escaped, so this finds keys (and string values, which no colon follows).
+// Inside a JSON string, the quotes of a quoted name are escaped, so the search finds only keys and complete string
+// values. String values are skipped because no colon follows them.
 fn find_field_values<'a>(body: &'a [u8], quoted_name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     memmem::find_iter(body, quoted_name).filter_map(move |at| {
         body[at + quoted_name.len()..].trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start)

@@ -1,4 +1,4 @@
-//! The listening side: a server of its own thread for tests, or the whole process for the binary.
+//! Listener of the mock provider. Tests run it on its own thread; the binary runs it as the whole process.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -18,12 +18,12 @@ use crate::plans::PlanCache;
 
 const BACKLOG: i32 = 4096;
 
-/// Where to listen and whether to keep a ledger.
+/// Listening address and ledger switch of a mock provider.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub address: SocketAddr,
     pub ledger_enabled: bool,
-    /// Size of the sockets' send buffers; the kernel's own choice grows to megabytes.
+    /// Size of the sockets' send buffers in bytes. The kernel's default grows to megabytes.
     pub send_buffer_bytes: Option<usize>,
 }
 
@@ -33,7 +33,7 @@ impl Default for Options {
     }
 }
 
-/// A pretend provider on a thread of its own; it ends when this is dropped.
+/// Mock provider on its own thread; it stops when this value is dropped.
 pub struct Server {
     pub addr: SocketAddr,
     ledger: Arc<Ledger>,
@@ -42,12 +42,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts on any free port of 127.0.0.1.
+    /// Starts a mock provider on any free port of 127.0.0.1.
     ///
     /// # Panics
-    /// When there is none.
-    #[expect(clippy::expect_used, reason = "for tests, which have nothing to do without a port")]
-    #[expect(clippy::unused_async, reason = "so that a later start may wait without changing its callers")]
+    /// If no port is free.
+    #[expect(clippy::expect_used, reason = "used in tests, which cannot run without a port")]
+    #[expect(clippy::unused_async, reason = "async so that a later version can await without a change to its callers")]
     pub async fn start() -> Self {
         Self::start_with_options(&Options::default()).expect("a free port on 127.0.0.1")
     }
@@ -68,7 +68,7 @@ impl Server {
         format!("http://{}", self.addr)
     }
 
-    /// The requests so far, oldest first.
+    /// Returns the recorded requests, oldest first.
     pub fn ledger_entries(&self) -> Vec<Entry> {
         self.ledger.entries()
     }
@@ -77,7 +77,8 @@ impl Server {
         self.ledger.clear();
     }
 
-    /// The requests, once at least `count` have come and none is open; after `limit`, as they then are.
+    /// Returns the recorded requests once at least `count` were received and none is in progress. Returns the current
+    /// ones after `limit`.
     pub async fn wait_until_settled(&self, count: usize, limit: Duration) -> Vec<Entry> {
         let deadline = tokio::time::Instant::now() + limit;
         loop {
@@ -100,7 +101,7 @@ impl Drop for Server {
     }
 }
 
-/// Serves on this thread until the process ends; `ready` learns the address.
+/// Serves on this thread until the process ends; calls `ready` with the bound address.
 pub fn serve(options: &Options, ready: impl FnOnce(SocketAddr) -> io::Result<()>) -> io::Result<()> {
     let listener = bind_listener(options)?;
     ready(listener.local_addr()?)?;
@@ -137,7 +138,7 @@ async fn accept_connections(listener: tokio::net::TcpListener, shared: Rc<Shared
     loop {
         match listener.accept().await {
             Ok((stream, _)) => drop(spawn_local(connection::serve_connection(stream, Rc::clone(&shared)))),
-            // Out of file descriptors, most likely: they come back as connections end.
+            // Most likely the process is out of file descriptors; they become free as connections end.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }

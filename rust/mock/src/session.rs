@@ -1,4 +1,5 @@
-//! A WebSocket: realtime sessions and responses, answered event by event, and told by events of ours how to misbehave.
+//! WebSocket sessions for the Realtime and Responses APIs, answered event by event. Events named `mock.*` make a
+//! session misbehave.
 
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-/// The protocol that is chosen where it is offered.
+/// WebSocket subprotocol that is selected if the client offers it.
 const SUBPROTOCOL: &str = "realtime";
 const DELTA_TEXTS: [&str; 3] = ["Hello", " from", " mock"];
 
-/// What a request for a WebSocket says.
+/// Parts of a WebSocket upgrade request that the session needs.
 pub struct UpgradeRequest {
     websocket_key: String,
     offers_subprotocol: bool,
@@ -24,7 +25,7 @@ pub struct UpgradeRequest {
 }
 
 impl UpgradeRequest {
-    /// `None` where none is asked for.
+    /// Parses an upgrade request; returns `None` if the request does not ask for a WebSocket.
     pub fn parse(head: &[u8], target: &[u8]) -> Option<Self> {
         let head = String::from_utf8_lossy(head);
         let field = |wanted: &str| {
@@ -58,7 +59,7 @@ impl UpgradeRequest {
     }
 }
 
-/// What one has said and heard.
+/// State of one WebSocket session.
 pub struct Session {
     socket: WebSocketStream<TcpStream>,
     upgrade: UpgradeRequest,
@@ -66,13 +67,13 @@ pub struct Session {
     ping_count: u64,
 }
 
-/// What is to be done after an event.
+/// Next action after an event.
 enum NextAction {
     Continue,
     End,
 }
 
-/// How a session ended: whether it was closed as it should be.
+/// Runs a session; returns true if it was closed cleanly.
 pub async fn run_session(stream: TcpStream, read: Vec<u8>, upgrade: UpgradeRequest) -> bool {
     let socket = WebSocketStream::from_partially_read(stream, read, Role::Server, None).await;
     let mut session = Session { socket, upgrade, response_count: 0, ping_count: 0 };
@@ -96,7 +97,7 @@ impl Session {
                 Message::Binary(bytes) => self.socket.send(Message::Binary(bytes)).await?,
                 Message::Ping(_) => self.ping_count += 1,
                 Message::Close(_) => {
-                    // The answer to it leaves with the next look.
+                    // The socket sends its reply to the close frame when it is polled again.
                     let _ = self.socket.next().await;
                     return Ok(());
                 }
@@ -120,11 +121,11 @@ impl Session {
                 self.send_event(&json!({"type": "conversation.item.created", "item": event["item"]})).await?;
             }
             "response.create" => {
-                // Of responses each names its model.
+                // In the Responses API, each request names its model.
                 let model = event["model"].as_str().unwrap_or(&self.upgrade.model).to_owned();
                 self.send_response(&model).await?;
             }
-            // What is said is heard, and nothing is answered.
+            // Accepts audio input without a reply.
             "input_audio_buffer.append" => (),
             "input_audio_buffer.commit" => {
                 let usage = json!({"type": "tokens", "total_tokens": 22, "input_tokens": 13, "output_tokens": 9,
@@ -149,7 +150,7 @@ impl Session {
             "mock.drop" => return Ok(NextAction::End),
             "mock.silence" => tokio::time::sleep(Duration::from_hours(1)).await,
             kind => {
-                let message = format!("`{kind}` is not known");
+                let message = format!("unknown event type `{kind}`");
                 self.send_event(
                     &json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}}),
                 )
@@ -179,7 +180,7 @@ impl Session {
         let code = u16::try_from(event["code"].as_u64().unwrap_or(1000)).unwrap_or(1000);
         let reason = event["reason"].as_str().unwrap_or_default().to_owned();
         self.socket.close(Some(CloseFrame { code: CloseCode::from(code), reason: reason.into() })).await?;
-        // Until the other side has said so too.
+        // Waits until the client has closed its side too.
         while let Some(Ok(_)) = self.socket.next().await {}
         Ok(NextAction::End)
     }

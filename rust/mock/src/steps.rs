@@ -1,20 +1,20 @@
-//! An answer as a list of steps on the socket: prepared once, played for every request that asks for the same.
+//! Responses as lists of socket steps. A list is built once and played for every identical request.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use memchr::memmem;
 
-/// Stands in prepared bytes where the time of the write goes.
+/// Placeholder in prepared bytes for the time of the write.
 pub const TIMESTAMP_PLACEHOLDER: &str = "@00000000000000000000@";
-/// Stands in a prepared head where the ledger's id goes.
+/// Placeholder in a prepared head for the id of the ledger entry.
 pub const REQUEST_ID_PLACEHOLDER: &str = "req_0000000000000000";
-/// Above this, two writes are cheaper than a copy.
+/// Above this size, two writes are cheaper than a copy.
 const MAX_COPY_BYTES: usize = 256 * 1024;
-/// More than this is not held in memory for one write.
+/// Maximum size of a merged write that is held in memory.
 const MAX_BURST_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes as they go on the wire, and the places to fill in before each write.
+/// Bytes to write, with the offsets of the placeholders to fill in before each write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteBlock {
     pub bytes: Vec<u8>,
@@ -37,9 +37,10 @@ impl WriteBlock {
         self.timestamp_offsets.is_empty() && self.request_id_offsets.is_empty()
     }
 
-    /// Copies the block into `out`, the places filled in; of a large one only as much as has places.
+    /// Copies the block into `out` with its placeholders filled in. Copies a large block only up to its last
+    /// placeholder.
     ///
-    /// Returns how much was copied.
+    /// Returns the number of bytes copied.
     pub fn fill_into(&self, out: &mut Vec<u8>, id: u64, now_ns: u64) -> usize {
         let places = self
             .timestamp_offsets
@@ -76,7 +77,7 @@ fn write_digits(out: &mut [u8], place: Range<usize>, mut value: u64) {
     }
 }
 
-/// Chunks written one by one: the blocks in turn, `count` in all, `gap` between two.
+/// Chunks written one by one: `count` writes that cycle through the blocks, with `gap` between two writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkSequence {
     pub blocks: Vec<WriteBlock>,
@@ -89,22 +90,22 @@ pub enum Step {
     Send(WriteBlock),
     Chunks(ChunkSequence),
     Pause(Duration),
-    /// One byte at a time.
+    /// Writes one byte at a time.
     Drip {
         bytes: Vec<u8>,
         gap: Duration,
     },
-    /// FIN, while the other direction stays open.
+    /// Sends FIN; the other direction stays open.
     HalfClose,
     /// FIN.
     Close,
     /// RST.
     Reset,
-    /// Nothing more, until the client goes away.
+    /// Sends nothing more and waits until the client disconnects.
     Hold,
 }
 
-/// Makes one write of all that would be sent without a pause between.
+/// Merges the sends without a pause between them into one write.
 pub fn merge_writes(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {
@@ -124,7 +125,7 @@ pub fn merge_writes(steps: Vec<Step>) -> Vec<Step> {
     merged
 }
 
-/// Sends everything up to the end of the first pause-free part byte by byte.
+/// Merges the writes, then sends each byte by byte with `gap` between two bytes.
 pub fn convert_to_drip(steps: Vec<Step>, gap: Duration) -> Vec<Step> {
     let slow = |step| match step {
         Step::Send(block) => Step::Drip { bytes: block.bytes, gap },

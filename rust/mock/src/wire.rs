@@ -1,4 +1,5 @@
-//! The socket of one client: counts what it accepted, never buffers, and notices at once when the client goes away.
+//! Socket of one client. Counts the bytes that the kernel accepted, never buffers writes, and notices at once when the
+//! client disconnects.
 
 use std::future::pending;
 use std::io::ErrorKind;
@@ -13,18 +14,18 @@ use crate::alarm::PreciseTimer;
 use crate::clock;
 use crate::ledger::{Ledger, Progress};
 
-/// Bytes of further requests that are read ahead while an answer is under way.
+/// Maximum number of bytes of further requests that are read ahead while a response is sent.
 const MAX_READ_AHEAD_BYTES: usize = 256 * 1024;
 const READ_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Longer pauses need not be exact: what waits long costs no file.
+/// Longest pause that uses an exact timer. Longer pauses use the runtime's timer, which costs no file descriptor.
 const MAX_EXACT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The client closed or reset the connection.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientDisconnected;
 
-/// What one answer has sent so far, and where to write that down.
+/// Progress of one response, and the ledger that records it.
 pub struct SendTracker<'a> {
     pub ledger: &'a Ledger,
     pub entry_id: u64,
@@ -47,7 +48,7 @@ impl SendTracker<'_> {
 pub struct ClientSocket {
     stream: TcpStream,
     pub read_buffer: BytesMut,
-    /// There once a short pause was made.
+    /// Exact timer, created by the first short pause.
     alarm: Option<PreciseTimer>,
 }
 
@@ -57,7 +58,7 @@ impl ClientSocket {
         Self { stream, read_buffer: BytesMut::with_capacity(READ_CHUNK_BYTES), alarm: None }
     }
 
-    /// Reads what has come; `wanted` is how much more is expected.
+    /// Reads the available bytes into the buffer; `wanted` is how many more are expected.
     pub async fn read_available(&mut self, wanted: usize) -> Result<(), ClientDisconnected> {
         self.read_buffer.reserve(wanted.max(READ_CHUNK_BYTES / 4));
         match self.stream.read_buf(&mut self.read_buffer).await {
@@ -85,7 +86,7 @@ impl ClientSocket {
         Ok(())
     }
 
-    /// Waits until `due`, or until the client goes away.
+    /// Waits until `due`; fails if the client disconnects first.
     pub async fn wait_until(&mut self, due: Instant, tally: &SendTracker<'_>) -> Result<(), ClientDisconnected> {
         tally.publish_progress();
         let is_short = due < Instant::now() + MAX_EXACT_PAUSE;
@@ -115,7 +116,7 @@ impl ClientSocket {
         }
     }
 
-    /// What is left for another protocol: the socket, and what was read of it already.
+    /// Returns the socket and the bytes already read from it, for use by another protocol.
     pub fn into_parts(self) -> (TcpStream, Vec<u8>) {
         (self.stream, self.read_buffer.to_vec())
     }
@@ -124,7 +125,7 @@ impl ClientSocket {
         let _ = self.stream.shutdown().await;
     }
 
-    /// Closes with RST in the place of FIN.
+    /// Makes closing the socket send RST instead of FIN.
     pub fn reset_on_drop(&self) {
         let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }

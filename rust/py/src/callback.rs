@@ -1,4 +1,4 @@
-//! What the server calls when something that was waited for has happened. Never runs Python code of ours.
+//! Done-callbacks for futures of the ASGI server. They complete Rust waits without running the gateway's Python code.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,41 +11,41 @@ use tokio::sync::oneshot;
 
 use crate::{reader::BodyReader, runtime::JobRunner};
 
-/// What is waited for.
+/// Event that a callback waits for.
 pub enum WaitEvent {
-    /// The next piece of a request's body, for the reader of this number.
+    /// The next chunk of a request body, for the reader with this id.
     BodyChunk(JobRunner, u64),
-    /// The caller's leaving.
+    /// The client disconnects.
     Disconnect(Py<PyAny>, oneshot::Sender<()>),
-    /// Room in the way to a caller who reads slowly.
+    /// The server can accept more bytes for a client that reads slowly.
     Writable(oneshot::Sender<()>),
 }
 
-/// A done-callback for one of the server's futures.
+/// Done-callback for a future of the server.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct Callback(Mutex<Option<WaitEvent>>);
 
 #[pymethods]
 impl Callback {
-    /// The event loop's way, where nothing is intercepted.
+    /// Called by the event loop if the engine does not intercept `call_soon_threadsafe`.
     fn __call__(&self, future: &Bound<'_, PyAny>) {
         self.fire(future);
     }
 }
 
 impl Callback {
-    /// Happens at most once.
+    /// Delivers the event. Only the first call has an effect.
     pub fn fire(&self, future: &Bound<'_, PyAny>) {
         let event = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match event {
             Some(WaitEvent::BodyChunk(jobs, id)) => {
-                // Where the reader is not there it was given up meanwhile.
+                // A missing reader was given up in the meantime.
                 if let Some(reader) = jobs.body_readers.take_reader(id) {
                     reader.handle_chunk(future.py(), parse_message(future));
                 }
             }
             Some(WaitEvent::Disconnect(proto, tell)) => match parse_message(future) {
-                // The body's end was not read before; behind it waits what we want to know.
+                // This message only ends the body, which nobody read to its end. The disconnect message comes next.
                 Some(BodyMessage { has_more: false, .. }) => watch_disconnect(future.py(), &proto, tell),
                 Some(BodyMessage { has_more: true, .. }) | None => drop(tell.send(())),
             },
@@ -55,13 +55,13 @@ impl Callback {
     }
 }
 
-/// A piece of a request's body.
+/// Body chunk from an `http.request` message.
 pub struct BodyMessage<'py> {
     pub body: Option<Bound<'py, PyBytes>>,
     pub has_more: bool,
 }
 
-/// The message that a future of `receive` brought; `None` where the caller left or broke the framing.
+/// Parses the result of a `receive` future. Returns `None` if the client disconnected or broke the framing.
 fn parse_message<'py>(future: &Bound<'py, PyAny>) -> Option<BodyMessage<'py>> {
     let py = future.py();
     let message = future.call_method0(intern!(py, "result")).ok()?;
@@ -75,16 +75,16 @@ fn parse_message<'py>(future: &Bound<'py, PyAny>) -> Option<BodyMessage<'py>> {
     Some(BodyMessage { body, has_more: more })
 }
 
-/// Has a reader wait for the next piece of a request's body.
+/// Makes a reader wait for the next chunk of a request body.
 pub fn receive_chunk(py: Python<'_>, proto: &Py<PyAny>, reader: Box<BodyReader>) {
     let Ok(future) = call_receive(py, proto) else { return reader.handle_chunk(py, None) };
     let (jobs, id) = (reader.job_runner().clone(), reader.id());
-    // Before the callback, which may be called at once.
+    // Registers the reader before the callback, which may fire at once.
     jobs.body_readers.wait_for_chunk(reader, future.clone().unbind());
     wait_for_future(&future, WaitEvent::BodyChunk(jobs, id));
 }
 
-/// Asks to be told when the caller leaves.
+/// Sends on `tell` when the client disconnects.
 pub fn watch_disconnect(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender<()>) {
     let event = WaitEvent::Disconnect(proto.clone_ref(py), tell);
     match call_receive(py, proto) {
@@ -93,12 +93,12 @@ pub fn watch_disconnect(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender
     }
 }
 
-/// What cannot be waited for has already ended.
+/// Calls the server's `receive`. An error means that the wait is already over.
 fn call_receive<'py>(py: Python<'py>, proto: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
     proto.bind(py).call_method0(intern!(py, "receive"))
 }
 
-/// Adds a callback to a future of the server's.
+/// Adds a callback for `event` to a future of the server. Delivers the event at once if that fails.
 pub fn wait_for_future(future: &Bound<'_, PyAny>, event: WaitEvent) {
     let py = future.py();
     let Ok(callback) = Bound::new(py, Callback(Mutex::new(Some(event)))) else { return };

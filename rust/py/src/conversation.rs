@@ -1,4 +1,4 @@
-//! A WebSocket as Python holds it: what comes for the caller is taken, what the caller says is given.
+//! Python handle of a client WebSocket. Python takes messages for the client and passes on messages from the client.
 
 use std::{
     future::pending,
@@ -31,41 +31,42 @@ use tokio::{
 
 use crate::{peer::ConnectionAddresses, runtime::JobRunner};
 
-/// Messages that wait either way, besides the one that is on its way out.
+/// Queued messages per direction, in addition to the one being sent.
 const MAX_QUEUED_MESSAGES: usize = 2;
-/// How often is looked whether a caller is still there.
+/// Interval of the checks for a disconnected client.
 const DISCONNECT_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// One thing for the caller.
+/// Event for the client.
 enum ClientEvent {
     Accept(Option<String>),
     Deny(ClientResponse),
     Send(Message),
 }
 
-/// What the engine's thread and the event loop share.
+/// State shared between the engine's thread and the event loop.
 struct Mailbox {
-    /// What is to be taken; the next comes when it was.
+    /// Event that Python takes next. The engine posts another one only after this one was taken.
     pending: Mutex<Option<ClientEvent>>,
     consumed: Notify,
     is_closed: AtomicBool,
-    /// Called when there is something to take, and when there is room for what could not be given.
+    /// Python callback: an event is ready to be taken. The other one reports that the queue to the provider has space
+    /// again.
     on_event: Py<PyAny>,
     on_writable: Py<PyAny>,
 }
 
-/// One WebSocket of a caller.
+/// WebSocket of one client.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct WebSocketHandle {
     desk: Arc<Mailbox>,
     jobs: JobRunner,
-    /// None when the caller has left.
+    /// `None` after the client has left.
     to_provider: Mutex<Option<mpsc::Sender<Message>>>,
 }
 
 #[pymethods]
 impl WebSocketHandle {
-    /// The next message for the caller as ASGI has it; nothing where there is none yet.
+    /// Returns the next messages for the client in ASGI form; `None` if there are none yet.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         let event = self.desk.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(event) = event else { return Ok(None) };
@@ -79,7 +80,7 @@ impl WebSocketHandle {
         Ok(Some(list))
     }
 
-    /// Gives a message of the caller; false where there is no room for it: then it must be given again.
+    /// Passes on a message from the client. Returns false if the queue is full; the message must then be given again.
     fn send(&self, message: &Bound<'_, PyAny>) -> PyResult<bool> {
         let message = if let Ok(text) = message.cast::<PyString>() {
             Message::Text(text.to_str()?.into())
@@ -89,7 +90,7 @@ impl WebSocketHandle {
         let to_provider = self.to_provider.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(sender) = &*to_provider else { return Ok(true) };
         match sender.try_send(message) {
-            // Nobody hears it any more: why, is said the other way.
+            // The session no longer reads messages. The close event for the client gives the reason.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(true),
             Err(TrySendError::Full(_)) => {
                 let (sender, desk) = (sender.clone(), Arc::clone(&self.desk));
@@ -102,11 +103,12 @@ impl WebSocketHandle {
         }
     }
 
-    /// The caller has closed its side, or is gone.
+    /// Handles a close or disconnect by the client.
     #[pyo3(signature = (code = None, reason = None))]
     fn close(&self, code: Option<u16>, reason: Option<String>) {
         let Some(sender) = self.to_provider.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        // Gone without a word is not closed: the channel just ends. The server has one code for that and for no code.
+        // A disconnect without a close frame only ends the channel. The server reports one code both for that and for a
+        // close without a code.
         let said = code.map(CloseCode::from).filter(|code| !matches!(code, CloseCode::Abnormal | CloseCode::Status));
         let Some(code) = said else { return };
         let frame = Some(CloseFrame { code, reason: reason.unwrap_or_default().into() });
@@ -115,7 +117,7 @@ impl WebSocketHandle {
 }
 
 impl WebSocketHandle {
-    /// Has the engine look for a provider that agrees. Until it is over its caller's connection is `under_way`.
+    /// Starts the upstream handshake and then the relay. The client's connection counts as busy until the session ends.
     pub fn start(
         jobs: &JobRunner,
         gateway: Arc<Gateway>,
@@ -144,7 +146,7 @@ impl WebSocketHandle {
                     let _taken = teller.mailbox.post_and_wait(ClientEvent::Deny(answer)).await;
                 }
                 Some(UpgradeOutcome::Accepted(session)) => teller.relay_session(&gateway, *session, from_caller).await,
-                // Nobody reads it; the server's own task ends with it.
+                // The client has left, so nobody reads this event. It only ends the server's task.
                 None => teller.mailbox.post(ClientEvent::Deny(ClientResponse::internal_error())),
             }
             teller.is_finished = true;
@@ -154,10 +156,11 @@ impl WebSocketHandle {
     }
 }
 
-/// Resolves when the caller of a WebSocket that is not there yet has left: until it is accepted the server tells nobody.
+/// Resolves when the client of a WebSocket that is not yet accepted disconnects. The server reports no disconnect
+/// before the accept.
 async fn wait_for_disconnect(way: Option<ConnectionAddresses>) {
     let is_open = |ConnectionAddresses { local, remote }| sock_diag::is_connection_open(local, remote).ok();
-    // Of a connection that the kernel does not know nothing can be said.
+    // Never resolves if the kernel does not know the connection, because its state is then unknown.
     let Some(way) = way.filter(|way| is_open(*way) == Some(true)) else { return pending().await };
     loop {
         sleep(DISCONNECT_POLL_INTERVAL).await;
@@ -168,14 +171,14 @@ async fn wait_for_disconnect(way: Option<ConnectionAddresses>) {
 }
 
 impl Drop for WebSocketHandle {
-    /// Nobody takes any more: who waits for that must not wait for ever.
+    /// Wakes the engine if it waits for an event to be taken, because Python takes no more events.
     fn drop(&mut self) {
         self.desk.is_closed.store(true, Ordering::Release);
         self.desk.consumed.notify_one();
     }
 }
 
-/// Tells the caller what becomes of a request for a WebSocket, a panic too.
+/// Sends the outcome of a WebSocket request to the client, also after a panic.
 struct ClientEventSender {
     mailbox: Arc<Mailbox>,
     is_accepted: bool,
@@ -224,7 +227,7 @@ impl Mailbox {
         Python::attach(|py| drop(self.on_event.call0(py)));
     }
 
-    /// Lays something down, and waits until it was taken; false where nobody takes any more.
+    /// Posts an event and waits until Python takes it. Returns false if Python takes no more events.
     async fn post_and_wait(&self, event: ClientEvent) -> bool {
         if !self.is_closed.load(Ordering::Acquire) {
             self.post(event);
@@ -241,7 +244,7 @@ fn accept_message(py: Python<'_>, protocol: Option<String>) -> PyResult<Bound<'_
     Ok(message)
 }
 
-/// The answer instead of a WebSocket.
+/// Appends the ASGI messages of an HTTP response that rejects the WebSocket.
 fn append_denial(list: &Bound<'_, PyList>, answer: &ClientResponse) -> PyResult<()> {
     let py = list.py();
     let start = PyDict::new(py);

@@ -1,4 +1,4 @@
-//! The engine as Python sees it.
+//! Engine class and functions that the extension module exports to Python.
 
 use std::{
     sync::{
@@ -36,20 +36,20 @@ use crate::{
     scope::{self, ExpectedBody},
 };
 
-/// One engine per worker process.
+/// Gateway engine; one per worker process.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct Engine {
     gateway: Arc<Gateway>,
     runtime: OnceLock<Runtime>,
-    /// The event loop's own `call_soon_threadsafe`.
+    /// The event loop's original `call_soon_threadsafe`.
     call_soon: OnceLock<Py<PyAny>>,
-    /// The type of the server's watcher objects, by address, once seen.
+    /// Address of the Python type of the server's watcher objects; 0 until one was seen.
     watcher: AtomicUsize,
 }
 
 #[pymethods]
 impl Engine {
-    /// `settings` is a JSON object; what is not known or not right raises `EngineError`.
+    /// Creates an engine from `settings`, a JSON object. Raises `EngineError` for unknown or invalid settings.
     #[new]
     fn new(py: Python<'_>, settings: &[u8]) -> PyResult<Self> {
         let settings: Settings = serde_json::from_slice(settings)
@@ -63,8 +63,8 @@ impl Engine {
         })
     }
 
-    /// Starts the engine's thread. `event_loop` is the worker's; call it after the fork. `step_back` is called on each thread
-    /// that must give way to those that serve requests.
+    /// Starts the engine's thread on the worker's event loop; must be called after the fork. Calls `step_back` on each
+    /// thread that must run at lower priority than the threads that serve requests.
     fn start(&self, event_loop: &Bound<'_, PyAny>, step_back: Py<PyAny>) -> PyResult<()> {
         let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
         drop(self.call_soon.set(call_soon.unbind()));
@@ -72,20 +72,20 @@ impl Engine {
         self.runtime.set(runtime).map_err(|_| PyRuntimeError::new_err("the engine was started already"))
     }
 
-    /// Compiles a snapshot and puts it in the place of the old one; `EngineError` tells every problem.
+    /// Compiles a snapshot and replaces the current one. Raises `EngineError` with all problems if it is invalid.
     fn apply(&self, py: Python<'_>, snapshot: &[u8]) -> PyResult<()> {
         py.detach(|| self.gateway.apply_snapshot(snapshot)).map_err(|problems| errors::validation_error(py, &problems))
     }
 
-    /// Takes a request that came through the server's own task; `done` is called when it is answered.
+    /// Serves a request that came through a task of the server. Calls `done` when the response is finished.
     fn handle_request(&self, scope: &Bound<'_, PyDict>, receive: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
         let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
         self.gateway.record_sink.metrics.asgi_fallback_requests.add(1);
         self.begin_request(scope, proto, Some(done))
     }
 
-    /// Takes a request for a WebSocket. `there` is called when there is something to take for the caller, `room` when there is
-    /// room again for what could not be given.
+    /// Serves a WebSocket request. Calls `there` when an event for the client is ready, and `room` when the queue to
+    /// the provider has space again.
     fn open_websocket(
         &self,
         scope: &Bound<'_, PyDict>,
@@ -98,7 +98,8 @@ impl Engine {
         Ok(WebSocketHandle::start(jobs, Arc::clone(&self.gateway), about, there, room))
     }
 
-    /// Stands in the place of the loop's `call_soon_threadsafe`: takes requests before they become tasks, passes all else on.
+    /// Replaces the event loop's `call_soon_threadsafe`. Serves requests before they become tasks and passes every
+    /// other call on.
     #[pyo3(signature = (callback, *args, context = None))]
     fn intercept_call<'py>(
         &self,
@@ -119,12 +120,12 @@ impl Engine {
         self.call_original(callback, args, context)
     }
 
-    /// The counters, as a JSON object.
+    /// Returns the counters as a JSON object.
     fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.gateway.record_sink.metrics.to_json().to_string().as_bytes())
     }
 
-    /// From now on `/ready` says no; streams that are still open after so many seconds are ended.
+    /// Makes `/ready` report that the gateway is draining. Ends streams that are still open after `seconds`.
     fn drain(&self, seconds: f64) {
         self.gateway.drain();
         if let (Some(runtime), Ok(patience)) = (self.runtime.get(), Duration::try_from_secs_f64(seconds)) {
@@ -132,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// Hands over the last records and ends the engine's thread.
+    /// Sends the last records and stops the engine's thread.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
             if let Some(runtime) = self.runtime.get() {
@@ -142,7 +143,7 @@ impl Engine {
     }
 }
 
-/// Where it may not be said, it is only a little slower for others.
+/// Lowers the priority of the current thread. A failure is only reported: it merely slows other requests down a little.
 fn lower_thread_priority(step_back: &Py<PyAny>) {
     Python::attach(|py| {
         if let Err(error) = step_back.call0(py) {
@@ -152,7 +153,7 @@ fn lower_thread_priority(step_back: &Py<PyAny>) {
 }
 
 impl Engine {
-    /// Whether the arguments are a request on its way to becoming a task, and were taken.
+    /// Returns true if the arguments were a request about to become a task, and the engine serves it instead.
     fn try_intercept(&self, args: &Bound<'_, PyTuple>) -> bool {
         let (Ok(coroutine), Ok(watcher)) = (args.get_borrowed_item(0), args.get_borrowed_item(1)) else { return false };
         if !self.is_watcher(&watcher) {
@@ -164,7 +165,7 @@ impl Engine {
             let proto = watcher.getattr(intern!(py, "proto"))?;
             self.begin_request(scope.cast::<PyDict>()?, proto.unbind(), None)
         };
-        // Where it cannot be taken the server's own way is still open.
+        // On failure the server handles the request through its own task.
         if take().is_err() {
             return false;
         }
@@ -227,8 +228,8 @@ impl Engine {
     }
 }
 
-/// Checks a document with the parser that requests go through. `kind`: `config` or `snapshot`. `limits`: most targets at
-/// the root of a config, of a conditional one, and below each of them.
+/// Validates a document with the parser that requests use. `kind` is `config` or `snapshot`. `limits` are the maximum
+/// numbers of targets at the root of a config, at a conditional root, and below each target.
 #[pyfunction]
 #[pyo3(signature = (kind, data, limits = None))]
 pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usize, usize)>) -> PyResult<()> {
@@ -245,32 +246,34 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usi
     problems.map_or(Ok(()), |problems| Err(errors::validation_error(py, &problems)))
 }
 
-/// The providers, as a JSON array of `{"slug", "base_url", "dialect"}`.
+/// Returns the providers as a JSON array of `{"slug", "base_url", "dialect"}`.
 #[pyfunction]
 pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, penstock_core::providers_json().to_string().as_bytes())
 }
 
-/// The JSON Schema of a config.
+/// Returns the JSON Schema of a config.
 #[pyfunction]
 pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, schema::config_schema().to_string().as_bytes())
 }
 
-/// Has the kernel end the turns of this process, of so many seconds, in time while it is busy; call it after the fork.
+/// Makes the kernel preempt this process after time slices of `turn` seconds while it is busy. Must be called after the
+/// fork.
 #[pyfunction]
 pub fn start_preemption_ticker(turn: f64) -> PyResult<()> {
     let turn = Duration::try_from_secs_f64(turn).map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(preempt::start_preemption_ticker(turn)?)
 }
 
-/// Whether a field of this name, in small letters with hyphens, may hold a credential: records mask it.
+/// Returns true if a field of this name may hold a credential, which records mask. The name is in lower case with
+/// hyphens.
 #[pyfunction]
 pub fn is_secret_name(name: &str) -> bool {
     masking::is_secret_name(name)
 }
 
-/// What a provider is sent for a line of a batch, and what of it cannot be told, with commas.
+/// Translates a batch line to the provider's API. Returns the body, and the dropped parameters separated by commas.
 #[pyfunction]
 pub fn translate_batch_line<'py>(
     py: Python<'py>,
@@ -283,7 +286,7 @@ pub fn translate_batch_line<'py>(
     Ok((PyBytes::new(py, &said.body), said.dropped_params))
 }
 
-/// A provider's answer to a line of a batch with its status, an error too, as its caller reads it.
+/// Translates a provider's response to a batch line, or its error, to the client's API format.
 #[pyfunction]
 pub fn translate_batch_result<'py>(
     py: Python<'py>,
@@ -297,25 +300,25 @@ pub fn translate_batch_result<'py>(
     told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::validation_error(py, &[problem]))
 }
 
-/// Writes the records of lines that a provider answered in a batch of its own.
+/// Writes request log records for the lines of a batch that ran at a provider.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct BatchRecorder(batch_records::BatchRecorder);
 
 #[pymethods]
 impl BatchRecorder {
-    /// `prices` is what a snapshot says of prices.
+    /// Creates a recorder from `prices`, the price section of a snapshot.
     #[new]
     fn new(py: Python<'_>, prices: &[u8]) -> PyResult<Self> {
         batch_records::BatchRecorder::new(prices).map(Self).map_err(|problems| errors::validation_error(py, &problems))
     }
 
-    /// The record of a line and its answer, with the end of its line.
+    /// Returns the record of a batch line and its response, as JSON with a final newline.
     fn record<'py>(&self, py: Python<'py>, entry: &[u8], answer: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let written = self.0.write_record(entry, answer);
         written.map(|line| PyBytes::new(py, &line)).map_err(|problem| errors::validation_error(py, &[problem]))
     }
 
-    /// What all of them cost, in nano-dollars.
+    /// Returns the total cost of the recorded lines in nano-dollars.
     #[getter]
     fn cost(&self) -> u64 {
         self.0.total_nanodollars()

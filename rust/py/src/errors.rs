@@ -1,9 +1,9 @@
-//! The one exception that crosses the border.
+//! `EngineError`, the only exception that the engine raises in Python.
 
 use penstock_core::error::Problem;
 use pyo3::{exceptions::PyException, prelude::*, types::PyList};
 
-/// What the engine refused: `code`, `status`, and `problems`, a list of `{"path", "message"}`.
+/// Error of the engine: `code`, `status`, and `problems`, a list of `{"path", "message"}`.
 #[pyclass(frozen, extends = PyException, module = "penstock._engine")]
 pub struct EngineError {
     #[pyo3(get)]
@@ -27,7 +27,7 @@ impl EngineError {
     }
 }
 
-/// Problems found in a document, as the exception to raise.
+/// Returns an `EngineError` for problems found in a document.
 pub fn validation_error(py: Python<'_>, problems: &[Problem]) -> PyErr {
     engine_error(py, "invalid", 400, problems)
 }

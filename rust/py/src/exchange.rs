@@ -1,4 +1,4 @@
-//! The way back to the caller: an answer handed to the server, piece by piece, no faster than the caller reads.
+//! Response path to the client. Hands a response to the server chunk by chunk, no faster than the client reads.
 
 use std::{
     net::SocketAddr,
@@ -33,23 +33,23 @@ use crate::{
     runtime::Job,
 };
 
-/// One request's connection to the server.
+/// Request and response channel of one request to the server.
 pub struct Exchange {
     proto: Py<PyAny>,
-    /// The request as the server describes it, until a stream begins: it is large, and streams last.
+    /// ASGI scope of the request. Dropped when a stream begins, because it is large and streams last long.
     scope: Option<Py<PyDict>>,
-    /// Known of a stream.
+    /// Set when a stream begins.
     stream_peer: Option<StreamPeer>,
-    /// Ends the server's own task, where there is one.
+    /// Ends the server's own task, if there is one.
     completion: Option<Arc<CompletionGuard>>,
-    /// Known already where something else is told when the caller leaves.
+    /// Set if another component already detects the disconnect of the client.
     disconnect: Option<DisconnectSignal>,
-    /// What waits to be sent before the first piece.
+    /// Response head to send before the first chunk.
     head: Option<ClientResponseHead>,
     is_answered: bool,
 }
 
-/// Ends the server's own task when nobody needs it any more.
+/// Ends the server's own task when the last owner drops it.
 pub struct CompletionGuard(Py<PyAny>);
 
 impl Drop for CompletionGuard {
@@ -58,46 +58,47 @@ impl Drop for CompletionGuard {
     }
 }
 
-/// Who reads a stream, and what it was told of its length.
+/// Client of a stream, and what its protocol does with a declared length.
 struct StreamPeer {
-    /// Address and port, as the server gives them.
+    /// Address and port as the server reports them.
     client: Option<Py<PyAny>>,
-    /// It counts what comes (RFC 9113 §8.1.1): less than was declared is an error of this one stream.
+    /// True if the client compares the body with the declared length (RFC 9113 §8.1.1). A shorter body is then an error
+    /// of this stream only.
     checks_length: bool,
 }
 
-/// Resolves when the caller has left.
+/// Resolves when the client has disconnected.
 pub type DisconnectSignal = oneshot::Receiver<()>;
 
-/// What ends a stream besides its own end.
+/// Conditions that stop a stream before its own end.
 struct StopConditions<C> {
     disconnect: DisconnectSignal,
     shutdown: C,
-    /// Longest wait for a caller who does not read.
+    /// Maximum wait for a client that does not read.
     write_timeout: Duration,
     disconnector: Arc<Disconnector>,
-    /// Until the last byte was handed over.
+    /// Marks the connection as busy until the last byte was handed to the server.
     request_guard: Option<RequestGuard>,
 }
 
 enum SendOutcome {
     Accepted,
-    /// The caller reads slowly: wait for room.
+    /// The client reads slowly. The receiver resolves when the server accepts more.
     Blocked(oneshot::Receiver<()>),
     Closed,
 }
 
-/// An answer of which pieces are still to come.
+/// Response whose chunks are still to be sent.
 pub struct StreamingResponse {
     exchange: Exchange,
     stream: Box<ResponseStream>,
     disconnect: DisconnectSignal,
-    /// Until the last byte was handed over.
+    /// Marks the connection as busy until the last byte was handed to the server.
     request_guard: Option<RequestGuard>,
 }
 
-/// Serves one request from its body to its whole answer, or to where its answer begins to stream: what is left then needs a
-/// third of the room, and lasts.
+/// Serves one request up to its complete response, or until the response begins to stream. A streaming response is
+/// returned, because it needs a third of the memory and lasts long.
 pub async fn serve_request(
     gateway: &Arc<Gateway>,
     callers: &Arc<ConnectionTracker>,
@@ -107,7 +108,7 @@ pub async fn serve_request(
     let mut under_way = None;
     let (answer, gone) = {
         let mut work = pin!(gateway.handle(request));
-        // A quick request is not watched for a caller who leaves: that costs more than it saves.
+        // A fast request is not watched for a disconnect, because watching costs more than it saves.
         let quick = tokio::select! {
             biased;
             answer = &mut work => Some(answer),
@@ -130,7 +131,8 @@ pub async fn serve_request(
     };
     let ClientResponse { head: reply, body } = answer;
     match body {
-        // Objects are let go of while attached: else they wait on a list for the next who is.
+        // Drops Python objects while attached to the interpreter. Otherwise they stay in a queue until the next
+        // attachment.
         ClientResponseBody::Complete(bytes) => {
             Python::attach(|py| {
                 exchange.send_complete(py, reply, &bytes);
@@ -143,7 +145,7 @@ pub async fn serve_request(
                 under_way = exchange.track_request(callers);
                 exchange.watch_disconnect()
             });
-            // Put there now: whatever a future takes it keeps twice.
+            // Set here and not passed as an argument, because a future stores its arguments twice.
             exchange.head = Some(reply);
             Some(StreamingResponse { exchange, stream, disconnect: gone, request_guard: under_way })
         }
@@ -151,7 +153,7 @@ pub async fn serve_request(
 }
 
 impl StreamingResponse {
-    /// Passes on what comes, to the last byte.
+    /// Sends the chunks of the stream up to the last byte.
     pub async fn send_remaining(self, gateway: Arc<Gateway>, hang_ups: Arc<Disconnector>) {
         let Self { mut exchange, stream, disconnect: gone, request_guard: under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
@@ -185,7 +187,7 @@ impl Exchange {
         }
     }
 
-    /// Leaves it to others to notice that the caller leaves.
+    /// Sets a signal of another component that detects the disconnect of the client.
     pub fn with_disconnect_signal(mut self, gone: DisconnectSignal) -> Self {
         self.disconnect = Some(gone);
         self
@@ -199,7 +201,7 @@ impl Exchange {
         self.completion.clone()
     }
 
-    /// Says that its caller's connection is in use.
+    /// Marks the client's connection as busy until the guard is dropped.
     fn track_request(&self, callers: &Arc<ConnectionTracker>) -> Option<RequestGuard> {
         Python::attach(|py| {
             let (caller, is_http2) = peer::client_address(self.scope.as_ref()?.bind(py))?;
@@ -216,7 +218,7 @@ impl Exchange {
         gone
     }
 
-    /// The caller is gone: there is nobody to answer.
+    /// Suppresses the response, because the client has disconnected.
     fn abandon(&mut self) {
         self.is_answered = true;
     }
@@ -242,7 +244,7 @@ impl Exchange {
                 says(|reply| reply.headers.get("content-length").is_some()),
             );
             self.stream_peer = self.scope.take().map(|scope| StreamPeer::from_scope(scope.bind(py), declares));
-            // Any other head leaves with the first piece, which is there.
+            // Any other head is sent together with the first chunk, which is already there.
             if at_once { self.send_head(py) } else { Ok(()) }
         });
         if begun.is_err() {
@@ -251,14 +253,14 @@ impl Exchange {
         loop {
             let piece = tokio::select! {
                 biased;
-                // First: a provider that always has more must not hide it.
+                // Checked first, so that a provider that always has more chunks does not hide the disconnect.
                 _ = &mut gone => return self.abandon(),
                 piece = stream.next() => piece,
                 () = &mut closing => stream.stop_for_drain(),
             };
             let sent = match piece {
                 Ok(Some(bytes)) if stream.is_ended() => {
-                    // Its end has come too: both leave in one crossing.
+                    // The end of the stream is there too; both are sent in one call into Python.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send_chunk(py, &bytes, true)));
                         return self.abort_response((gone, closing), (under_way, stall), &hang_ups).await;
@@ -283,10 +285,10 @@ impl Exchange {
                     let ends = if let Some(aside) = aside {
                         let end = stream.stop_unread(stall);
                         drop(stream);
-                        // In a box of its own: it would make the future of every stream larger.
+                        // Boxed, because it would enlarge the future of every stream.
                         Box::pin(self.park_stream(end, (gone, room, closing), aside)).await
                     } else {
-                        // The record is not to wait for the connection's end.
+                        // Dropped now, so that the record does not wait for the end of the connection.
                         drop(stream);
                         true
                     };
@@ -299,15 +301,16 @@ impl Exchange {
         }
     }
 
-    /// Leaves a stream of HTTP/2 to a reader who may never come, so that those beside it on its connection go on. Says whether the
-    /// connection must end all the same: there is no other way to tell a reader who goes on that this was not all.
+    /// Parks an HTTP/2 stream whose client does not read, so that the other streams of its connection continue. Returns
+    /// true if the connection must still be closed, because a client that reads on could not notice the truncation
+    /// otherwise.
     async fn park_stream(
         &mut self,
         end: Result<Option<Bytes>, BodyTruncated>,
         (gone, room, closing): (DisconnectSignal, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
         aside: ParkedStream,
     ) -> bool {
-        // Not before: of two pieces that wait the server may send the later one first.
+        // Waits for the pending chunk, because the server may send the later of two waiting chunks first.
         tokio::select! {
             biased;
             _ = gone => return false,
@@ -331,8 +334,8 @@ impl Exchange {
         Python::attach(|py| self.send_chunk(py, &joined, true))
     }
 
-    /// Ends the answer in a way that no client takes for a good end. Where only the end of its connection is one, those beside it
-    /// there are let come to theirs first, for as long as a caller may leave an answer unread.
+    /// Ends the response in a way that no client takes for a complete one. If only closing the connection does that,
+    /// its other streams may finish first. That wait is bounded like the wait for a client that does not read.
     async fn abort_response(
         &mut self,
         (gone, closing): (DisconnectSignal, Pin<&mut impl Future<Output = ()>>),
@@ -340,7 +343,7 @@ impl Exchange {
         hang_ups: &Disconnector,
     ) {
         let Some(client) = self.end_truncated() else { return };
-        // In a box of its own: it would make the future of every stream larger.
+        // Boxed, because it would enlarge the future of every stream.
         let ending = Box::pin(async move {
             if let Some(aside) = under_way.and_then(RequestGuard::park) {
                 tokio::select! {
@@ -356,7 +359,8 @@ impl Exchange {
         ending.await;
     }
 
-    /// Ends what is known by its length to be no good end. Of all else: whose connection must end.
+    /// Ends the body if the client detects the truncation by its declared length. Otherwise returns the client whose
+    /// connection must be closed.
     fn end_truncated(&mut self) -> Option<SocketAddr> {
         let StreamPeer { client, checks_length: counts } = self.stream_peer.take()?;
         Python::attach(|py| {
@@ -368,7 +372,7 @@ impl Exchange {
         })
     }
 
-    /// Sends the head, where it was not sent yet.
+    /// Sends the response head unless it was already sent.
     fn send_head(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(reply) = self.head.take() else { return Ok(()) };
         let message = PyDict::new(py);
@@ -410,8 +414,8 @@ impl StreamPeer {
     }
 }
 
-/// Whether the server has to be waited for. Its answers that are there already have a type of their own, without callbacks;
-/// it is remembered, because asking an object for what it lacks costs an exception.
+/// Returns true if the server's future is not yet complete. Completed results have a type of their own without
+/// callbacks. That type is cached, because asking an object for a missing attribute costs an exception.
 fn is_pending(future: &Bound<'_, PyAny>) -> bool {
     static READY_TYPE: AtomicUsize = AtomicUsize::new(0);
     let kind = future.get_type().as_ptr() as usize;
@@ -426,7 +430,7 @@ fn is_pending(future: &Bound<'_, PyAny>) -> bool {
 }
 
 impl Drop for Exchange {
-    /// Whatever happened, the caller gets an answer.
+    /// Sends an internal error if the request was not answered.
     fn drop(&mut self) {
         if self.is_answered {
             return;

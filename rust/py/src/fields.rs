@@ -1,4 +1,4 @@
-//! An answer's header fields as the server takes them. What answers say again and again is made once.
+//! Response header fields as Python objects. Caches objects of recent fields, because responses repeat most of them.
 
 use std::cell::Cell;
 
@@ -8,9 +8,9 @@ use pyo3::{
     types::{PyBytes, PyList, PyTuple},
 };
 
-/// Names that are remembered, with the value that each had last.
+/// Number of cache slots. Each holds one name with its last value.
 const CACHE_SLOTS: usize = 64;
-/// Longer values are not kept.
+/// Longer values are not cached.
 const MAX_CACHED_VALUE_BYTES: usize = 64;
 
 thread_local! {
@@ -23,7 +23,7 @@ struct CachedField {
     pair: Py<PyTuple>,
 }
 
-/// A list of pairs of bytes.
+/// Converts headers to a Python list of pairs of bytes.
 pub fn header_list<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList>> {
     PyList::new(py, headers.iter().map(|(name, value)| HeaderField { name, value }))
 }
@@ -41,7 +41,7 @@ impl<'py> IntoPyObject<'py> for HeaderField<'_> {
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         LAST.with(|last| {
             let place = &last[self.cache_slot()];
-            // Taken out: what Python does while an object is made may come here again.
+            // Taken out of the slot, because creating a Python object may run code that enters this function again.
             let known = place.take().filter(|known| known.name.as_bytes(py) == self.name);
             let known = match known {
                 Some(known) if known.value.as_bytes(py) == self.value => known,
@@ -64,7 +64,7 @@ impl HeaderField<'_> {
         Ok(CachedField { name, value, pair })
     }
 
-    /// Names that share a place take turns: that costs what it would cost to remember none.
+    /// Returns the slot of the name. Names that share a slot evict each other, which costs the same as no cache.
     fn cache_slot(&self) -> usize {
         let letter = |at: usize| self.name.get(at).map_or(0, |byte| usize::from(*byte));
         let length = self.name.len();

@@ -1,4 +1,5 @@
-//! The Python face of the engine: extract, call, convert; nothing is decided here.
+//! Python bindings of the engine. They extract arguments, call the core and convert results; they contain no gateway
+//! logic.
 
 mod callback;
 mod conversation;
@@ -17,7 +18,7 @@ use pyo3::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The extension module. `penstock.engine` is its only importer.
+/// Extension module. Only `penstock.engine` imports it.
 #[pymodule]
 mod _engine {
     #[pymodule_export]

@@ -1,25 +1,26 @@
-//! Whether the caller of a body that cannot be read is still there. The server does not tell one who left from one who sends nonsense.
+//! Peer addresses and connection checks. The server reports a disconnect and an invalid body alike; the kernel's socket
+//! state tells them apart.
 
 use std::net::{IpAddr, SocketAddr};
 
 use penstock_core::process::edge::sock_diag;
 use pyo3::{intern, prelude::*, types::PyDict};
 
-/// Both ends of a connection of HTTP/1.
+/// Both addresses of an HTTP/1 connection.
 #[derive(Clone, Copy)]
 pub struct ConnectionAddresses {
     pub local: SocketAddr,
     pub remote: SocketAddr,
 }
 
-/// Whether the connection of a request is open in both directions. Where that cannot be known it is not.
+/// Returns true if the connection of a request is open in both directions; false if that is unknown.
 pub fn is_connected(scope: &Bound<'_, PyDict>) -> bool {
     connection_addresses(scope).is_some_and(|ConnectionAddresses { local, remote }| {
         sock_diag::is_connection_open(local, remote).unwrap_or_default()
     })
 }
 
-/// Where a request's caller is, and whether it speaks HTTP/2.
+/// Returns the client's address, and true if it uses HTTP/2.
 pub fn client_address(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, bool)> {
     let py = scope.py();
     let value = |name| scope.get_item(name).ok().flatten();
@@ -27,17 +28,17 @@ pub fn client_address(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, bool)> {
     Some((parse_address(&value(intern!(py, "client"))?)?, is_http2))
 }
 
-/// One end of a connection, as the server gives it.
+/// Parses an address and port as the server reports them.
 pub fn parse_address(end: &Bound<'_, PyAny>) -> Option<SocketAddr> {
     let (ip, port): (String, String) = end.extract().ok()?;
     Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?.to_canonical(), port.parse().ok()?))
 }
 
-/// Where a request's connection is.
+/// Returns the addresses of a request's HTTP/1 connection; `None` for HTTP/2.
 pub fn connection_addresses(scope: &Bound<'_, PyDict>) -> Option<ConnectionAddresses> {
     let py = scope.py();
     let value = |name| scope.get_item(name).ok().flatten();
-    // Over HTTP/2 a connection outlives its requests, and a body has no framing of its own.
+    // An HTTP/2 connection outlives its requests, and an HTTP/2 body has no framing that could be invalid.
     if !value(intern!(py, "http_version"))?.extract::<String>().ok()?.starts_with('1') {
         return None;
     }

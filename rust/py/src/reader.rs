@@ -1,4 +1,4 @@
-//! A request's body on its way in: gathered where it is small and quick, fed to the engine in pieces where it is not.
+//! Request body reader. Buffers small and fast bodies, and feeds others to the engine in chunks.
 
 use std::{
     sync::Arc,
@@ -24,12 +24,12 @@ use crate::{
     scope::ExpectedBody,
 };
 
-/// Bodies up to this size cross the border in one piece.
+/// Bodies up to this size are handed to the engine in one part.
 const MAX_BUFFERED_BYTES: usize = 1024 * 1024;
-/// What is left of a body when its request was answered is read for this long and thrown away, so that a caller who is
-/// still sending gets to read the answer: a connection that closes with something unread in it takes the answer along.
+/// Time for which the rest of a body is read and discarded after the response. A connection that closes with unread
+/// bytes would lose the response for a client that is still sending.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for a caller who pauses.
+/// Maximum pause between two chunks while discarding.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_LINGER_BYTES: usize = 32 * 1024 * 1024;
 
@@ -39,52 +39,53 @@ pub struct BodyReader {
     job_runner: JobRunner,
     proto: Py<PyAny>,
     scope: Py<PyDict>,
-    /// The server's own task ends no sooner than the reading: it would end the connection.
+    /// Keeps the server's own task alive while the body is read. Its end would close the connection.
     _completion: Option<Arc<CompletionGuard>>,
     expected_bytes: Option<u64>,
     read_bytes: u64,
     stage: Stage,
 }
 
-#[allow(clippy::large_enum_variant, reason = "a reader is boxed as a whole")]
+#[allow(clippy::large_enum_variant, reason = "a reader is always boxed")]
 enum Stage {
-    /// The request is handed to the engine with its whole body, unless that is large or takes its time.
+    /// Collects the body. The engine gets the request with the complete body, unless the body is large or slow.
     Buffering {
         head: RequestHead,
         exchange: Exchange,
         buffered: Vec<u8>,
         was_polled: bool,
     },
-    /// The engine has the request.
+    /// The engine has the request; chunks are fed to it.
     Feeding(BodyFeed),
-    /// Nobody wants the rest; while the answer is on its way, whoever sends it must learn that the caller left.
+    /// Discards the rest of the body. Still reports a disconnect while the response is being sent.
     Discarding {
         disconnect_sender: oneshot::Sender<()>,
         started_at: Instant,
         last_chunk_at: Instant,
         remaining_bytes: usize,
     },
-    /// There is nothing more to read. The sender is kept until the engine has answered: its end would say that the caller left.
+    /// The body is invalid and nothing more can be read. The sender stays alive until the engine has responded, because
+    /// dropping it would report a disconnect.
     Broken(BodyFeed),
     Finished,
 }
 
 struct BodyFeed {
     feeder: Feeder,
-    /// Tells that the caller left: while a body comes, only its reader can know.
+    /// Reports a disconnect. Only the reader can notice it while a body is being received.
     disconnect_sender: oneshot::Sender<()>,
 }
 
-/// What becomes of a reader that the clock looked at.
+/// Result of a periodic check of a reader.
 pub enum PollOutcome {
     Waiting,
-    /// The body takes its time: from here on the engine waits for it, and bounds the wait.
+    /// The body is slow. From here on the engine waits for it and applies its own timeout.
     HandOver(Box<Job>),
     Finished,
 }
 
 impl BodyReader {
-    /// Begins to read; the request is handed over with its body, or with the first part of a large one.
+    /// Starts to read. The engine gets the request with the complete body, or with the first part of a large one.
     pub fn start(
         scope: &Bound<'_, PyDict>,
         jobs: JobRunner,
@@ -110,7 +111,7 @@ impl BodyReader {
         if !is_large {
             return reader.request_more(py);
         }
-        // The engine may refuse it before it has come.
+        // Hands the request over first, because the engine may reject it before the body arrives.
         let jobs = reader.job_runner.clone();
         let job = reader.start_feeding();
         if let (true, Stage::Feeding(BodyFeed { feeder, .. })) = (is_asked_for, &reader.stage) {
@@ -127,7 +128,7 @@ impl BodyReader {
         self.id
     }
 
-    /// A piece has come, or (`None`) will never come.
+    /// Handles a chunk; `None` means that no more chunks will come.
     pub fn handle_chunk(mut self: Box<Self>, py: Python<'_>, message: Option<BodyMessage<'_>>) {
         let Some(BodyMessage { body: Some(body), has_more: more }) = message else { return self.fail_body(py) };
         let piece = body.as_bytes();
@@ -165,7 +166,7 @@ impl BodyReader {
         }
     }
 
-    /// The engine wants more, or nothing more.
+    /// Continues after the engine asked for more, or no longer needs the body.
     pub fn resume(mut self: Box<Self>, py: Python<'_>) {
         let (Stage::Feeding(BodyFeed { feeder, .. }) | Stage::Broken(BodyFeed { feeder, .. })) = &self.stage else {
             return;
@@ -177,7 +178,7 @@ impl BodyReader {
             }
             (Stage::Broken(_), _) => (),
             (_, ReaderState::Reading) => self.request_more(py),
-            // The caller waits to be asked for it, and has its answer.
+            // The client still waits for `100 Continue` and has already received its response.
             _ if self.read_bytes == 0 => (),
             _ => {
                 self.start_discarding();
@@ -186,7 +187,7 @@ impl BodyReader {
         }
     }
 
-    /// Looks, while a piece is waited for, whether that is still of use.
+    /// Checks a reader that waits for a chunk: hands a slow body over, and ends a wait that has timed out.
     pub fn check_timeouts(&mut self, now: Instant) -> PollOutcome {
         match &mut self.stage {
             Stage::Buffering { was_polled: looked_at, .. } => {
@@ -233,7 +234,7 @@ impl BodyReader {
         } else {
             let (jobs, id) = (self.job_runner.clone(), self.id);
             jobs.body_readers.park(self);
-            // The engine may have asked before there was anybody to hear it.
+            // The engine may have asked for more before this reader was parked.
             if !feeder.is_paused()
                 && let Some(reader) = jobs.body_readers.take_parked(id)
             {
@@ -251,7 +252,7 @@ impl BodyReader {
         &self.job_runner
     }
 
-    /// All of it was read: from now on the server itself tells whether the caller leaves.
+    /// Lets the server report a disconnect, now that the body was read completely.
     fn watch_disconnect(mut self: Box<Self>, py: Python<'_>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Finished);
         if let Stage::Feeding(BodyFeed { disconnect_sender: tell, .. })
@@ -283,7 +284,7 @@ impl BodyReader {
         }
     }
 
-    /// From here on pieces are fed.
+    /// Creates the job for the engine and switches to feeding chunks. Returns `None` unless the reader is buffering.
     fn start_feeding(&mut self) -> Option<Job> {
         let Stage::Buffering { head, exchange, buffered: gathered, .. } =
             std::mem::replace(&mut self.stage, Stage::Finished)
@@ -306,7 +307,7 @@ impl BodyReader {
     }
 
     fn fail_body(mut self: Box<Self>, py: Python<'_>) {
-        // A request that was not handed over yet is, so that it is answered and has its record.
+        // A request that was not handed over yet goes to the engine now, so that it gets a response and a record.
         let job = if let Stage::Buffering { .. } = self.stage { self.start_feeding() } else { None };
         let Stage::Feeding(BodyFeed { feeder, disconnect_sender: tell }) =
             std::mem::replace(&mut self.stage, Stage::Finished)
@@ -319,7 +320,8 @@ impl BodyReader {
             jobs.body_readers.park(self);
             feeder.finish(BodyEnd::Malformed);
         } else {
-            // In this order: whoever waits for the body learns that it is broken, whoever does not that nobody waits for him.
+            // The order matters: a consumer of the body must see the broken body first. Only a request that does not
+            // wait for the body should see the disconnect.
             feeder.finish(BodyEnd::Disconnected);
             tell.send(()).ok();
         }

@@ -1,4 +1,4 @@
-//! The engine's own thread: one runtime, started after the fork, that keeps its interpreter thread state.
+//! Engine thread. Runs one Tokio runtime, started after the fork, with a permanent Python thread state.
 
 use std::{
     ops::Deref,
@@ -29,27 +29,27 @@ use crate::{
     waiting::{self, BodyReaders},
 };
 
-/// How long the last records may take to leave.
+/// Time limit for sending the last records at shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A request and the way back to its caller.
+/// Request with the channel for its response.
 pub struct Job {
     pub request: Request,
     pub exchange: Exchange,
 }
 
-/// The way into the engine.
+/// Handle for submitting work to the engine.
 #[derive(Clone)]
 pub struct JobRunner(Arc<JobRunnerState>);
 
 pub struct JobRunnerState {
     gateway: Arc<Gateway>,
     handle: Handle,
-    /// Where request bodies are waited for.
+    /// Readers of request bodies that wait for chunks.
     pub body_readers: BodyReaders,
     connections: Arc<ConnectionTracker>,
     disconnector: Arc<Disconnector>,
-    /// Tasks that can go on; as many as there are requests, which the number of connections bounds.
+    /// Tasks that are ready to run. At most one per request, so the number of connections bounds the queue.
     ready_tasks: mpsc::UnboundedSender<Runnable>,
 }
 
@@ -62,20 +62,20 @@ impl Deref for JobRunner {
 }
 
 impl JobRunnerState {
-    /// Begins a request here and now, on the thread that brought it, as far as it goes without waiting: usually until it
-    /// was sent upstream. The engine's thread goes on when the answer comes, and is not woken a second time before.
+    /// Runs a request on the calling thread until it has to wait, usually until it was sent upstream. The engine's
+    /// thread resumes it when the response arrives, and is not woken before.
     pub fn submit(&self, job: Job) {
         let task = self.create_request_task(job);
         let _context = self.handle.enter();
         run_task(task);
     }
 
-    /// Has the engine's thread do something.
+    /// Runs a future on the engine's thread.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.handle.spawn(work));
     }
 
-    /// Says that the connection of a request is in use, until what is given back is dropped.
+    /// Marks the connection of a request as busy until the returned guard is dropped.
     pub fn track_request(&self, scope: &Bound<'_, PyDict>) -> Option<RequestGuard> {
         let (caller, is_http2) = peer::client_address(scope)?;
         Some(self.connections.begin_request(caller, is_http2))
@@ -98,7 +98,7 @@ impl JobRunnerState {
         })
     }
 
-    /// Looks after the bodies that take their time, for ever. There may be many: each begins in its turn.
+    /// Checks slow bodies forever. Jobs are queued and not run at once, because there may be many.
     async fn poll_slow_bodies(&self) {
         loop {
             tokio::time::sleep(waiting::POLL_INTERVAL).await;
@@ -109,14 +109,16 @@ impl JobRunnerState {
     }
 }
 
-/// Work that goes on when it can. Where the runtime has ended it is dropped, and so its request is answered with an error.
+/// Wraps a future into a task for the ready queue. If the runtime has ended the task is dropped, and its request gets
+/// an error response.
 fn create_task(ready: mpsc::UnboundedSender<Runnable>, work: impl Future<Output = ()> + Send + 'static) -> Runnable {
     let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
     handle.detach();
     task
 }
 
-/// Lets a task go on. A panic ends this one alone: what it held is dropped, which answers the caller and closes the record.
+/// Runs a task until it waits. A panic ends only this task: dropping its state sends an error response and closes the
+/// record.
 fn run_task(task: Runnable) {
     drop(catch_unwind(AssertUnwindSafe(|| task.run())));
 }
@@ -149,7 +151,7 @@ impl Runtime {
         let jobs = JobRunner(Arc::new(desk));
         let bodies = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
-            // Attached once around everything: later attachments find their thread state and are cheap.
+            // Attached once for the whole thread, so that later attachments reuse the thread state and are cheap.
             Python::attach(|py| {
                 py.detach(|| runtime.block_on(run_engine(gateway, (bodies, watch, step_back), queue, stopped)));
             });
@@ -168,7 +170,7 @@ impl Runtime {
         }));
     }
 
-    /// Waits for the thread's end; the interpreter must be released meanwhile.
+    /// Stops the thread and waits for its end. The caller must not hold the interpreter meanwhile.
     pub fn stop(&self) {
         if let Some(stop) = self.stop_sender.lock().unwrap_or_else(PoisonError::into_inner).take() {
             stop.send(()).ok();
@@ -179,12 +181,12 @@ impl Runtime {
     }
 }
 
-/// Sends away who asks nothing, for ever.
+/// Closes idle client connections forever.
 async fn end_idle_connections(mut watch: IdleConnectionReaper) {
     loop {
         tokio::time::sleep(watch.poll_interval()).await;
         let look = move || {
-            // Where the kernel does not say who is idle nobody is sent away.
+            // On an error of the kernel query no connection is closed.
             drop(watch.close_expired(Instant::now()));
             watch
         };

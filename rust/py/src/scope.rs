@@ -1,4 +1,4 @@
-//! A request's head out of an ASGI scope.
+//! Request head parser for ASGI scopes.
 
 use penstock_core::ingress::headers::{Headers, RequestHead};
 use pyo3::{
@@ -7,22 +7,22 @@ use pyo3::{
     types::{PyBytes, PyDict, PyList, PyString, PyTuple},
 };
 
-/// What the head says of the body that follows.
+/// Body length according to the request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpectedBody {
     Empty,
     Length(u64),
-    /// Until the server says that there is no more.
+    /// The body ends when the server reports its end.
     Unknown,
 }
 
-/// Reads method, path, query and header fields.
+/// Parses method, path, query and header fields.
 pub fn parse_head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
     let method = scope_field(scope, intern!(scope.py(), "method"))?.cast::<PyString>()?.to_str()?.to_owned();
     build_head(scope, method)
 }
 
-/// Reads the head of a request for a WebSocket, whose method goes without saying.
+/// Parses the head of a WebSocket request, whose scope has no method.
 pub fn parse_websocket_head(scope: &Bound<'_, PyDict>) -> PyResult<RequestHead> {
     build_head(scope, "GET".to_owned())
 }
@@ -37,7 +37,7 @@ fn build_head(scope: &Bound<'_, PyDict>, method: String) -> PyResult<RequestHead
         let (name, value) = (pair.get_borrowed_item(0)?, pair.get_borrowed_item(1)?);
         let (name, value) = (name.cast::<PyBytes>()?, value.cast::<PyBytes>()?);
         let (name, value) = (name.as_bytes(), value.as_bytes());
-        // The server adds an empty host where there is none; before HTTP/1.1 there need not be one.
+        // Skips the empty `host` that the server adds if there is none. Before HTTP/1.1 the field is optional.
         if value.is_empty() && name == b"host" && http_version(scope)?.to_str()? == "1" {
             continue;
         }
@@ -55,7 +55,7 @@ fn build_head(scope: &Bound<'_, PyDict>, method: String) -> PyResult<RequestHead
     })
 }
 
-/// Which body to wait for. A request of HTTP/1 without either field has none.
+/// Returns the body length to expect. An HTTP/1 request without `transfer-encoding` and `content-length` has no body.
 pub fn expected_body(scope: &Bound<'_, PyDict>, head: &RequestHead) -> PyResult<ExpectedBody> {
     if head.headers.get("transfer-encoding").is_some() {
         return Ok(ExpectedBody::Unknown);

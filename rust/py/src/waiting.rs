@@ -1,4 +1,4 @@
-//! Where the readers of request bodies wait, so that the clock finds those that wait too long.
+//! Registry of waiting body readers. A periodic check finds readers that wait too long.
 
 use std::{
     collections::BTreeMap,
@@ -16,11 +16,13 @@ use crate::{
     runtime::Job,
 };
 
-/// How often is looked. What is gathered is handed over at the second look.
+/// Interval of the checks. A buffered body is handed over at its second check.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The readers of one engine that wait for a piece, or to be asked for more.
-/// Its lock may be waited for with the interpreter attached, never the other way round.
+/// Readers of one engine that wait for a chunk, or for the engine to ask for more.
+///
+/// Lock order: the lock may be awaited while attached to the interpreter, but never the interpreter while holding the
+/// lock.
 #[derive(Default)]
 pub struct BodyReaders {
     last_id: AtomicU64,
@@ -29,7 +31,7 @@ pub struct BodyReaders {
 
 struct WaitingReader {
     reader: Box<BodyReader>,
-    /// The server's promise of a piece; none where the engine has enough for now.
+    /// The server's future for the next chunk; `None` if the engine has enough for now.
     chunk_future: Option<Py<PyAny>>,
 }
 
@@ -38,22 +40,22 @@ impl BodyReaders {
         self.last_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits for a piece.
+    /// Registers a reader that waits for a chunk.
     pub fn wait_for_chunk(&self, reader: Box<BodyReader>, piece: Py<PyAny>) {
         self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: Some(piece) });
     }
 
-    /// Waits to be asked for more.
+    /// Registers a reader that waits for the engine to ask for more.
     pub fn park(&self, reader: Box<BodyReader>) {
         self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: None });
     }
 
-    /// The reader whose piece has come.
+    /// Removes and returns the reader whose chunk has come.
     pub fn take_reader(&self, id: u64) -> Option<Box<BodyReader>> {
         self.lock().remove(&id).map(|waiting| waiting.reader)
     }
 
-    /// A reader that waits to be asked for more.
+    /// Removes and returns a reader that waits for the engine to ask for more.
     pub fn take_parked(&self, id: u64) -> Option<Box<BodyReader>> {
         let mut readers = self.lock();
         if readers.get(&id)?.chunk_future.is_some() {
@@ -62,7 +64,7 @@ impl BodyReaders {
         readers.remove(&id).map(|waiting| waiting.reader)
     }
 
-    /// Lets go of the readers that wait in vain. What comes back has been waited for long enough to be handed over.
+    /// Removes readers whose wait has timed out. Returns the jobs of slow bodies, which now go to the engine.
     pub fn poll_readers(&self) -> Vec<Job> {
         if self.lock().is_empty() {
             return Vec::new();
@@ -81,7 +83,7 @@ impl BodyReaders {
             let over: Vec<_> = over.into_iter().filter_map(|id| readers.remove(&id)).collect();
             drop(readers);
             for piece in over.into_iter().filter_map(|waiting| waiting.chunk_future) {
-                // The server gives the connection up once nobody waits for its body.
+                // The server closes the connection when nobody waits for its body.
                 drop(piece.call_method0(py, intern!(py, "cancel")));
             }
             jobs

@@ -1,4 +1,4 @@
-"""Providers that run batches themselves, each by its own way; to add one takes its file and its line in this list."""
+"""Registry of providers that run batches themselves. A new provider needs its module and an entry in this list."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PROVIDERS_BY_NAME: dict[str, type[BatchProvider]] = {
     "fireworks-ai": Fireworks,
     "vertex-ai": VertexAi,
 }
-# What those offer who run batches in OpenAI's way.
+# Operation that the catalogue lists for providers with OpenAI's batch API.
 BATCH_OPERATION = "createBatch"
 
 
 def batch_providers_by_name() -> dict[str, type[BatchProvider]]:
-    """Give all who run batches, by their own names."""
+    """Returns the batch implementation of every provider that runs batches, by provider name."""
     shared = {provider["slug"]: OpenAi for provider in catalogue() if BATCH_OPERATION in provider["offers"]}
     return {**shared, **PROVIDERS_BY_NAME}
 
 
 def batch_provider_for(provider: str) -> type[BatchProvider]:
-    """Give the way in which a provider runs batches; it was looked at before that it does."""
+    """Returns the batch implementation of a provider that is known to run batches."""
     return PROVIDERS_BY_NAME.get(provider, OpenAi)

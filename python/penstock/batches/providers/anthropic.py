@@ -1,4 +1,4 @@
-"""Anthropic's batches of messages: all lines in one request, answers as lines."""
+"""Anthropic's message batches. One request submits all lines, and the results are a JSONL file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATUS_BY_ERROR_TYPE = {
 
 
 class RequestCounts(msgspec.Struct):
-    """How many lines there are."""
+    """Number of lines in each final state."""
 
     succeeded: int = 0
     errored: int = 0
@@ -46,21 +46,21 @@ class RequestCounts(msgspec.Struct):
 
 
 class Batch(msgspec.Struct):
-    """A batch."""
+    """Message batch object of Anthropic's API."""
 
     processing_status: str
     request_counts: RequestCounts = msgspec.field(default_factory=RequestCounts)
 
 
 class ErrorDetail(msgspec.Struct):
-    """What is wrong."""
+    """Message and type of an error."""
 
     message: str = ""
     type: str = ""
 
 
 class ErrorEnvelope(msgspec.Struct):
-    """An error with what is around it."""
+    """Error object together with the id of the request."""
 
     error: ErrorDetail = msgspec.field(default_factory=ErrorDetail)
     request_id: str | None = None
@@ -68,7 +68,7 @@ class ErrorEnvelope(msgspec.Struct):
 
 
 class LineResponse(msgspec.Struct):
-    """How a line ended."""
+    """Outcome of one line: a message or an error."""
 
     type: str
     message: dict[str, Any] = {}
@@ -76,26 +76,26 @@ class LineResponse(msgspec.Struct):
 
 
 class ResultLine(msgspec.Struct):
-    """A line of the answers."""
+    """One line of the results file."""
 
     result: LineResponse
 
 
 class Anthropic(BatchProvider):
-    """Lines are said in Anthropic's words."""
+    """Runs batches at Anthropic. Lines are translated to its messages format."""
 
     @classmethod
     def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:  # noqa: ARG003 - others need it
-        """Say what cannot be said."""
+        """Yields an error if the line cannot be translated."""
         return batch_provider.check_translatable(SLUG, line)
 
     async def submit(self, given: BatchInput) -> str:
-        """Hand all lines over, and give what the batch is called there."""
+        """Submits all lines and returns the provider's batch id."""
         upload = Upload("POST", "/v1/messages/batches", JSON_MEDIA_TYPE, _encode_requests(given))
         return (await self._client.upload_and_decode(CreatedObject, upload)).id
 
     async def fetch_status(self, name: str) -> BatchStatus:
-        """Say how far it is."""
+        """Fetches the current status of the batch."""
         batch = await self._client.request_json(Batch, "GET", f"/v1/messages/batches/{name}")
         counts = batch.request_counts
         failed = counts.errored + counts.canceled + counts.expired
@@ -105,11 +105,11 @@ class Anthropic(BatchProvider):
         return BatchStatus(status, counts.succeeded, failed, (f"/v1/messages/batches/{name}/results",))
 
     async def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Requests cancellation of the batch."""
         await self._client.send_request("POST", f"/v1/messages/batches/{name}/cancel")
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
-        """Read the result of one line."""
+        """Parses the result of one line."""
         found = msgspec.json.decode(result, type=ResultLine).result
         if found.type == "succeeded":
             return batch_provider.translate_result(SLUG, line, 200, found.message, str(found.message.get("id", "")))

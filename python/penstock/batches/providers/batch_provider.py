@@ -1,4 +1,4 @@
-"""What there is to know of a provider that runs batches: what it needs, how lines are handed over, asked after and taken back."""
+"""Interface of providers that run batches: required options, line validation, submission, status and results."""
 
 from __future__ import annotations
 
@@ -19,117 +19,123 @@ SUCCESS_STATUS_END = 300
 
 
 class ProviderSettings(NamedTuple):
-    """What was said of a provider when the batch was made: in headers, where it was saved, and in `provider_options`."""
+    """Provider settings of a new batch: from request headers, from the saved provider, and from `provider_options`."""
 
     headers: Mapping[str, str]
     saved_options: Mapping[str, Any]
     options: Mapping[str, str]
 
     def find_option(self, key: str) -> str | None:
-        """Give an option; what was saved with the credential goes before a header."""
+        """Returns an option, or `None`. A value of the saved provider takes precedence over a header."""
         header = f"x-gateway-{key.replace('_', '-')}"
         return self.options.get(key) or self.saved_options.get(key) or self.headers.get(header)
 
 
 class BatchStatus(NamedTuple):
-    """How far a batch is at its provider."""
+    """Progress of a batch at its provider."""
 
     status: str
     completed: int = 0
     failed: int = 0
-    # Where its answers are, once it is over.
+    # Paths of the results once the batch has ended.
     result_paths: tuple[str, ...] = ()
     failure_reason: str = ""
 
 
 class LineResult(NamedTuple):
-    """How one line ended: what was answered, or an error."""
+    """Result of one line: a response or an error."""
 
     response: dict[str, Any] | None
     error: dict[str, Any] | None
 
     @property
     def is_failed(self) -> bool:
-        """Whether it was not answered well."""
+        """True if the line has no response, or one with an error status."""
         return self.response is None or not self.response.get("status_code", SUCCESS_STATUS_END) < SUCCESS_STATUS_END
 
 
 class CreatedObject(msgspec.Struct):
-    """What was made there."""
+    """Response to the creation of an object at the provider."""
 
     id: str
 
 
 class ResultId(msgspec.Struct):
-    """A line of answers, as far as most have the same."""
+    """Id field of a result line, which most providers name `custom_id`."""
 
     custom_id: str
 
 
 class BatchProvider(Protocol):
-    """How one provider runs batches."""
+    """Interface to run batches at one provider."""
 
-    # What a batch may say in `provider_options`.
+    # Options that a batch may set in `provider_options`.
     ALLOWED_OPTIONS: frozenset[str] = frozenset()
-    # Whether one that was handed over is known again: it is found, or the same question makes no second one.
+    # True if a submission can be repeated safely: the first batch is found, or the provider ignores the duplicate.
     CAN_RESUBMIT = False
     _client: BatchClient
 
     def __init__(self, talk: BatchClient) -> None:
-        """Ask in this way."""
+        """Takes the client of one batch."""
         self._client = talk
 
     @classmethod
     def required_options(cls, stated: ProviderSettings) -> dict[str, str]:  # noqa: ARG003 - others need it
-        """Give what is needed besides lines, or refuse what is missing, before a batch is made."""
+        """Returns the options that the batch needs besides its lines. Rejects the batch before it is created if one is
+        missing.
+        """
         return {}
 
     @classmethod
     def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:  # noqa: ARG003 - others need them
-        """Say what is wrong with a line that this provider could not run; `first` is that of the file."""
+        """Yields the reasons why this provider cannot run a line; `first` is the first line of the file."""
         return iter(())
 
     async def submit(self, given: BatchInput) -> str:
-        """Hand all lines over, and give what the batch is called there."""
+        """Submits all lines and returns the provider's batch id."""
         ...
 
     async def find_submitted(self) -> str | None:
-        """Give what the batch is called there, where an attempt whose end nobody knows made one; not everybody can tell."""
+        """Returns the batch id of an earlier submission whose outcome is unknown, or `None`. Not every provider
+        supports this.
+        """
         return None
 
     async def fetch_status(self, name: str) -> BatchStatus:
-        """Say how far it is."""
+        """Fetches the current status of the batch."""
         ...
 
     async def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Requests cancellation of the batch."""
         ...
 
     def fetch_results(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
-        """Give the results at a path as they are, each with the number of its line."""
+        """Yields the raw results at a path, each with its line number."""
         return self._client.download_results(path, self.line_number)
 
     def line_number(self, result: bytes) -> int | None:
-        """Say which line a result is of."""
+        """Returns the number of the line that a result belongs to."""
         return parse_line_number(msgspec.json.decode(result, type=ResultId).custom_id)
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
-        """Read the result of one line."""
+        """Parses the result of one line."""
         ...
 
 
 def custom_id_of_line(number: int) -> str:
-    """Name a line: callers name theirs as they like, and not every provider takes every name."""
+    """Returns the custom id of a line at the provider. Ids of clients are not sent, because not every provider accepts
+    every id.
+    """
     return f"line-{number}"
 
 
 def parse_line_number(name: str) -> int:
-    """Give the number in such a name."""
+    """Parses the line number from a custom id."""
     return int(name.removeprefix("line-"))
 
 
 async def model_of_batch(given: BatchInput) -> str:
-    """Say which model a batch is for: that of its first line, as of all others."""
+    """Returns the model of a batch: the model of its first line, which all lines share."""
     async with aclosing(given.requests()) as requests:
         async for _, line in requests:
             return str(line.body["model"])
@@ -137,30 +143,30 @@ async def model_of_batch(given: BatchInput) -> str:
 
 
 def translate_line(provider: str, line: BatchLine) -> tuple[msgspec.Raw, str]:
-    """Say a line in the provider's words; and what of it cannot be told, with commas."""
+    """Translates a line to the provider's format. Returns the body and the dropped parameters, separated by commas."""
     body, lost = translate_batch_line(provider, line.url, msgspec.json.encode(line.body))
     return msgspec.Raw(body), lost
 
 
 def check_translatable(provider: str, line: BatchLine) -> Iterator[LineFault]:
-    """Say what of a line its provider could not be told."""
+    """Yields an error if a line cannot be translated to the provider's format."""
     try:
         translate_line(provider, line)
     except EngineError as error:
         problem = error.problems[0]
-        yield "untranslatable", f"it cannot be said to {provider}: {problem['message']}", problem["path"]
+        yield "untranslatable", f"it cannot be translated for {provider}: {problem['message']}", problem["path"]
 
 
 def check_same_model(line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-    """Refuse a line for another model, where a batch has one for all its lines."""
+    """Yields an error for a line with another model, for providers whose batches have one model."""
     wanted = first.body.get("model")
     if line.body.get("model") != wanted:
-        message = f"body.model is {line.body.get('model')!r}: all lines of this provider's batches are for one model, here {wanted!r}"
+        message = f"body.model is {line.body.get('model')!r}: all lines of this provider's batches must use one model, here {wanted!r}"
         yield "mismatched_model", message, "body.model"
 
 
 def translate_result(provider: str, line: BatchLine, status: int, answer: object, request_id: str = "") -> LineResult:
-    """Tell an answer in the caller's words, with what of the request its provider could not be told."""
+    """Translates a provider's response to the client format and adds the dropped parameters of the request."""
     try:
         answered = (status, msgspec.json.encode(answer))
         told = translate_batch_result(provider, line.url, msgspec.json.encode(line.body), answered)
@@ -168,5 +174,5 @@ def translate_result(provider: str, line: BatchLine, status: int, answer: object
     except EngineError as error:
         return LineResult(None, {"code": "answer_unreadable", "message": str(error)})
     response = {"status_code": status, "request_id": request_id, "body": msgspec.json.decode(told)}
-    # As a header names it where a request is one of its own.
+    # A single request reports dropped parameters in a response header.
     return LineResult({**response, **({"not_translated": lost} if lost else {})}, None)

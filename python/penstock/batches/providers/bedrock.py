@@ -1,4 +1,6 @@
-"""Bedrock's batches: an object with all lines in S3, a model invocation job over it, an object with the answers."""
+"""Bedrock's batches. An S3 object with all lines is the input of a model invocation job, which writes an object with
+the results.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
 SLUG = "bedrock"
 BUCKET, ROLE = "aws_s3_bucket", "role_arn"
 EMBEDDINGS_PATH = "/v1/embeddings"
-# Those that are not named are on their way.
+# Job statuses that are not listed mean that the job is in progress.
 STATUS_BY_JOB_STATUS = {
     "Completed": "completed",
-    # What there was no time for has no answer.
+    # Lines that ran out of time have no result.
     "PartiallyCompleted": "completed",
     "Failed": "failed",
     "Stopped": "cancelled",
@@ -30,13 +32,13 @@ STATUS_BY_JOB_STATUS = {
 
 
 class CreatedJob(msgspec.Struct, rename="camel"):
-    """A job that was made."""
+    """Response to the creation of a job."""
 
     job_arn: str
 
 
 class Job(msgspec.Struct, rename="camel"):
-    """A job."""
+    """Model invocation job of Bedrock's API."""
 
     status: str
     message: str = ""
@@ -45,14 +47,14 @@ class Job(msgspec.Struct, rename="camel"):
 
 
 class RecordError(msgspec.Struct, rename="camel"):
-    """Why a line has no answer."""
+    """Error of a line that has no response."""
 
     error_code: int = 500
     error_message: str = ""
 
 
 class ResultRecord(msgspec.Struct, rename="camel"):
-    """A line of the answers."""
+    """One line of the results object."""
 
     record_id: str
     model_output: dict[str, Any] | None = None
@@ -60,14 +62,16 @@ class ResultRecord(msgspec.Struct, rename="camel"):
 
 
 class Bedrock(BatchProvider):
-    """Lines are said as Converse takes them, or as the model does where they are to be embedded."""
+    """Runs batches at Bedrock. Chat lines are translated to the Converse format, embedding lines to the model's own
+    format.
+    """
 
     ALLOWED_OPTIONS = frozenset([ROLE])
     CAN_RESUBMIT = True
 
     @classmethod
     def required_options(cls, stated: ProviderSettings) -> dict[str, str]:
-        """Give the bucket, and the role in which Bedrock reads and writes it."""
+        """Returns the S3 bucket and the IAM role with which Bedrock reads and writes it."""
         bucket = object_batches.require_option(stated, BUCKET, "a bucket of S3")
         role = stated.options.get(ROLE) or object_batches.require_option(
             stated, "aws_batch_role_arn", "the role that runs batches"
@@ -76,12 +80,12 @@ class Bedrock(BatchProvider):
 
     @classmethod
     def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-        """Say what cannot be said."""
+        """Yields an error if the line is for another model or cannot be translated."""
         yield from batch_provider.check_same_model(line, first)
         yield from batch_provider.check_translatable(SLUG, line)
 
     async def submit(self, given: BatchInput) -> str:
-        """Hand all lines over, and give what the batch is called there."""
+        """Submits all lines and returns the ARN of the job."""
         row, needs = self._client.row, self._client.row["job"]["needs"]
         own = row["id"]
         await object_batches.put_object(self._client, f"{own}.jsonl", _encode_records(given))
@@ -89,7 +93,7 @@ class Bedrock(BatchProvider):
         made = {
             "jobName": f"gateway-batch-{own}",
             "roleArn": needs[ROLE],
-            # The same question asked again makes no second job.
+            # Idempotency token: a repeated request does not create a second job.
             "clientRequestToken": own,
             "modelId": await batch_provider.model_of_batch(given),
             "modelInvocationType": "InvokeModel" if row["endpoint"] == EMBEDDINGS_PATH else "Converse",
@@ -101,7 +105,7 @@ class Bedrock(BatchProvider):
         ).job_arn
 
     async def fetch_status(self, name: str) -> BatchStatus:
-        """Say how far it is."""
+        """Fetches the current status of the job."""
         job = await self._client.request_json(Job, "GET", _job_path(name))
         own, there = self._client.row["id"], name.rpartition("/")[2]
         paths = (object_batches.object_path(f"{own}/{there}/{own}.jsonl.out"),)
@@ -109,15 +113,15 @@ class Bedrock(BatchProvider):
         return BatchStatus(status, job.success_record_count, job.error_record_count, paths, job.message)
 
     async def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Requests cancellation of the job."""
         await self._client.send_request("POST", f"{_job_path(name)}/cancel")
 
     def line_number(self, result: bytes) -> int | None:
-        """Say which line a result is of."""
+        """Returns the number of the line that a result belongs to."""
         return int(msgspec.json.decode(result, type=ResultRecord).record_id)
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
-        """Read the result of one line."""
+        """Parses the result of one line."""
         found = msgspec.json.decode(result, type=ResultRecord)
         if found.model_output is not None:
             return batch_provider.translate_result(SLUG, line, 200, found.model_output)
@@ -132,6 +136,6 @@ def _job_path(arn: str) -> str:
 async def _encode_records(given: BatchInput) -> AsyncIterator[bytes]:
     async for number, line in given.requests():
         body, _ = batch_provider.translate_line(SLUG, line)
-        # Eleven letters or digits, as Bedrock wants it.
+        # Bedrock requires a record id of eleven alphanumeric characters.
         yield msgspec.json.encode({"recordId": f"{number:011}", "modelInput": body})
         yield b"\n"

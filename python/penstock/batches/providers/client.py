@@ -1,4 +1,4 @@
-"""Questions about one batch, asked of its provider over the edge like those of any caller."""
+"""HTTP client for one batch at its provider. Requests go through the edge like those of any client."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from penstock.blobs.folder import BlobFolder
     from penstock.store.tenant import Row
 
-# What is said of a batch, or of a file, is far smaller.
+# Descriptions of batches and files are far smaller.
 MAX_RESPONSE_BYTES = 1024 * 1024
 MAX_RESULT_LINE_BYTES = 64 * 1024 * 1024
-# More than a batch may have.
+# Higher than the maximum number of lines of a batch.
 MAX_LINE_NUMBER = 1_000_000
 
 Decoded = TypeVar("Decoded")
 
 
 class RequestRejectedError(IncompleteResponseError):
-    """The same question would be answered the same way again."""
+    """The provider rejected the request; a retry would be rejected too."""
 
 
 class ProviderNotFoundError(RequestRejectedError):
-    """What is asked after is not there."""
+    """The requested object does not exist at the provider."""
 
 
 class AlreadyExistsError(RequestRejectedError):
-    """What is to be made is there."""
+    """The object to create already exists at the provider."""
 
 
 class ProviderBusyError(IncompleteResponseError):
-    """Nothing was done, and another time it may be."""
+    """The provider did not process the request; a retry may succeed."""
 
 
 BUSY_STATUSES = (429, 503, 529)
@@ -54,7 +54,7 @@ ERROR_BY_STATUS: dict[int, type[IncompleteResponseError]] = {
 
 
 class Upload(NamedTuple):
-    """Something long that is sent."""
+    """Large request body to send, in chunks."""
 
     method: str
     path: str
@@ -63,28 +63,32 @@ class Upload(NamedTuple):
 
 
 class BatchClient:
-    """Asks in the name of one batch."""
+    """Sends requests on behalf of one batch."""
 
     def __init__(self, row: Row, headers: Mapping[str, str], edge: EdgeClient, blobs: BlobFolder) -> None:
-        """Know whose the questions are."""
+        """Sets the batch row and the headers of its requests."""
         self.row = row
         self.headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
         self._edge = edge
         self._blobs = blobs
-        # Of what is sent in one piece.
+        # Name of the blob in which an upload or a download is buffered.
         self._draft = f"{row['id']}.draft"
 
     async def request_json(self, form: type[Decoded], method: str, path: str, body: bytes = b"") -> Decoded:
-        """Ask, and give what was answered well."""
+        """Sends a request and decodes the response as `form`. Raises an `IncompleteResponseError` if it does not
+        succeed.
+        """
         call = EdgeRequest(method, path, self.headers, body, JSON_MEDIA_TYPE if body else "")
         return _decode_reply(await self._edge.send_request(call, MAX_RESPONSE_BYTES), form)
 
     async def send_request(self, method: str, path: str) -> None:
-        """Ask where nothing is to be read of a good answer."""
+        """Sends a request whose response body is not needed. Raises an `IncompleteResponseError` if it does not
+        succeed.
+        """
         _raise_for_status(await self._edge.send_request(EdgeRequest(method, path, self.headers), MAX_RESPONSE_BYTES))
 
     async def send_upload(self, upload: Upload) -> EdgeResponse:
-        """Send something long, whose length must be known before."""
+        """Sends a large body. It is buffered in a blob first, because its length must be known."""
         try:
             length = await self._blobs.put(self._draft, upload.chunks)
             headers = {**self.headers, "content-length": str(length)}
@@ -94,13 +98,15 @@ class BatchClient:
             await self._blobs.delete(self._draft)
 
     async def upload_and_decode(self, form: type[Decoded], upload: Upload) -> Decoded:
-        """Send something long, and give what was made of it."""
+        """Sends a large body and decodes the response as `form`."""
         return _decode_reply(await self.send_upload(upload), form)
 
     async def download_results(
         self, path: str, number_of: Callable[[bytes], int | None]
     ) -> AsyncIterator[tuple[int, bytes]]:
-        """Give the lines at a path as they are, each with its number; none of those that are no batch's."""
+        """Yields the raw result lines at a path with their line numbers; skips results that belong to no line of a
+        batch.
+        """
         try:
             await self._blobs.put(self._draft, self._edge.stream_body(EdgeRequest("GET", path, self.headers)))
             async for _, text in iter_lines(self._blobs, self._draft, MAX_RESULT_LINE_BYTES):
@@ -114,7 +120,9 @@ class BatchClient:
 def build_multipart_form(
     boundary: str, fields: Mapping[str, str], content: AsyncIterator[bytes], field: str = "file"
 ) -> tuple[str, AsyncIterator[bytes]]:
-    """Put lines into a form, under the name of a field, beside other fields; give its type, and its pieces."""
+    """Builds a multipart form with the lines in the field `field`, after the other fields. Returns its content type and
+    its chunks.
+    """
     return f"multipart/form-data; boundary={boundary}", _multipart_chunks(boundary, fields, content, field)
 
 
@@ -148,5 +156,5 @@ def _decode_reply(reply: EdgeResponse, form: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(_raise_for_status(reply).body, type=form)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        message = f"the provider's answer cannot be read: {error}"
+        message = f"the provider's response cannot be read: {error}"
         raise IncompleteResponseError(message) from None

@@ -1,4 +1,6 @@
-"""Cohere's batches: a dataset with all lines, which Cohere looks at first, a batch over it, a dataset with the answers in Avro."""
+"""Cohere's batches. A dataset with all lines, which Cohere validates first, is the input of a batch; its output is a
+dataset in Avro.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 SLUG, EMBEDDINGS = "cohere", "/v1/embeddings"
 JOBS, DATASETS, FILES = "/v1/batch_jobs", "/v1/batch_datasets", "/v1/files"
 CHAT_KIND, EMBED_KIND = "batch-chat-v2-input", "batch-embed-v2-input"
-# What a line of such a dataset may have; Cohere knows more in a request of its own.
+# Fields that a line of a Cohere dataset may have; single requests allow more.
 CHAT_FIELDS = frozenset(
     [
         "messages",
@@ -47,13 +49,13 @@ CHAT_FIELDS = frozenset(
 )
 EMBED_FIELDS = frozenset(["texts", "images", "input_type", "embedding_types", "output_dimension", "truncate"])
 CONTENT_PART_TYPES = frozenset(["text", "thinking", "image_url"])
-# Those that are not named are on their way.
+# States that are not listed mean that the batch is in progress.
 STATUS_BY_STATE = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "cancelled"}
 READY, WRONG = "validated", frozenset(["failed", "skipped"])
 
 
 class Batch(msgspec.Struct):
-    """A batch."""
+    """Batch object of Cohere's API."""
 
     id: str
     status: str
@@ -64,51 +66,55 @@ class Batch(msgspec.Struct):
 
 
 class BatchEnvelope(msgspec.Struct):
-    """A batch with what is around it."""
+    """Response that contains a batch object."""
 
     batch: Batch
 
 
 class Dataset(msgspec.Struct):
-    """A dataset."""
+    """Validation state of a dataset."""
 
     validation_status: str
     validation_error: str | None = None
 
 
 class DatasetEnvelope(msgspec.Struct):
-    """A dataset with what is around it."""
+    """Response that contains a dataset object."""
 
     dataset: Dataset
 
 
 class ResultRecord(msgspec.Struct):
-    """A line of the answers."""
+    """One record of the results dataset."""
 
     custom_id: str
     body: dict[str, Any] | str | None = None
-    # Where one is told of as an answer rather than by its body.
+    # Set instead of `body` if the record contains a complete response.
     response: dict[str, Any] | str | None = None
     error: dict[str, Any] | str | None = None
 
 
 class Cohere(BatchProvider):
-    """Lines are said in Cohere's words, as far as its batches know them."""
+    """Runs batches at Cohere. Lines are translated to Cohere's format, limited to the fields that its batches support."""
 
     def __init__(self, talk: BatchClient) -> None:
-        """Know no dataset yet."""
+        """Starts without an uploaded dataset."""
         super().__init__(talk)
         self._dataset = ""
 
     @classmethod
     def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-        """Say what cannot be said, or not in a batch."""
+        """Yields an error if the line is for another model, cannot be translated, or has fields that batches do not
+        support.
+        """
         yield from batch_provider.check_same_model(line, first)
         unsaid = list(batch_provider.check_translatable(SLUG, line))
         yield from unsaid or _validate_batch_fields(line)
 
     async def submit(self, given: BatchInput) -> str:
-        """Hand all lines over, and give what the batch is called there; not before Cohere has looked at them."""
+        """Submits all lines and returns the batch id. Raises `ProviderBusyError` while Cohere still validates the
+        dataset.
+        """
         talk = self._client
         name = f"gateway-{talk.row['id']}"
         if not self._dataset:
@@ -119,15 +125,15 @@ class Cohere(BatchProvider):
             ).id
         found = await self._fetch_dataset(self._dataset)
         if found.validation_status in WRONG:
-            raise RequestRejectedError(found.validation_error or "Cohere cannot read these lines")
+            raise RequestRejectedError(found.validation_error or "Cohere rejected the lines of this batch")
         if found.validation_status != READY:
-            message = "Cohere looks at these lines"
+            message = "Cohere is still validating the lines of this batch"
             raise ProviderBusyError(message)
         made = {"name": name, "input_dataset_id": self._dataset, "model": await batch_provider.model_of_batch(given)}
         return (await talk.request_json(BatchEnvelope, "POST", JOBS, msgspec.json.encode(made))).batch.id
 
     async def fetch_status(self, name: str) -> BatchStatus:
-        """Say how far it is."""
+        """Fetches the current status of the batch."""
         batch = (await self._client.request_json(BatchEnvelope, "GET", f"{JOBS}/{quote(name, safe='')}")).batch
         status = STATUS_BY_STATE.get(batch.status.removeprefix("BATCH_STATUS_"), "in_progress")
         counts = (batch.num_successful_records or 0, batch.num_failed_records or 0)
@@ -135,22 +141,22 @@ class Cohere(BatchProvider):
         return BatchStatus(status, *counts, paths, batch.status_reason or "")
 
     async def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Requests cancellation of the batch."""
         await self._client.send_request("POST", f"{JOBS}/{quote(name, safe='')}/cancel")
 
     async def fetch_results(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
-        """Give the results of a dataset, from all of its files."""
+        """Yields the results of a dataset, from all of its files, with their line numbers."""
         found = await self._fetch_dataset(path)
         if found.validation_status in WRONG:
-            raise RequestRejectedError(found.validation_error or "Cohere's answers cannot be read")
+            raise RequestRejectedError(found.validation_error or "Cohere's results cannot be read")
         if found.validation_status != READY:
-            message = "Cohere looks at the answers"
+            message = "Cohere is still validating the results of this batch"
             raise IncompleteResponseError(message)
         async for result in self._client.download_results(f"{FILES}/{quote(path, safe='')}/content", self.line_number):
             yield result
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
-        """Read the result of one line."""
+        """Parses the result of one line."""
         found = msgspec.json.decode(result, type=ResultRecord)
         said = found.body or found.response
         if found.error or not said:
@@ -165,24 +171,22 @@ class Cohere(BatchProvider):
 
 def _error_object(error: dict[str, Any] | str | None) -> dict[str, Any]:
     message = error.get("message") if isinstance(error, dict) else error
-    return {"code": "provider_failed", "message": str(message or "the model gave no answer")}
+    return {"code": "provider_failed", "message": str(message or "the model returned no response")}
 
 
 def _validate_batch_fields(line: BatchLine) -> Iterator[LineFault]:
-    """Say what of a line Cohere would be told in a request, and cannot be in a batch."""
+    """Yields an error for parts of a line that Cohere supports in single requests but not in batches."""
     body = _render_line(line)
     unknown = body.keys() - (EMBED_FIELDS if line.url == EMBEDDINGS else CHAT_FIELDS)
     contents = (message.get("content") for message in body.get("messages", []))
     kinds = {part.get("type") for content in contents for part in content or ()} - CONTENT_PART_TYPES
     if wrong := sorted(unknown) + [f"content of type {kind!r}" for kind in sorted(map(str, kinds))]:
-        message = (
-            f"it cannot be said to cohere in a batch: {', '.join(wrong)}; hint: it can in completion_window 'immediate'"
-        )
+        message = f"not supported in a batch of cohere: {', '.join(wrong)}; hint: use completion_window 'immediate'"
         yield "untranslatable", message, "body"
 
 
 def _render_line(line: BatchLine) -> dict[str, Any]:
-    """Say a line as a dataset has it: without a model, and flatter than a request."""
+    """Returns a line in the format of a dataset: without the model, and with fewer nested objects than a request."""
     said, _ = batch_provider.translate_line(SLUG, line)
     body: dict[str, Any] = msgspec.json.decode(said)
     for name in ("model", "stream"):

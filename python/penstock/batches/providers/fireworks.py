@@ -1,4 +1,6 @@
-"""Fireworks's batches: a dataset with all lines, a batch inference job over it, a dataset whose files are fetched where it says."""
+"""Fireworks's batches. A dataset with all lines is the input of an inference job, whose output dataset lists the URLs
+of its files.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +27,26 @@ if TYPE_CHECKING:
 
 ACCOUNT, CHATS = "fireworks_account_id", "/v1/chat/completions"
 JOBS, DATASETS = "/v1/batch_jobs", "/v1/batch_datasets"
-# Those that are not named are on their way.
+# States that are not listed mean that the job is in progress.
 STATUS_BY_STATE = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled", "EXPIRED": "expired"}
 LOWEST, HIGHEST = 400, 599
 
 
 class JobProgress(msgspec.Struct, rename="camel"):
-    """How many lines there are."""
+    """Number of lines that succeeded and that failed."""
 
     successfully_processed_requests: int = 0
     failed_requests: int = 0
 
 
 class JobError(msgspec.Struct):
-    """What is wrong."""
+    """Error message of a failed job."""
 
     message: str = ""
 
 
 class Job(msgspec.Struct, rename="camel"):
-    """A job."""
+    """Batch inference job of Fireworks's API."""
 
     state: str
     job_progress: JobProgress | None = None
@@ -52,34 +54,34 @@ class Job(msgspec.Struct, rename="camel"):
 
 
 class ResultLine(msgspec.Struct):
-    """A line of the answers."""
+    """One line of the results file."""
 
     response: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
 
 class Fireworks(BatchProvider):
-    """Chats go and come as they are; their model is said once."""
+    """Runs batches at Fireworks. Chat lines are sent untranslated; the model is set once for the job."""
 
     CAN_RESUBMIT = True
 
     @classmethod
     def required_options(cls, stated: ProviderSettings) -> dict[str, str]:
-        """Give the account."""
+        """Returns the Fireworks account; rejects the batch if it is not set."""
         if account := stated.find_option(ACCOUNT):
             return {ACCOUNT: account}
-        message = f"need an account: where the provider is saved as {ACCOUNT!r}, or x-gateway-fireworks-account-id"
+        message = f"need an account: set {ACCOUNT!r} on the saved provider, or send x-gateway-fireworks-account-id"
         raise field_error("gateway_options", message)
 
     @classmethod
     def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-        """Refuse all but chats with one model."""
+        """Yields an error if the line is not a chat or is for another model."""
         if line.url != CHATS:
-            yield "invalid_url", f"url is {line.url!r}: expected {CHATS!r}, of which batches are here", "url"
+            yield "invalid_url", f"url is {line.url!r}: batches of this provider support only {CHATS!r}", "url"
         yield from batch_provider.check_same_model(line, first)
 
     async def submit(self, given: BatchInput) -> str:
-        """Hand all lines over, and give what the batch is called there."""
+        """Submits all lines and returns the name of the job."""
         talk, name = self._client, f"gateway-{self._client.row['id']}"
         place = f"accounts/{talk.row['job']['needs'][ACCOUNT]}/datasets"
         dataset: dict[str, Any] = {"datasetId": name, "dataset": {"userUploaded": {}}}
@@ -98,18 +100,18 @@ class Fireworks(BatchProvider):
         return name
 
     async def _create_if_absent(self, path: str, what: dict[str, Any]) -> None:
-        """Make something under a name of ours; where it is there already, it was made before."""
+        """Creates a resource under a name that the gateway chose. If it exists, an earlier attempt created it."""
         try:
             await self._client.request_json(dict[str, Any], "POST", path, msgspec.json.encode(what))
         except AlreadyExistsError:
             return
 
     async def fetch_status(self, name: str) -> BatchStatus:
-        """Say how far it is."""
+        """Fetches the current status of the job."""
         try:
             job = await self._client.request_json(Job, "GET", f"{JOBS}/{name}")
         except ProviderNotFoundError:
-            # Who ends a job deletes it.
+            # Cancelling a job deletes it.
             return BatchStatus("cancelled")
         progress = job.job_progress or JobProgress()
         status = STATUS_BY_STATE.get(job.state.removeprefix("JOB_STATE_"), "in_progress")
@@ -118,14 +120,14 @@ class Fireworks(BatchProvider):
         return BatchStatus(status, *counts, (f"/v1/files/{name}-out/content",), why)
 
     async def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Cancels the job by deleting it."""
         await self._client.send_request("DELETE", f"{JOBS}/{name}")
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - others need it
-        """Read the result of one line."""
+        """Parses the result of one line."""
         found = msgspec.json.decode(result, type=ResultLine)
         if found.error is not None or found.response is None:
-            error = found.error or {"message": "the model gave no answer"}
+            error = found.error or {"message": "the model returned no response"}
             code = error.get("code")
             status = code if isinstance(code, int) and LOWEST <= code <= HIGHEST else 500
             return LineResult({"status_code": status, "request_id": "", "body": {"error": error}}, None)

@@ -1,4 +1,4 @@
-"""Batches that read and write objects in a bucket: one with all lines goes there, the answers come from there."""
+"""Batches with objects in a storage bucket. One object contains all input lines, another one the results."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
     from penstock.batches.providers.batch_provider import ProviderSettings
 
-# The folder of the bucket in which the engine keeps them.
+# Folder of the bucket in which the engine stores objects.
 OBJECT_FOLDER = "penstock"
 JOBS_PATH = "/v1/batch_jobs"
 CONTENT_TYPE = "application/jsonl"
 
 
 def require_option(stated: ProviderSettings, key: str, what: str) -> str:
-    """Give what a batch cannot do without."""
+    """Returns an option that the batch needs; rejects the batch if it is not set."""
     if found := stated.find_option(key):
         return found
-    message = f"need {what}: where the provider is saved as {key!r}, or x-gateway-{key.replace('_', '-')}"
+    message = f"need {what}: set {key!r} on the saved provider, or send x-gateway-{key.replace('_', '-')}"
     raise field_error("gateway_options", message)
 
 
 def object_path(name: str) -> str:
-    """Say where the edge has an object."""
+    """Returns the path of an object at the edge."""
     return f"/v1/batch_objects/{quote(name, safe='')}"
 
 
 async def put_object(talk: BatchClient, name: str, pieces: AsyncIterator[bytes]) -> None:
-    """Write an object."""
+    """Uploads an object to the bucket."""
     await talk.send_upload(Upload("PUT", object_path(name), CONTENT_TYPE, pieces))

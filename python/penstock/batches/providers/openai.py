@@ -1,4 +1,6 @@
-"""Batches of those who have OpenAI's API: a file with lines, a batch of it, a file with answers."""
+"""Batches of providers with OpenAI's API. An uploaded file with all lines is the input of a batch, which writes a file
+with the results.
+"""
 
 from __future__ import annotations
 
@@ -24,47 +26,47 @@ if TYPE_CHECKING:
     from penstock.batches.input import BatchInput, BatchLine
 
 
-# What a batch says there of ours.
+# Metadata key under which the provider's batch stores the gateway's batch id.
 METADATA_KEY = "gateway_batch"
-# So many pages are looked through for a batch that may be there.
+# Maximum number of list pages searched for a batch that may have been submitted.
 MAX_LIST_PAGES = 10
 
 
 class ListedBatch(msgspec.Struct):
-    """A batch of a list."""
+    """One batch of a list response."""
 
     id: str
     metadata: dict[str, str] | None = None
 
 
 class BatchPage(msgspec.Struct):
-    """Batches, newest first."""
+    """One page of batches, newest first."""
 
     data: list[ListedBatch]
     has_more: bool = False
 
 
 class RequestCounts(msgspec.Struct):
-    """How many lines there are."""
+    """Number of lines that succeeded and that failed."""
 
     completed: int = 0
     failed: int = 0
 
 
 class ErrorDetail(msgspec.Struct):
-    """What is wrong."""
+    """Message of one error."""
 
     message: str = ""
 
 
 class ErrorList(msgspec.Struct):
-    """What is wrong with a batch."""
+    """Errors of a batch."""
 
     data: list[ErrorDetail] = []
 
 
 class Batch(msgspec.Struct):
-    """A batch."""
+    """Batch object of OpenAI's API."""
 
     status: str
     output_file_id: str | None = None
@@ -74,19 +76,19 @@ class Batch(msgspec.Struct):
 
 
 class ResultLine(msgspec.Struct):
-    """A line of the answers."""
+    """One line of the results file."""
 
     response: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 
 
 class OpenAi(BatchProvider):
-    """Lines go and come as they are."""
+    """Runs batches at providers with OpenAI's API. Lines and results are passed on untranslated."""
 
     CAN_RESUBMIT = True
 
     async def submit(self, given: BatchInput) -> str:
-        """Hand all lines over, and give what the batch is called there."""
+        """Submits all lines and returns the provider's batch id."""
         boundary = secrets.token_hex(16)
         upload = Upload(
             "POST", "/v1/files", *build_multipart_form(boundary, {"purpose": "batch"}, _encode_lines(given))
@@ -101,13 +103,13 @@ class OpenAi(BatchProvider):
         return (await self._client.request_json(CreatedObject, "POST", "/v1/batches", msgspec.json.encode(made))).id
 
     async def find_submitted(self) -> str | None:
-        """Look for the one that says it is this batch's."""
+        """Searches the provider's batches for one whose metadata names this batch. Returns its id, or `None`."""
         after = ""
         for _ in range(MAX_LIST_PAGES):
             try:
                 page = await self._client.request_json(BatchPage, "GET", f"/v1/batches?limit=100{after}")
             except RequestRejectedError:
-                # Who has no list cannot say: it is handed over.
+                # The provider does not list batches, so nothing can be found; the caller submits the batch.
                 return None
             for known in page.data:
                 if (known.metadata or {}).get(METADATA_KEY) == BATCH + self._client.row["id"]:
@@ -118,7 +120,7 @@ class OpenAi(BatchProvider):
         return None
 
     async def fetch_status(self, name: str) -> BatchStatus:
-        """Say how far it is."""
+        """Fetches the current status of the batch."""
         batch = await self._client.request_json(Batch, "GET", f"/v1/batches/{name}")
         counts = batch.request_counts or RequestCounts()
         paths = [f"/v1/files/{file}/content" for file in (batch.output_file_id, batch.error_file_id) if file]
@@ -126,11 +128,11 @@ class OpenAi(BatchProvider):
         return BatchStatus(batch.status, counts.completed, counts.failed, tuple(paths), why)
 
     async def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Requests cancellation of the batch."""
         await self._client.send_request("POST", f"/v1/batches/{name}/cancel")
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:  # noqa: ARG002 - others need it
-        """Read the result of one line."""
+        """Parses the result of one line."""
         read = msgspec.json.decode(result, type=ResultLine)
         return LineResult(read.response, read.error)
 

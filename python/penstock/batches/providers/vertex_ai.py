@@ -1,4 +1,6 @@
-"""Vertex AI's batches: an object with all lines in Cloud Storage, a prediction job over it, an object with the answers."""
+"""Vertex AI's batches. A Cloud Storage object with all lines is the input of a prediction job, which writes an object
+with the results.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ SLUG = "vertex-ai"
 BUCKET = "vertex_storage_bucket_name"
 CLAUDE, GEMINI = "anthropic", "google"
 EMBEDDINGS_PATH = "/v1/embeddings"
-# By which a line of Gemini's is known again: it is said with the request, and the request with the answer.
+# Label that identifies the line of a Gemini result: Gemini returns each request, with its labels, next to the response.
 LINE_LABEL = "gateway_line"
-# Those that are not named are on their way.
+# States that are not listed mean that the job is in progress.
 STATUS_BY_STATE = {
     "JOB_STATE_SUCCEEDED": "completed",
     "JOB_STATE_PARTIALLY_SUCCEEDED": "completed",
@@ -40,33 +42,33 @@ STATUS_BY_STATE = {
 
 
 class CreatedJob(msgspec.Struct):
-    """What was made there, with where it is."""
+    """Response to the creation of a job; `name` is its resource name."""
 
     name: str
 
 
 class OutputInfo(msgspec.Struct, rename="camel"):
-    """Where the answers are."""
+    """Location of the results."""
 
     gcs_output_directory: str = ""
 
 
 class CompletionStats(msgspec.Struct, rename="camel"):
-    """How many lines there are; Google writes such numbers as texts."""
+    """Number of lines that succeeded and that failed; Google writes these numbers as strings."""
 
     successful_count: int | str = 0
     failed_count: int | str = 0
 
 
 class ErrorDetail(msgspec.Struct):
-    """What is wrong."""
+    """Message and code of an error."""
 
     message: str = ""
     code: int = 500
 
 
 class Job(msgspec.Struct, rename="camel"):
-    """A job."""
+    """Batch prediction job of Vertex AI."""
 
     state: str
     output_info: OutputInfo = msgspec.field(default_factory=OutputInfo)
@@ -75,13 +77,13 @@ class Job(msgspec.Struct, rename="camel"):
 
 
 class EchoedRequest(msgspec.Struct):
-    """A request as it is said again with its answer."""
+    """Request that the results file repeats next to its response."""
 
     labels: dict[str, str] = {}
 
 
 class ResultLine(msgspec.Struct):
-    """A line of the answers."""
+    """One line of the results object."""
 
     custom_id: str = ""
     status: str = ""
@@ -90,37 +92,39 @@ class ResultLine(msgspec.Struct):
 
 
 class ErrorEnvelope(msgspec.Struct):
-    """An error of Google's, as it stands at the end of a line's status."""
+    """Google error object, as it appears at the end of a line's status."""
 
     error: ErrorDetail
 
 
 class VertexAi(BatchProvider):
-    """Lines are said as the model's vendor takes them, Google or Anthropic."""
+    """Runs batches at Vertex AI. Lines are translated to the format of the model's vendor, Google or Anthropic."""
 
     @classmethod
     def required_options(cls, stated: ProviderSettings) -> dict[str, str]:
-        """Give the bucket."""
+        """Returns the storage bucket; rejects the batch if it is not set."""
         return {BUCKET: object_batches.require_option(stated, BUCKET, "a bucket of Cloud Storage")}
 
     @classmethod
     def validate_line(cls, line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-        """Say what cannot be said."""
+        """Yields an error if the line is for another model, is not a chat of a supported model, or cannot be
+        translated.
+        """
         yield from batch_provider.check_same_model(line, first)
         if line.url == EMBEDDINGS_PATH:
             yield (
                 "invalid_url",
-                "url is '/v1/embeddings', which vertex-ai has no batches of here: expected chats",
+                "url is '/v1/embeddings': batches of vertex-ai support only chats",
                 "url",
             )
         elif not _split_vendor(str(line.body.get("model")))[0]:
-            message = f"body.model is {line.body.get('model')!r}: batches are of Gemini and Claude"
+            message = f"body.model is {line.body.get('model')!r}: batches support only models of Gemini and Claude"
             yield "invalid_model", message, "body.model"
         else:
             yield from batch_provider.check_translatable(SLUG, line)
 
     async def submit(self, given: BatchInput) -> str:
-        """Hand all lines over, and give what the batch is called there."""
+        """Submits all lines and returns the id of the job."""
         own = self._client.row["id"]
         await object_batches.put_object(self._client, f"{own}.jsonl", _encode_requests(given))
         place = f"gs://{self._client.row['job']['needs'][BUCKET]}/{object_batches.OBJECT_FOLDER}/{own}"
@@ -135,28 +139,30 @@ class VertexAi(BatchProvider):
         return job.name.rpartition("/")[2]
 
     async def fetch_status(self, name: str) -> BatchStatus:
-        """Say how far it is."""
+        """Fetches the current status of the job. Raises `IncompleteResponseError` if the results are outside the
+        gateway's folder.
+        """
         job = await self._client.request_json(Job, "GET", f"{object_batches.JOBS_PATH}/{name}")
         counts, folder = job.completion_stats, job.output_info.gcs_output_directory.rstrip("/")
         ours = f"gs://{self._client.row['job']['needs'][BUCKET]}/{object_batches.OBJECT_FOLDER}/"
         status = STATUS_BY_STATE.get(job.state, "in_progress")
         if folder and not folder.startswith(ours):
-            message = f"the answers are at {folder!r}, which is not below {ours!r}"
+            message = f"the results are at {folder!r}, which is not below {ours!r}"
             raise IncompleteResponseError(message)
         paths = (object_batches.object_path(f"{folder.removeprefix(ours)}/predictions.jsonl"),) if folder else ()
         return BatchStatus(status, int(counts.successful_count), int(counts.failed_count), paths, job.error.message)
 
     async def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Requests cancellation of the job."""
         await self._client.send_request("POST", f"{object_batches.JOBS_PATH}/{name}/cancel")
 
     def line_number(self, result: bytes) -> int | None:
-        """Say which line a result is of."""
+        """Returns the number of the line that a result belongs to."""
         found = msgspec.json.decode(result, type=ResultLine)
         return parse_line_number(found.custom_id or found.request.labels.get(LINE_LABEL, ""))
 
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
-        """Read the result of one line."""
+        """Parses the result of one line."""
         found = msgspec.json.decode(result, type=ResultLine)
         if found.response and not found.status:
             return batch_provider.translate_result(
@@ -169,15 +175,17 @@ class VertexAi(BatchProvider):
 
 
 def _parse_error_status(status: str) -> ErrorDetail:
-    """Read the status of a line: words, and often an error as JSON behind them."""
+    """Parses the status of a line: text, often followed by an error object as JSON."""
     _, brace, rest = status.partition("{")
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(brace + rest, type=ErrorEnvelope).error
-    return ErrorDetail(status or "the model gave no answer")
+    return ErrorDetail(status or "the model returned no response")
 
 
 def _split_vendor(model: str) -> tuple[str, str]:
-    """Say whose model it is, and what it is called there; nobody's where it has no batches."""
+    """Returns the vendor of a model and the model's name there. The vendor is empty if Vertex AI runs no batches of the
+    model.
+    """
     first, dot, rest = model.partition(".")
     if dot and first in {CLAUDE, GEMINI}:
         return first, rest

@@ -1,1 +1,1 @@
-"""Who is calling: sessions of the console, invitations that are accepted, and what is known of a caller."""
+"""Authentication routes: console sessions, accepted invitations, and information about the caller."""

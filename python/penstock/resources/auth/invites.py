@@ -1,4 +1,4 @@
-"""Accepting an invitation: the page behind its link, and what that page asks for."""
+"""Acceptance of an invitation: the page that the invitation link opens, and the route that this page calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.kit.shared_fields import Email, Id, ObjectType
 from penstock.kit.tenant_session import Services, read_request_metadata
 
 TAGS = ["Auth"]
-# The page is one file with its script inside; it loads nothing.
+# The page is one file with an inline script; it loads no other resources.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
@@ -28,34 +28,34 @@ PersonName = Annotated[str, Meta(min_length=1, max_length=255, description="name
 
 
 class AcceptInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who accepts."""
+    """The invitation token, with the name and password of the person who accepts it."""
 
-    token: Annotated[str, Meta(max_length=128, description="what the link holds after `token=`")]
+    token: Annotated[str, Meta(max_length=128, description="value of `token` in the invitation link")]
     first_name: PersonName
     last_name: PersonName
     password: Password
 
 
 class InviteApiKey(msgspec.Struct, frozen=True):
-    """A key that came along."""
+    """An API key that was created with the invitation."""
 
-    workspace_id: Annotated[str, Meta(description="id of the workspace it is for")]
+    workspace_id: Annotated[str, Meta(description="id of the workspace that the key is for")]
     id: Id
-    key: Annotated[str, Meta(description="its text, which is not shown again")]
+    key: Annotated[str, Meta(description="the secret, which is not shown again")]
 
 
 class AcceptedInvite(msgspec.Struct, frozen=True):
-    """The person, who can sign in from now on."""
+    """The new user, who can sign in from now on."""
 
     id: Id
     email: Email
-    api_keys: Annotated[list[InviteApiKey], Meta(description="keys that came along")]
+    api_keys: Annotated[list[InviteApiKey], Meta(description="API keys that were created with the invitation")]
     object: ObjectType = "user"
 
 
 @get("/", guards=[allow_anyone], summary="Open invite", tags=TAGS, include_in_schema=False, media_type="text/html")
 async def get_invite_page() -> Response[bytes]:
-    """Give the page that an invitation's link opens."""
+    """Returns the page that an invitation link opens."""
     headers = {
         "content-security-policy": CONTENT_SECURITY_POLICY,
         "x-content-type-options": "nosniff",
@@ -72,15 +72,16 @@ async def accept_invitation(
     passwords: NamedDependency[PasswordService],
     request: Request[Any, Any, Any],
 ) -> AcceptedInvite:
-    """Accept an invitation: the person is made, with a password, in the workspaces that were promised."""
+    """Accepts an invitation: creates the user with a password, as a member of the workspaces that the invitation names."""
     is_once = "idempotency-key" in request.headers
     async with office.database.read_connection() as connection:
-        # What was accepted before is answered as it was then, if that is asked for.
+        # With an idempotency key, an invitation that is already accepted must still be found, so that the first
+        # response can be repeated.
         invite = await (find_by_token if is_once else find_open)(connection, data.token)
     hashed = await passwords.hash_password(data.password)
     async with office.write_session_as(invite_caller(invite), await read_request_metadata(request)) as desk:
         await claim_idempotency_key(desk, request)
-        # Looked at again where nobody else writes: a link is used once.
+        # Read again inside the write transaction, where no other request can write: a link can be used only once.
         invite = await find_open(desk.connection, data.token)
         person = {"first_name": data.first_name, "last_name": data.last_name, "password": hashed}
         user, keys = await accept_invite(desk, invite, person)

@@ -1,4 +1,4 @@
-"""The password of whoever is signed in."""
+"""The password of the signed-in user."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from penstock.store.tables import sessions
 
 
 class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The old password and the new."""
+    """The current and the new password."""
 
-    current_password: Annotated[str, Meta(max_length=256, description="the password of before")]
+    current_password: Annotated[str, Meta(max_length=256, description="the current password")]
     new_password: Password
 
 
@@ -34,7 +34,7 @@ async def change_password(
     office: NamedDependency[Services],
     passwords: NamedDependency[PasswordService],
 ) -> EmptyResponse:
-    """Change the password of the person who is signed in; all other sessions of theirs end."""
+    """Changes the password of the signed-in user and ends all their other sessions."""
     caller = work.caller
     if caller.user_id is None or caller.session_id is None:
         raise ForbiddenError("only a person who signed in has a password")

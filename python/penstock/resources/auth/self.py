@@ -1,4 +1,4 @@
-"""Who is calling, as the gateway sees it: for sessions and tokens, not for API keys alone."""
+"""The caller's own identity and access. For sessions and tokens; an API key alone is rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.store.tables import organisations, users, workspaces
 
 
 class SelfUser(msgspec.Struct, frozen=True, kw_only=True):
-    """The person."""
+    """The signed-in user."""
 
     id: Id
     email: Email
@@ -27,31 +27,36 @@ class SelfUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelfWorkspace(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace that is open to the caller."""
+    """A workspace that the caller can access."""
 
     id: Id
     slug: Slug
-    name: Annotated[str, Meta(description="what people call it")]
-    role: Annotated[str | None, Meta(description="`admin`, `manager` or `member`; null: by the caller's other rights")]
-    scopes: Annotated[list[str], Meta(description="what the caller may do there")]
+    name: Annotated[str, Meta(description="display name")]
+    role: Annotated[
+        str | None,
+        Meta(description="`admin`, `manager` or `member`; null if access comes from the caller's other rights"),
+    ]
+    scopes: Annotated[list[str], Meta(description="scopes of the caller in this workspace")]
 
 
 class SelfDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is calling."""
+    """The caller's identity, scopes and workspaces."""
 
     by: Annotated[str, Meta(description="`session` or `token`")]
     organisation_id: OrganisationId
     organisation_name: Annotated[str, Meta(description="name of the organisation")]
-    user: Annotated[SelfUser | None, Meta(description="the person; null for a session of an organisation's key")]
-    scopes: Annotated[list[str], Meta(description="what the caller may do in the organisation as a whole")]
-    workspaces: Annotated[list[SelfWorkspace], Meta(description="the workspaces that are open to the caller")]
-    csrf_token: Annotated[str | None, Meta(description="what changes send as x-csrf-token; null without a session")]
+    user: Annotated[SelfUser | None, Meta(description="the user; null for a session of an organisation's key")]
+    scopes: Annotated[list[str], Meta(description="scopes of the caller in the organisation")]
+    workspaces: Annotated[list[SelfWorkspace], Meta(description="workspaces that the caller can access")]
+    csrf_token: Annotated[
+        str | None, Meta(description="token that changes must send as x-csrf-token; null without a session")
+    ]
     object: ObjectType = "self"
 
 
 @get("/", guards=[signed_in_only], summary="Get self", tags=["Auth"])
 async def get_self(work: NamedDependency[RequestContext], request: Request[Any, Caller, Any]) -> SelfDetail:
-    """Say who is calling. An API key alone is turned away with 403."""
+    """Returns the caller's identity and access. Rejects an API key alone with 403."""
     caller = work.caller
     async with work.unchecked_read_session() as desk:
         organisation = await desk.find(organisations, caller.organisation_id) or {}

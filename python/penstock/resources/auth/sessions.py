@@ -1,4 +1,4 @@
-"""Sessions of the console: signing in with a password or an organisation's key, and out again."""
+"""Console sessions: sign-in with a password or an organisation's key, and sign-out."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ TAGS = ["Auth"]
 
 
 class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who wants in: either an e-mail address with its password, or an API key of the organisation."""
+    """Sign-in credentials: either an e-mail address and password, or an API key of the organisation."""
 
     email: Annotated[Annotated[str, Meta(max_length=320)] | None, Meta(description="e-mail address")] = None
     password: Annotated[Annotated[str, Meta(max_length=256)] | None, Meta(description="password")] = None
     api_key: Annotated[
-        Annotated[str, Meta(max_length=512)] | None, Meta(description="text of a key of the organisation")
+        Annotated[str, Meta(max_length=512)] | None, Meta(description="an API key of the organisation")
     ] = None
 
 
 ERROR_DESCRIPTIONS = {
-    401: "The password or the key is not good, or nobody has this e-mail address.",
-    403: "Keys of workspaces do not sign in.",
+    401: "The password or the key is wrong, or no user has this e-mail address.",
+    403: "Keys of workspaces cannot sign in.",
 }
 
 
 class CreatedSession(msgspec.Struct, frozen=True):
-    """A session; its cookie is in the answer's header."""
+    """A new session. The response header sets its cookie."""
 
-    csrf_token: Annotated[str, Meta(description="what every change sends along as x-csrf-token")]
+    csrf_token: Annotated[str, Meta(description="token that every change must send as x-csrf-token")]
     expires_at: Annotated[str, Meta(description="when the session ends")]
     object: ObjectType = "session"
 
@@ -62,7 +62,9 @@ async def sign_in(
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
 ) -> Response[CreatedSession]:
-    """Sign in. After ten wrong passwords for an e-mail address, or 100 failures from one place, within five minutes: 429."""
+    """Signs in. Returns 429 after ten wrong passwords for an e-mail address, or 100 failures from one client address,
+    within five minutes.
+    """
     about = await read_request_metadata(request)
     passwords.from_address.check_limit(about.client)
     try:
@@ -89,9 +91,9 @@ async def sign_in(
 
 @delete("/", status_code=200, guards=[signed_in_only], summary="Sign out", tags=TAGS)
 async def sign_out(work: NamedDependency[RequestContext], office: NamedDependency[Services]) -> Response[EmptyResponse]:
-    """Sign out: the session ends everywhere."""
+    """Signs out and ends the session."""
     if work.caller.session_id is None:
-        raise ForbiddenError("a token is no session: it ends by itself")
+        raise ForbiddenError("a token is not a session; it expires by itself")
     async with work.unchecked_write_session() as desk:
         await desk.delete(sessions, sessions.c.id == work.caller.session_id)
         await desk.record_change("sessions.delete", before={"id": work.caller.session_id})
@@ -102,11 +104,11 @@ async def sign_out(work: NamedDependency[RequestContext], office: NamedDependenc
 async def _authenticate(
     data: SignIn, office: Services, passwords: PasswordService, identities: CallerAuthenticator
 ) -> tuple[Caller, str]:
-    """Say who signs in, and the hash that the password was compared with, if there was one."""
+    """Returns the caller who signs in, and the password hash that was checked; the hash is empty for a key."""
     if data.api_key is not None and data.email is None and data.password is None:
         caller = await identities.authenticate(PresentedCredential("key", data.api_key.strip()))
         if caller.type != "organisation-service" or caller.by != "key":
-            raise ForbiddenError("only a key of the organisation signs in; keys of workspaces are for calls")
+            raise ForbiddenError("only a key of the organisation can sign in; keys of workspaces are for requests")
         return caller, ""
     if data.email is None or data.password is None or data.api_key is not None:
         raise field_error("", "needs either email and password, or api_key")
@@ -114,7 +116,7 @@ async def _authenticate(
     async with office.database.read_connection() as connection:
         row = (await connection.execute(select(users).where(users.c.email == email))).mappings().first()
     await passwords.check_password(email, row["password"] if row else None, data.password)
-    # Whoever is not there has failed by now.
+    # If there is no such user, `passwords.check` has already raised an error.
     known = dict(row or {})
     caller = Caller(
         id=known["id"], type="person", organisation_id=known["organisation_id"], user_id=known["id"], by="session"

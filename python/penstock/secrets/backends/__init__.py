@@ -1,4 +1,6 @@
-"""Where secrets are kept that are not ours: each kind of place is asked by its own library, loaded when it is first needed."""
+"""Backends that fetch secrets from external secret managers. Each uses its vendor's client library, which is imported
+on first use.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ if TYPE_CHECKING:
 
     from penstock.settings import Settings
 
-# They tell of every request.
+# These libraries log every request.
 for name in ("azure", "botocore"):
     logging.getLogger(name).setLevel(logging.WARNING)
 
 BACKEND_MODULES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
 
 
-# Ways of signing in as the machine itself.
+# By field: authentication methods that use the identity of the machine.
 MACHINE_AUTH_METHODS = {
     "aws_auth_type": {"serviceRole", "assumedRole"},
     "azure_auth_mode": {"managed", "default"},
@@ -31,17 +33,17 @@ MACHINE_AUTH_METHODS = {
 
 
 def machine_identity_field(auth: Mapping[str, Any]) -> str | None:
-    """Name the field by which a place would be asked as this machine, and not with what somebody stored."""
+    """Returns the field that selects the machine's identity; `None` if the auth config uses stored credentials."""
     return next((field for field, ways in MACHINE_AUTH_METHODS.items() if auth.get(field) in ways), None)
 
 
 async def load_backend(place: str) -> ModuleType:
-    """Load the library of a place, if it is not there yet: some take a second."""
+    """Imports the backend of a secret manager in a thread, because some client libraries take a second to import."""
     return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{BACKEND_MODULES[place]}")
 
 
 async def fetch(settings: Settings, place: str, auth: Mapping[str, Any], path: str) -> str:
-    """Ask a place for the secret at a path. What went wrong is told without a word of what was sent or answered."""
+    """Fetches the secret at a path. Raises UnavailableError, whose message contains nothing of the request or response."""
     source = await load_backend(place)
     seconds = settings.secrets.fetch_ms / 1000
     try:
@@ -49,4 +51,4 @@ async def fetch(settings: Settings, place: str, auth: Mapping[str, Any], path: s
     except TimeoutError:
         raise UnavailableError(f"no answer within {settings.secrets.fetch_ms} ms") from None
     except Exception as error:  # noqa: BLE001 - each library has a tree of its own, and each failure is the same to us
-        raise UnavailableError(f"it cannot be had: {type(error).__name__}") from None
+        raise UnavailableError(f"it cannot be fetched: {type(error).__name__}") from None

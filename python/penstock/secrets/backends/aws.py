@@ -1,4 +1,4 @@
-"""Asks AWS Secrets Manager."""
+"""AWS Secrets Manager backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLE_SESSION_NAME = "penstock"
 
 
 async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
-    """Give the text of a secret by its name or ARN; what is binary is read as UTF-8."""
+    """Returns the text of a secret by name or ARN. Binary secrets are decoded as UTF-8."""
     async with AsyncExitStack() as stack:
         keys = await _credentials(settings, auth, stack)
         client = await _create_client("secretsmanager", settings, auth, keys, stack)
@@ -27,7 +27,9 @@ async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
 
 
 async def _credentials(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitStack) -> dict[str, str]:
-    """Find the credentials; those of the machine itself where none are named."""
+    """Returns the credentials of the auth config. They are empty for `serviceRole`, which uses the machine's own
+    identity.
+    """
     if auth["aws_auth_type"] == "accessKey":
         return {
             "aws_access_key_id": auth["aws_access_key_id"],
@@ -52,7 +54,7 @@ async def _create_client(
 ) -> Any:  # noqa: ANN401 - its clients are made when it runs
     seconds = settings.secrets.fetch_ms / 1000
     config = AioConfig(connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2})
-    # Clients are made from the services' descriptions when this runs.
+    # The library generates client classes from service descriptions at runtime, so they have no static types.
     session: Any = AioSession()
     opening = session.create_client(
         service,

@@ -1,4 +1,4 @@
-"""Asks Azure Key Vault."""
+"""Azure Key Vault backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
-    """Give the value of a secret by its name; a version may stand behind it after a slash."""
+    """Returns the value of a secret. The path is its name, optionally followed by a slash and a version."""
     name, _, version = path.partition("/")
     options: dict[str, Any] = {"retry_total": 1}
     if settings.upstream.tls_ca:
@@ -26,9 +26,9 @@ async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
 
 
 def _create_credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401 - of several kinds
-    """Choose who asks; those of the machine itself where nobody is named."""
+    """Returns the credential of the auth config. Falls back to the machine's own identity."""
     if settings.secrets.azure_authority:
-        # A cloud of one's own is not known to Microsoft's directory.
+        # Instance discovery fails for a private cloud, which Microsoft's directory does not list.
         options = {**options, "authority": settings.secrets.azure_authority, "disable_instance_discovery": True}
     if auth["azure_auth_mode"] == "entra":
         return ClientSecretCredential(

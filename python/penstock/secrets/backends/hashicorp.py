@@ -1,4 +1,4 @@
-"""Asks HashiCorp Vault."""
+"""HashiCorp Vault backend."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
     from penstock.settings import Settings
 
-# Where Kubernetes puts what a pod proves itself with.
+# Path at which Kubernetes mounts the service account token of a pod.
 SERVICE_ACCOUNT_TOKEN_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
-    """Give the fields of the secret at a path, as a JSON object."""
-    # The library waits; it does so in a thread.
+    """Returns the fields of the secret at a path as a JSON object."""
+    # The library blocks, so it runs in a thread.
     return await asyncio.to_thread(_fetch_blocking, settings, auth, path.strip("/"))
 
 
 def _fetch_blocking(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     client = hvac.Client(
         url=auth["vault_addr"],
-        # With none it would take the machine's own, and show it to whoever is there.
+        # An empty token prevents the library from sending the machine's own token to this address.
         token="",
         namespace=auth.get("vault_namespace") or None,
         timeout=max(settings.secrets.fetch_ms // 1000, 1),
@@ -53,12 +53,12 @@ def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401 - hv
 
 
 def _read_secret(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - hvac has no types
-    """Read what is there; in an engine that keeps versions, `mount/name` stands for `mount/data/name`."""
+    """Reads the secret at a path. In a versioned engine (KV v2), `mount/name` is read as `mount/data/name`."""
     mount, _, name = path.partition("/")
     try:
         found = client.read(path)
     except Forbidden:
-        # A policy for `mount/data/*` alone says nothing of what is not there.
+        # A policy for `mount/data/*` alone makes Vault answer 403 for `mount/name`, which may not exist.
         found = None
     found = found or client.read(f"{mount}/data/{name}")
     if found is None:

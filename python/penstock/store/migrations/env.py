@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that `penstock.store.migrate` hands over."""
+"""Alembic environment. Runs migrations on the connection that `penstock.store.migrate` provides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from alembic import context
 
 from penstock.store.tables import metadata
 
-# SQLite changes a table by copying it.
+# Batch mode, because SQLite changes a table by copying it.
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,4 +1,5 @@
-//! The numbers of a usage as providers write them, read from wherever they stand, and settled into disjoint buckets.
+//! Token counts of a provider's usage object. Reads every provider's field names and converts the counts to disjoint
+//! buckets.
 
 use memchr::memmem;
 
@@ -12,15 +13,16 @@ use crate::{
     },
 };
 
-/// The numbers as providers write them, the larger of two where a stream says them twice: they are cumulative.
+/// Counts as the provider reports them. If a stream reports a count twice, the larger value wins, because counts are
+/// cumulative.
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent of the others")]
 pub(crate) struct UsageCounts {
     pub(crate) has_counts: bool,
     pub(crate) input: u64,
     pub(crate) output: u64,
     total: u64,
-    /// Gemini's own tools put this into the prompt beside what was counted of it.
+    /// Tokens that Gemini's built-in tools add to the prompt. They are not part of the prompt token count.
     tool_use_input: u64,
     cache_read: u64,
     cache_write: u64,
@@ -34,19 +36,20 @@ pub(crate) struct UsageCounts {
     cached_audio: u64,
     cached_image: u64,
     tools: ToolUses,
-    /// What the items of a response used that came one by one.
+    /// Tool uses counted from output items that a stream sends one at a time.
     item_tools: ToolUses,
     pub(crate) grounding: Grounding,
-    /// Perplexity's, which its total leaves out.
+    /// Perplexity's citation tokens, which its total does not include.
     citation_tokens: u64,
     perplexity_reasoning: u64,
-    /// In the words that responses have for it.
+    /// True if the usage has the field names of `OpenAI`'s Responses API.
     pub(crate) has_responses_fields: bool,
-    /// Where images are made, pictures of the request are told apart and what came of it is not: that is pictures.
+    /// True for image generation. Its usage splits the input by modality but not the output, so all output tokens are
+    /// image tokens.
     is_image_generation: bool,
     has_output_details: bool,
     service: ServiceTier,
-    /// In Anthropic's words that is another thing.
+    /// Anthropic reports the speed in a field separate from the service tier.
     speed: ServiceTier,
 }
 
@@ -55,7 +58,7 @@ impl UsageCounts {
         self.has_counts
     }
 
-    /// Reads a `usage` object; of a broken one, what stands before the fault.
+    /// Reads a `usage` object. If the JSON is malformed, the fields before the error count.
     pub(crate) fn read_usage(&mut self, object: &[u8]) {
         let _ = read_nested_from(object, 0, self);
     }
@@ -64,10 +67,10 @@ impl UsageCounts {
         self.read_last_usage_and_later_fields(tail).map(|()| self)
     }
 
-    /// Reads what stands in bytes with which a large event ends.
+    /// Reads usage and grounding data from the last bytes of a large event.
     pub(crate) fn read_event_tail(&mut self, tail: &[u8]) {
         self.grounding.read_tail(tail);
-        // What stands before a fault counts.
+        // If the JSON is malformed, the fields before the error count.
         self.read_last_usage_and_later_fields(tail);
     }
 
@@ -83,7 +86,7 @@ impl UsageCounts {
         rest.ok()
     }
 
-    /// Reads an answer, or an array of Google's with all the pieces of one.
+    /// Reads a complete response, or Gemini's JSON array that contains all chunks of one.
     pub(crate) fn read_response(&mut self, dialect: ApiFormat, answer: &[u8]) -> Result<(), ScanError> {
         if dialect == ApiFormat::Gemini && answer.trim_ascii_start().starts_with(b"[") {
             return for_each_element_from(answer, 0, |at| self.read_response_fields(&answer[at])).map(drop);
@@ -91,7 +94,7 @@ impl UsageCounts {
         self.read_response_fields(answer)
     }
 
-    /// Reads what stands of usage among the fields of an answer.
+    /// Reads the usage-related fields of one response object.
     pub(crate) fn read_response_fields(&mut self, answer: &[u8]) -> Result<(), ScanError> {
         for_each_field(answer, |key, at| {
             match key {
@@ -106,32 +109,33 @@ impl UsageCounts {
         })
     }
 
-    /// Reads what the items of a response used of its provider's tools.
+    /// Counts the provider-side tool calls among the output items of a response.
     pub(crate) fn read_output_items(&mut self, output: &[u8]) {
         self.tools = self.tools.max_of_each(&tool_uses::count_in_items(output));
     }
 
-    /// Likewise of one item of a stream; the response at its end may say all of them again.
+    /// Counts the tool calls of one streamed output item. The final response event may repeat all items, so these are
+    /// counted separately.
     pub(crate) fn read_output_item(&mut self, item: &[u8]) {
         self.item_tools = self.item_tools.saturating_add(&tool_uses::count_in_item(item));
     }
 
-    /// Reads what candidates say was looked up for them.
+    /// Reads the grounding metadata (web searches, maps) of Gemini's candidates.
     pub(crate) fn read_candidates(&mut self, candidates: &[u8]) {
         self.grounding.read_candidates(candidates);
     }
 
-    /// Likewise of the `groundingMetadata` of one.
+    /// Reads the `groundingMetadata` object of one candidate.
     pub(crate) fn read_grounding(&mut self, metadata: &[u8]) {
         self.grounding.read_metadata(metadata);
     }
 
-    /// The model that answers, which decides how what was looked up is counted.
+    /// Sets the model that responds. It determines whether grounding is billed per query or per prompt.
     pub(crate) fn set_model(&mut self, model: &[u8]) {
         self.grounding.set_model(model);
     }
 
-    /// Reads in which way it was served, where this field says that.
+    /// Sets the service tier if this field contains one; ignores other fields.
     pub(crate) fn read_service_tier(&mut self, key: &[u8], value: &[u8]) {
         let Some(word) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else { return };
         match key {
@@ -143,7 +147,7 @@ impl UsageCounts {
         }
     }
 
-    /// Cohere's way, for rerank too.
+    /// Reads Cohere's `meta` object, which rerank responses have too.
     fn read_cohere_meta(&mut self, object: &[u8]) {
         let _ = for_each_field(object, |key, at| {
             if matches!(key, b"tokens" | b"billed_units") {
@@ -161,14 +165,15 @@ impl UsageCounts {
         Some(end)
     }
 
-    /// Reads in which way it was served, of bytes whose beginning is gone: where that stands before usage, among the same fields.
+    /// Reads the service tier from truncated JSON whose beginning is missing. Accepts only a tier that precedes `usage`
+    /// in the same object.
     pub(crate) fn read_service_tier_before_usage(&mut self, json: &[u8]) {
-        // Whoever says it more often says it elsewhere.
+        // Checks at most 8 occurrences; text that contains more is not a tier field of the response.
         for at in memmem::rfind_iter(json, SERVICE_TIER_KEY).take(8) {
             let Some((open, b'"')) = value_start(json, at + SERVICE_TIER_KEY.len()) else { continue };
             let word = string_literal_at(json, open);
             let mut is_beside = false;
-            // What stands around it ends the search.
+            // The search ends where the enclosing object ends.
             let _ = scan_rest_of_object(json, open + word.len(), |key, _| {
                 is_beside |= key == b"usage";
                 Ok(())
@@ -179,7 +184,7 @@ impl UsageCounts {
         }
     }
 
-    /// Reads the last `"usage": {…}`, wherever it is. Returns where it ends.
+    /// Reads the last `"usage": {…}` object, at any depth. Returns the offset of its end.
     pub(crate) fn read_last_usage(&mut self, json: &[u8]) -> Option<usize> {
         let (start, _) = value_start(json, find_last_usage_key(json)?)?;
         read_nested_from(json, start, self).ok()
@@ -251,7 +256,7 @@ impl UsageCounts {
         raise_count(slot, &mut self.has_counts, value);
     }
 
-    /// What of the cached tokens was no text, as realtime sessions say it.
+    /// Reads the audio and image shares of the cached tokens, as realtime sessions report them.
     fn read_cached_details(&mut self, object: &[u8]) {
         let _ = for_each_field(object, |key, at| {
             match key {
@@ -276,7 +281,7 @@ impl UsageCounts {
         let is_told_apart = matches!(dialect, ApiFormat::Anthropic | ApiFormat::Bedrock)
             && self.cache_read.saturating_add(self.cache_write).saturating_add(self.cache_write_1h) > 0;
         if self.input == 0 && self.output == 0 && !is_told_apart {
-            // Some that rerank or embed give the sum alone.
+            // Some rerank and embedding APIs report only the total.
             usage.input = self.total;
         }
         let long = self.cache_write_1h;
@@ -290,7 +295,7 @@ impl UsageCounts {
                 usage.cache_read_image = split_off_tokens(&mut usage.cache_read, self.cached_image);
                 usage.cache_write_1h = split_off_tokens(&mut usage.input, long);
                 usage.cache_write_5m = split_off_tokens(&mut usage.input, short);
-                // Sound and pictures of the request, those of the cache among them.
+                // Audio and image tokens of the request include the cached ones, so those are subtracted first.
                 usage.audio_in =
                     split_off_tokens(&mut usage.input, self.audio_in.saturating_sub(usage.cache_read_audio));
                 usage.image_in =
@@ -305,7 +310,8 @@ impl UsageCounts {
         if dialect == ApiFormat::Gemini {
             usage.output = usage.output.saturating_add(self.reasoning);
         }
-        // Some leave reasoning out of the completion's tokens; the total gives it away, and may be all that says so.
+        // Some providers leave reasoning out of the completion tokens. The difference to the total reveals it, and may
+        // be the only sign of it.
         let untold = if is_summed { self.total.saturating_sub(usage.total()) } else { 0 };
         usage.output = usage.output.saturating_add(untold);
         usage.reasoning =
@@ -314,7 +320,7 @@ impl UsageCounts {
         let is_drawn = self.is_image_generation && !self.has_output_details;
         usage.image_out = split_off_tokens(&mut usage.output, if is_drawn { u64::MAX } else { self.image_out });
         usage.service_tier = if self.speed == ServiceTier::Standard { self.service } else { self.speed };
-        // What Perplexity read of pages, and thought about them, is paid for and stands beside its total.
+        // Perplexity bills citation tokens and the reasoning about them, but does not include them in its total.
         if self.citation_tokens > 0 {
             usage.input = usage.input.saturating_add(self.citation_tokens);
             usage.reasoning = usage.reasoning.saturating_add(self.perplexity_reasoning);
@@ -322,7 +328,7 @@ impl UsageCounts {
         Some(usage)
     }
 
-    /// What was cached, where it stands beside the prompt and not in it: the total gives that away.
+    /// Returns the cached tokens if the provider reports them in addition to the prompt tokens. The total reveals that.
     fn cached_outside_input(&self) -> u64 {
         let cached = [self.cache_read, self.cache_write.max(self.cache_write_5m.saturating_add(self.cache_write_1h))];
         let cached = cached.into_iter().fold(0, u64::saturating_add);
@@ -331,18 +337,18 @@ impl UsageCounts {
     }
 }
 
-/// An object of counts among those of a usage.
+/// Kind of a nested object within a usage object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum UsageObject {
-    /// Cohere's two: all tokens, and those of them that are paid for.
+    /// Cohere's `tokens` (all tokens) or `billed_units` (the billed ones).
     CohereTokens,
-    /// Parts of what was asked.
+    /// Breakdown of the input tokens.
     InputDetails,
-    /// The same, where pictures among them may say that pictures were made.
+    /// Breakdown of the input tokens in which image tokens indicate image generation.
     InputDetailsWithImages,
-    /// Parts of what was answered.
+    /// Breakdown of the output tokens.
     OutputDetails,
-    /// Of tools that the provider has itself, how often each was used.
+    /// Number of uses of each provider-side tool.
     ServerToolUse,
 }
 
@@ -391,7 +397,7 @@ impl NestedReader for UsageCounts {
     }
 }
 
-/// Moves up to `part` tokens out of `whole`.
+/// Subtracts up to `part` tokens from `whole` and returns how many were subtracted.
 fn split_off_tokens(whole: &mut u64, part: u64) -> u64 {
     let part = part.min(*whole);
     *whole -= part;
@@ -411,15 +417,15 @@ fn raise_counts(slots: [&mut u64; 2], counts: [u64; 2]) {
     }
 }
 
-/// Gemini's tokens of sound and of pictures. Video and documents cost what text does.
+/// Returns Gemini's audio and image token counts. Video and documents are billed like text.
 fn audio_and_image_tokens(array: &[u8]) -> [u64; 2] {
     sum_counts_by_kind(array, (b"modality", [b"\"AUDIO\"", b"\"IMAGE\""]), b"tokenCount")
 }
 
-/// Of an array with a count for each kind of something: those of two kinds.
+/// Sums the counts of two kinds in an array that has one count per kind.
 fn sum_counts_by_kind(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) -> [u64; 2] {
     let mut found = [0_u64; 2];
-    // Of a broken one, what stands before the fault.
+    // If the JSON is malformed, the elements before the error count.
     let _ = for_each_element_from(array, 0, |at| {
         let (mut kind, mut tokens) = (None, 0);
         let item = &array[at];
@@ -440,9 +446,9 @@ fn sum_counts_by_kind(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted:
     found
 }
 
-/// A count from a JSON number of any form; negative ones are nothing.
+/// Parses a count from any JSON number; negative numbers are zero.
 pub(crate) fn parse_count(value: &[u8]) -> Option<u64> {
-    // Fewer digits than the largest has.
+    // Fewer digits than `u64::MAX` has, so the sum cannot overflow.
     if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
         return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));
     }
@@ -450,6 +456,6 @@ pub(crate) fn parse_count(value: &[u8]) -> Option<u64> {
     if let Ok(count) = text.parse() {
         return Some(count);
     }
-    #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
+    #[allow(clippy::cast_sign_loss)] // The cast saturates, so negative numbers become zero.
     text.parse::<f64>().ok().map(|number| number as u64)
 }

@@ -1,5 +1,5 @@
-//! How often a provider used tools of its own to answer, where that is paid for by the piece: told in its usage, or shown by
-//! the answer itself.
+//! Counts of provider-side tool uses that are billed per use. Reads them from the usage object or from the response
+//! itself.
 
 use std::sync::LazyLock;
 
@@ -8,28 +8,28 @@ use memchr::memmem::Finder;
 use super::{counts::parse_count, value_start};
 use crate::json::scan::{for_each_element_from, for_each_field, scan_rest_of_object};
 
-/// Whether a model of `OpenAI`'s looks into the web before it answers a chat, always and once: no answer says so.
+/// Returns true for `OpenAI` chat models that run exactly one web search per request. Their responses do not report it.
 pub fn always_searches(model: &str) -> bool {
     model.contains("-search-preview") || model.contains("-search-api")
 }
 
-/// Whoever names more searches than this pays for no more.
+/// Bounds memory: search queries beyond this number are not counted or billed.
 const MAX_SEARCH_QUERIES: usize = 256;
 
-/// No tokens: so many uses of each.
+/// Number of uses of each provider-side tool. These are not token counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ToolUses {
     pub web_searches: u64,
-    /// Of files that the caller stored there.
+    /// Searches in files that the client stored at the provider.
     pub file_searches: u64,
-    /// Of posts on X.
+    /// Searches in posts on X.
     pub x_searches: u64,
     pub code_executions: u64,
-    /// Of files that came with the request.
+    /// Searches in files attached to the request.
     pub attachment_searches: u64,
-    /// Answers for which a map was looked at.
+    /// Responses grounded with Google Maps.
     pub maps: u64,
-    /// Queries with up to a hundred documents each, by which those who rank are paid.
+    /// Rerank queries with up to 100 documents each, the billing unit of rerank providers.
     pub rankings: u64,
 }
 
@@ -39,7 +39,7 @@ impl ToolUses {
         self.zip_with(other, u64::saturating_add)
     }
 
-    /// The larger of two counts of the same.
+    /// Returns the larger of both values for each count. For two reports of the same uses.
     #[must_use]
     pub fn max_of_each(&self, other: &Self) -> Self {
         self.zip_with(other, u64::max)
@@ -57,7 +57,7 @@ impl ToolUses {
         }
     }
 
-    /// By the names that usage has for them: Anthropic's first, then xAI's.
+    /// Returns the counter for a usage field name: Anthropic's name first, then xAI's.
     pub(crate) fn counter_mut(&mut self, key: &[u8]) -> Option<&mut u64> {
         Some(match key {
             b"web_search_requests" | b"web_search_calls" => &mut self.web_searches,
@@ -70,19 +70,19 @@ impl ToolUses {
     }
 }
 
-/// With what the types of the items end that say a search. Quotes within strings are escaped, so it is found in no text.
+/// Suffix of the item types that are searches. Quotes within JSON strings are escaped, so text content never matches.
 static SEARCH_CALL_FINDER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"_search_call\""));
 
-/// Whether a response may have items that say so.
+/// Returns true if a response may have search call items.
 pub(crate) fn may_have_search_calls(response: &[u8]) -> bool {
     SEARCH_CALL_FINDER.find(response).is_some()
 }
 
-/// What the items of a response used.
+/// Counts the tool uses of all output items of a response.
 pub(crate) fn count_in_items(output: &[u8]) -> ToolUses {
     let mut tools = ToolUses::default();
     if may_have_search_calls(output) {
-        // Of a broken list counts what stands before the fault.
+        // If the list is malformed, the items before the error count.
         let _ = for_each_element_from(output, 0, |at| {
             tools = tools.saturating_add(&count_in_item(&output[at]));
             Ok(())
@@ -91,7 +91,7 @@ pub(crate) fn count_in_items(output: &[u8]) -> ToolUses {
     tools
 }
 
-/// What one item used, if it is over and went well.
+/// Counts the tool use of one output item; none if it is unfinished or failed.
 pub(crate) fn count_in_item(item: &[u8]) -> ToolUses {
     let mut said = OutputItem::default();
     let _ = for_each_field(item, |key, at| {
@@ -125,7 +125,7 @@ impl<'a> OutputItem<'a> {
         }
     }
 
-    /// To open a page, or to look for something in it, costs nothing but tokens.
+    /// Returns the billed tool use. Opening a page or searching within it costs only tokens.
     fn billed_uses(&self) -> ToolUses {
         let is_done = matches!(self.status, b"" | b"null" | b"\"completed\"");
         let is_search = matches!(self.action, b"" | b"\"search\"");
@@ -137,15 +137,15 @@ impl<'a> OutputItem<'a> {
     }
 }
 
-/// Looks for such items in a response of which not all is kept.
+/// Finds search call items in a response that is not buffered completely.
 #[derive(Debug, Default)]
 pub(crate) struct SearchCallScanner {
-    /// What has not been looked at, as more of it may come.
+    /// Bytes not scanned yet, because an item in them may continue in the next chunk.
     pending: Vec<u8>,
     uses: ToolUses,
 }
 
-/// An item's other fields are looked for within this many bytes behind its type.
+/// Number of bytes after an item's type in which its other fields are searched.
 const ITEM_WINDOW_BYTES: usize = 1024;
 
 impl SearchCallScanner {
@@ -162,7 +162,7 @@ impl SearchCallScanner {
         last.uses
     }
 
-    /// Looks at what begins before an offset.
+    /// Counts the items whose type field begins before an offset.
     fn scan_until(&mut self, end: usize) {
         const SEARCH_CALL_TYPES: [&[u8]; 2] = [b"\"web_search_call\"", b"\"file_search_call\""];
         let mut found = self.uses;
@@ -173,7 +173,7 @@ impl SearchCallScanner {
                 continue;
             };
             let mut item = OutputItem { item_type: kind, ..OutputItem::default() };
-            // It breaks off somewhere, as a rule.
+            // The buffer usually ends within the enclosing JSON, so an error is expected.
             let _ = scan_rest_of_object(&self.pending, close, |key, at| {
                 item.read_field(key, &self.pending[at]);
                 Ok(())
@@ -184,19 +184,19 @@ impl SearchCallScanner {
     }
 }
 
-/// Whether what follows these bytes is the value of a `type`.
+/// Returns true if the bytes end with a `type` key, so that its value follows.
 fn ends_with_type_key(before: &[u8]) -> bool {
     let key = before.trim_ascii_end().strip_suffix(b":");
     key.is_some_and(|key| key.trim_ascii_end().ends_with(b"\"type\""))
 }
 
-/// What Google looked up for an answer, as it comes to light.
+/// Grounding of a Gemini response, collected while its chunks arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Grounding {
-    /// Each query once: those that are the same are paid for once.
+    /// Distinct queries, because repeated queries are billed once.
     queries: Vec<Box<[u8]>>,
     uses_maps: bool,
-    /// It is paid for by the prompt, however many queries there were.
+    /// True if grounding is billed per prompt, regardless of the number of queries.
     is_billed_per_prompt: bool,
 }
 
@@ -204,13 +204,13 @@ static QUERIES_KEY_FINDER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"Sea
 const GROUNDING_METADATA_KEY: &[u8] = b"\"groundingMetadata\"";
 
 impl Grounding {
-    /// Since its third generation Google counts queries, before it counted prompts.
+    /// Sets the billing unit by model: Google bills queries since Gemini 3, and prompts before that.
     pub(crate) fn set_model(&mut self, model: &[u8]) {
         self.is_billed_per_prompt =
             ["gemini-1", "gemini-2"].iter().any(|old| memchr::memmem::find(model, old.as_bytes()).is_some());
     }
 
-    /// Of the candidates of an answer, or of a piece of it.
+    /// Reads the grounding metadata of the candidates of a response or of a stream chunk.
     pub(crate) fn read_candidates(&mut self, candidates: &[u8]) {
         if memchr::memmem::find(candidates, GROUNDING_METADATA_KEY).is_none() {
             return;
@@ -238,7 +238,7 @@ impl Grounding {
         });
     }
 
-    /// Of bytes with which a large answer ends.
+    /// Reads search queries from the last bytes of a large response.
     pub(crate) fn read_tail(&mut self, tail: &[u8]) {
         for at in QUERIES_KEY_FINDER.find_iter(tail) {
             if let Some((open, b'[')) = value_start(tail, at + QUERIES_KEY_FINDER.needle().len()) {
@@ -265,7 +265,7 @@ impl Grounding {
     }
 }
 
-/// Whether one of the sources is a place.
+/// Returns true if one of the grounding sources is a Google Maps place.
 fn has_maps_source(chunks: &[u8]) -> bool {
     let mut found = false;
     let _ = for_each_element_from(chunks, 0, |at| {
@@ -278,7 +278,7 @@ fn has_maps_source(chunks: &[u8]) -> bool {
     found
 }
 
-/// As Perplexity's agents tell of a tool: how often it was invoked.
+/// Counts tool invocations in the `tool_calls_details` of Perplexity's agents.
 pub(crate) fn count_invocations(details: &[u8]) -> ToolUses {
     let mut tools = ToolUses::default();
     let _ = for_each_field(details, |tool, at| {

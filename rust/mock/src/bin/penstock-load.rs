@@ -1,4 +1,4 @@
-//! The load client as a program: runs one kind of load and prints one JSON object.
+//! Load client executable. Runs one kind of load and prints the result as a JSON object.
 
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The pretend provider as a program: `penstock-mock --host 127.0.0.1 --port 8788`.
+//! Mock provider executable: `penstock-mock --host 127.0.0.1 --port 8788`.
 
 use std::error::Error;
 use std::io::{Write, stdout};

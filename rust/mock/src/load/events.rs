@@ -1,13 +1,13 @@
-//! Counts server-sent events and reads the time stamps in them; the bytes may be split anywhere.
+//! Counter of server-sent events. Also reads the time stamps in them; the input may be split anywhere.
 
 use memchr::{memchr, memchr2};
 
 const STAMP_DIGITS: u32 = 20;
 
-/// One stream's events so far.
+/// Event counter of one stream.
 #[derive(Debug, Default)]
 pub struct EventCounter {
-    /// Events that a blank line has ended; comments alone are none.
+    /// Number of events that a blank line ended. Comments alone do not count.
     pub count: u64,
     line: Line,
     has_field: bool,
@@ -31,7 +31,7 @@ struct StampParser {
 }
 
 impl EventCounter {
-    /// Takes bytes of the body; `stamped` learns each time stamp.
+    /// Processes bytes of the body. Calls `stamped` with each time stamp.
     pub fn feed(&mut self, bytes: &[u8], stamped: impl FnMut(u64)) {
         self.stamp.feed(bytes, stamped);
         let mut rest = bytes;

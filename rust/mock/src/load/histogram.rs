@@ -1,4 +1,4 @@
-//! A log-linear histogram: 128 steps per power of two, so a quantile is right to 0.8 %, and an exact maximum.
+//! Log-linear histogram: 128 steps per power of two, so a quantile is accurate to 0.8 %. The maximum is exact.
 
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// The value that the given share of all values does not exceed; `None` without values.
+    /// Returns the value that the given share of all values does not exceed; `None` without values.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         #[expect(clippy::cast_sign_loss, reason = "both factors are positive")]
         let wanted = ((self.total as f64 * share).ceil() as u64).max(1);
@@ -46,7 +46,7 @@ impl Histogram {
         None
     }
 
-    /// `<prefix>p50_us` and so on, from values in nanoseconds.
+    /// Writes `<prefix>p50_us` and so on, from values in nanoseconds.
     pub fn write_json(&self, prefix: &str, out: &mut Map<String, Value>) {
         let micros = |ns: Option<u64>| ns.map_or(Value::Null, |ns| json!((ns / 100) as f64 / 10.0));
         for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {

@@ -1,4 +1,4 @@
-//! The load client: five kinds of pretend clients, exact counts, and one JSON object about what they saw.
+//! Load client: five kinds of load, exact counts, and the results as one JSON object.
 
 mod events;
 mod histogram;
@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 
 pub use options::{Mode, Options, USAGE};
 
-/// How long after its time a run may wait for answers that are under way.
+/// Time after the end of a run within which pending responses must finish.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

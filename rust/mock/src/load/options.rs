@@ -1,4 +1,4 @@
-//! The command line of the load client.
+//! Command line options of the load client.
 
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,7 +16,7 @@ options: --body FILE · --model NAME (of the built-in chat body) · --method M (
          --expect-chunks K (server-sent events in each stream, the opening and closing ones included)
          --within-ms M (streams begin one after the other, spread over this time, and not all at once)";
 
-/// The built-in body is about as long as this, like the requests that the project's benches send.
+/// Approximate size of the built-in body, like the requests of the project's benchmarks.
 const DEFAULT_BODY_BYTES: usize = 961;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +37,9 @@ pub struct Options {
     pub rate: f64,
     pub rounds: Option<u64>,
     pub expect_chunks: Option<u64>,
-    /// The streams begin spread over this time.
+    /// Time over which the starts of the streams are spread.
     pub ramp_up: Duration,
-    /// The request as it goes on the wire.
+    /// Encoded HTTP request.
     pub request_bytes: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
-//! Open loop: requests are due at a fixed rate whatever became of the ones before, and latency counts from then.
+//! Open-loop load. Requests are due at a fixed rate regardless of earlier ones, and latency counts from the due time.
 //!
-//! A thread per connection and blocking sockets, because a thread wakes within microseconds of its time, where an event
-//! loop's timer rounds to milliseconds.
+//! Uses one thread with a blocking socket per connection. A thread wakes within microseconds of its time, whereas an
+//! event loop's timer rounds to milliseconds.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ struct RunStats {
     requests: u64,
     errors: ErrorCounts,
     latency: Histogram,
-    /// How late this client itself was, when a connection was free in time.
+    /// Lateness of this client itself, measured when a connection was free in time.
     wake_delay: Histogram,
 }
 
@@ -42,7 +42,7 @@ impl Schedule {
 }
 
 pub fn run(options: &Options) -> io::Result<Value> {
-    // Sleeping threads wake exactly; where the file is missing they are up to 50 µs late.
+    // Makes sleeping threads wake exactly. Without this file they are up to 50 µs late.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
     let start = Instant::now() + Duration::from_millis(20);
     #[expect(clippy::cast_sign_loss, reason = "both factors are positive")]
@@ -87,7 +87,7 @@ fn build_report(options: &Options, sum: &RunStats, time: Duration) -> Value {
 
 fn run_connection(schedule: &Schedule, options: &Options) -> RunStats {
     let (mut seen, mut client) = (RunStats::default(), BlockingClient { stream: None, buffer: Vec::new() });
-    // Connecting is no part of a request's latency here.
+    // Connects first, because connecting does not count as latency here.
     let _ = client.connect(options);
     while let Some(due) = schedule.next_due() {
         if Instant::now() >= schedule.deadline {

@@ -1,19 +1,19 @@
-//! Takes one answer apart as its bytes arrive: status, framing, end.
+//! Incremental HTTP response reader: status, framing and end.
 
 use crate::framing::ChunkedDecoder;
 
 const MAX_HEADERS: usize = 128;
 
-/// Why a request counts as an error.
+/// Reason why a request counts as an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No connection.
+    /// The connection failed.
     Connect,
-    /// An answer, but not with 2xx.
+    /// The response has a status other than 2xx.
     Status(u16),
-    /// The answer ended too early or was not HTTP.
+    /// The response ended too early or was not HTTP.
     Truncated,
-    /// No end of the answer in time.
+    /// The response did not end in time.
     Timeout,
 }
 
@@ -27,7 +27,7 @@ enum BodyFraming {
 #[derive(Debug, Default)]
 pub struct ResponseReader {
     pub status: u16,
-    /// The server will close after this answer.
+    /// True if the server closes the connection after this response.
     pub should_close: bool,
     body: Option<BodyFraming>,
 }
@@ -41,7 +41,7 @@ impl ResponseReader {
         }
     }
 
-    /// Takes what has come and returns how much of it is used up; the rest is to be fed again with more.
+    /// Processes received bytes. Returns how many were consumed; the rest must be fed again together with more.
     pub fn feed(&mut self, bytes: &[u8], mut body: impl FnMut(&[u8])) -> Result<usize, Failure> {
         let mut used = 0;
         while self.body.is_none() {
@@ -68,13 +68,13 @@ impl ResponseReader {
         }
     }
 
-    /// The server closed: was that the end of the answer?
+    /// Handles the end of the connection. Returns an error unless it also ends the response.
     pub fn handle_close(&mut self) -> Result<(), Failure> {
         self.should_close = true;
         if matches!(self.body, Some(BodyFraming::UntilClose)) { Ok(()) } else { Err(Failure::Truncated) }
     }
 
-    /// The verdict on a finished answer.
+    /// Returns an error if the status is not 2xx.
     pub fn check_status(&self) -> Result<(), Failure> {
         if (200..300).contains(&self.status) { Ok(()) } else { Err(Failure::Status(self.status)) }
     }

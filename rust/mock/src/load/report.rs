@@ -1,4 +1,4 @@
-//! Counts of what went wrong, by class, and the frame of every report.
+//! Error counts by class, and the common fields of all reports.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl ErrorCounts {
         self.connect_failures + self.status_failures + self.truncated + self.timeouts
     }
 
-    /// How many answers ended too early or not at all.
+    /// Returns the number of responses that ended too early or not at all.
     pub fn unfinished_count(&self) -> u64 {
         self.truncated + self.timeouts
     }
@@ -58,7 +58,7 @@ impl ErrorCounts {
     }
 }
 
-/// Seconds with three decimals.
+/// Returns seconds with three decimals.
 pub fn rounded_seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1000.0
 }

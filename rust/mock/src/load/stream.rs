@@ -1,4 +1,5 @@
-//! Streams: events counted exactly, and how late each stamped one was.
+//! Streaming load. Opens many streams, counts their events exactly and measures how late each time-stamped event
+//! arrives.
 
 use std::cell::RefCell;
 use std::rc::Rc;

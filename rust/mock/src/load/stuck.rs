@@ -1,4 +1,5 @@
-//! Clients that send a request and never read: with a small receive buffer, so that the sender soon feels it.
+//! Clients that send a request and never read the response. A small receive buffer makes the server feel the
+//! back-pressure soon.
 
 use std::io::{self, Write};
 use std::thread;
@@ -28,7 +29,7 @@ pub fn run(options: &Options) -> Value {
 
 fn send_request(options: &Options) -> io::Result<Socket> {
     let mut socket = Socket::new(Domain::for_address(options.address), Type::STREAM, None)?;
-    // Before connecting: the window is agreed on then.
+    // Set before connecting, because the TCP window is negotiated during the handshake.
     socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     socket.connect_timeout(&options.address.into(), CONNECT_TIMEOUT)?;
     socket.set_write_timeout(Some(SEND_TIMEOUT))?;

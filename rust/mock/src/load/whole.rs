@@ -1,4 +1,4 @@
-//! Closed loop: each connection sends its next request when the answer to the last one is complete.
+//! Closed-loop load. Each connection sends its next request when the response to the previous one is complete.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use super::reply::{Failure, ResponseReader};
 use super::report::{ErrorCounts, per_second, rounded_seconds};
 use super::{CONNECT_TIMEOUT, DRAIN_TIMEOUT};
 
-/// So that a server that refuses is not run over.
+/// Pause after a failed request, so that a server that refuses connections is not flooded.
 const RETRY_DELAY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct RequestStats {
     latency: Histogram,
 }
 
-/// A connection that comes back when it is needed.
+/// Client connection that reconnects when it is needed.
 #[derive(Default)]
 pub struct Connection {
     stream: Option<TcpStream>,
@@ -46,7 +46,7 @@ impl Connection {
         stream.write_all(&options.request_bytes).await.map_err(|_| Failure::Truncated)
     }
 
-    /// Reads more of an answer; `false` at its end.
+    /// Reads more of a response; returns `false` at the end of the stream.
     pub async fn read_more(&mut self) -> Result<bool, Failure> {
         let stream = self.stream.as_mut().ok_or(Failure::Truncated)?;
         self.buffer.reserve(16 * 1024);
@@ -124,7 +124,7 @@ impl RequestStats {
     }
 }
 
-/// Waits for all and returns how many had to be given up.
+/// Waits for all clients until `deadline` and returns how many had to be aborted.
 pub async fn join_all_until(clients: Vec<JoinHandle<()>>, deadline: Instant) -> usize {
     let mut given_up = 0;
     for mut client in clients {

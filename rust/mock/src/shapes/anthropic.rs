@@ -1,4 +1,4 @@
-//! Anthropic's shapes: messages, models, errors.
+//! Anthropic response shapes: messages, models and errors.
 
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn tool_use_block(name: &str, input: &Value) -> Value {
     json!({"type": "tool_use", "id": "toolu_mock", "name": name, "input": input})
 }
 
-// The event's name is its type, always.
+// The event name is always the event's type.
 fn format_event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or("message"))
 }

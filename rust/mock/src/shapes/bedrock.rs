@@ -1,4 +1,5 @@
-//! Bedrock's shapes: conversations, and Claude's messages, whole or in frames; errors, and what it refuses.
+//! Bedrock response shapes: Converse and Claude messages, complete or as event-stream frames. Also errors and request
+//! validation.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,7 @@ use super::{ProviderFamily, ResponseContext, ResponseShape};
 
 const INPUT_TOKENS: u32 = 12;
 
-/// The fields that a request to converse may have.
+/// Fields that a Converse request may have.
 const ALLOWED_FIELDS: [&str; 12] = [
     "messages",
     "system",
@@ -28,7 +29,7 @@ const STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
 
 pub struct Converse;
 
-/// Each frame is a line: its name, then what it says.
+/// Each event is a line with the event name and its JSON payload; `encode_frames` encodes it as a frame.
 impl ResponseShape for Converse {
     fn family(&self) -> ProviderFamily {
         ProviderFamily::Bedrock
@@ -129,7 +130,7 @@ impl ResponseShape for Converse {
     }
 }
 
-/// Claude's own shapes, each event in a frame.
+/// Claude messages through InvokeModel: Anthropic's shapes, each event in a frame.
 pub struct InvokeModel;
 
 impl ResponseShape for InvokeModel {
@@ -202,7 +203,7 @@ fn encode_line(line: &[u8]) -> Vec<u8> {
     }
 }
 
-/// One frame with its lengths and checksums.
+/// Encodes one event-stream frame with its lengths and checksums.
 fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
     let mut headers = Vec::new();

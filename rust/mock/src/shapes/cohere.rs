@@ -1,4 +1,5 @@
-//! Cohere's shapes: conversations whole or as events, vectors, rankings, errors; and what it refuses.
+//! Cohere response shapes: chat (complete or as events), embeddings, rerank results and errors. Also request
+//! validation.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use super::{ProviderFamily, ResponseContext, ResponseShape};
 
 const PROMPT_TOKENS: u32 = 12;
 
-/// The fields that a conversation may have.
+/// Fields that a chat request may have.
 const ALLOWED_FIELDS: [&str; 21] = [
     "model",
     "messages",
@@ -124,7 +125,7 @@ fn finish_reason(ask: &ResponseContext<'_>) -> &'static str {
     if ask.tool_call().is_some() { "TOOL_CALL" } else { "COMPLETE" }
 }
 
-/// What is billed is less than what was read: a preamble is free.
+/// Returns the usage. Fewer input tokens are billed than were read, because the preamble is free.
 fn usage_object(ask: &ResponseContext<'_>) -> Option<Value> {
     let output = ask.behaviour.chunks;
     (ask.behaviour.usage != Some(false)).then(|| {
@@ -141,7 +142,7 @@ fn format_event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or_default())
 }
 
-/// A vector for each text.
+/// Returns one vector per text.
 pub fn embedding_response(asked: &Value) -> Value {
     let texts = asked["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
     let size = asked["output_dimension"].as_u64().map_or(8, |size| size.clamp(1, 8192));
@@ -151,7 +152,7 @@ pub fn embedding_response(asked: &Value) -> Value {
         "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": PROMPT_TOKENS}}})
 }
 
-/// Documents in the order in which they came.
+/// Ranks the documents in the order of the request.
 pub fn rerank_response(asked: &Value) -> Value {
     let all = asked["documents"].as_array().map_or(0, Vec::len);
     let most = asked["top_n"].as_u64().map_or(all, |most| all.min(usize::try_from(most).unwrap_or(all)));

@@ -1,4 +1,4 @@
-//! Gemini's shapes: content whole or as events, errors; and what it refuses.
+//! Gemini response shapes: content (complete or as events), embeddings and errors. Also request validation.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{ProviderFamily, ResponseContext, ResponseShape, openai};
 
 const PROMPT_TOKENS: u32 = 12;
 
-/// The fields that a request may have.
+/// Fields that a `generateContent` request may have.
 const ALLOWED_FIELDS: [&str; 8] = [
     "contents",
     "systemInstruction",
@@ -109,12 +109,12 @@ fn content_response(ask: &ResponseContext<'_>, parts: &Value, finish: Option<&st
     answer
 }
 
-/// The vector of one content.
+/// Returns the vector of one content.
 pub fn embedding_response(asked: &Value) -> Value {
     json!({"embedding": embedding_vector(asked)})
 }
 
-/// One for each request of a batch.
+/// Returns one vector for each request of a batch.
 pub fn batch_embedding_response(asked: &Value) -> Value {
     let requests = asked["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
     json!({"embeddings": requests.iter().map(embedding_vector).collect::<Vec<_>>()})

@@ -1,4 +1,4 @@
-//! What the providers' answers look like on the wire, whole and streamed.
+//! Response shapes of the providers on the wire, complete and streamed.
 
 pub mod anthropic;
 pub mod bedrock;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::behaviour::Behaviour;
 use crate::steps::TIMESTAMP_PLACEHOLDER;
 
-/// The provider whose manners a path has.
+/// Provider whose API a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderFamily {
     OpenAi,
@@ -44,7 +44,7 @@ impl ProviderFamily {
         }
     }
 
-    /// The error that a provider out of capacity sends: its status and its message.
+    /// Returns the status and the body of the error that a provider out of capacity sends.
     pub fn overloaded_error(self) -> (u32, Value) {
         match self {
             Self::OpenAi => (503, openai::overloaded_error()),
@@ -55,7 +55,7 @@ impl ProviderFamily {
         }
     }
 
-    /// Headers that the provider puts on an error.
+    /// Returns the header lines that the provider adds to an error response.
     pub fn error_headers(self, status: u32) -> &'static str {
         match (self, status) {
             (Self::Bedrock, 401 | 403) => "x-amzn-errortype: AccessDeniedException\r\n",
@@ -67,7 +67,7 @@ impl ProviderFamily {
         }
     }
 
-    /// Headers that the provider puts on every answer.
+    /// Returns the header lines that the provider adds to every response.
     pub fn response_headers(self) -> &'static str {
         match self {
             Self::OpenAi => {
@@ -81,53 +81,54 @@ impl ProviderFamily {
     }
 }
 
-/// What an answer is made from.
+/// Inputs from which a response is rendered.
 #[derive(Clone, Debug)]
 pub struct ResponseContext<'a> {
     pub model: &'a str,
     pub include_usage: bool,
     pub behaviour: &'a Behaviour,
     pub created: u64,
-    /// The request brings what a tool gave back.
+    /// True if the request contains a tool result.
     pub has_tool_result: bool,
 }
 
 impl ResponseContext<'_> {
-    /// The tool that is called, and with what.
+    /// Returns the name of the tool to call and its arguments as JSON text.
     pub fn tool_call(&self) -> Option<(&str, &str)> {
         let name = self.behaviour.call.as_deref().filter(|_| !self.has_tool_result)?;
         Some((name, self.behaviour.arguments.as_deref().unwrap_or("{}")))
     }
 
-    /// The same as a value; what is no JSON is nothing.
+    /// Like `tool_call`, with the arguments parsed; invalid JSON becomes null.
     pub fn tool_call_with_input(&self) -> Option<(&str, Value)> {
         let (name, arguments) = self.tool_call()?;
         Some((name, serde_json::from_str(arguments).unwrap_or_default()))
     }
 }
 
-/// The generating endpoints: text whole, or text in pieces.
+/// Response shape of an endpoint that generates text, complete or streamed.
 pub trait ResponseShape {
     fn family(&self) -> ProviderFamily;
     fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value;
-    /// Everything before the first piece.
+    /// Events before the first chunk.
     fn opening_events(&self, ask: &ResponseContext<'_>) -> String;
     fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String;
-    /// Everything between the last piece and the mark of the end.
+    /// Events between the last chunk and the end event.
     fn closing_events(&self, ask: &ResponseContext<'_>) -> String;
-    /// The mark of the end.
+    /// Event that marks the end of the stream.
     fn end_event(&self, ask: &ResponseContext<'_>) -> String;
     fn ping_event(&self) -> &'static str;
     fn error_event(&self) -> String;
-    /// An event that breaks off in the middle of its JSON.
+    /// Event that breaks off in the middle of its JSON.
     fn malformed_event(&self) -> &'static str;
 
-    /// What is wrong with a request, where the provider looks so closely.
+    /// Returns the provider's validation error for a request; `None` if it is valid or the provider does not validate
+    /// it.
     fn validation_error(&self, _body: &Value) -> Option<String> {
         None
     }
 
-    /// Turns what a stream says into what goes on the wire, where that is not text.
+    /// Encodes the text of a stream in the provider's binary framing, if it has one.
     fn encode_frames(&self, said: &[u8]) -> Vec<u8> {
         said.to_vec()
     }
@@ -139,7 +140,7 @@ pub trait ResponseShape {
 
 const CHUNK_TEXTS: [&str; 8] = ["Hello ", "from ", "the ", "pretend ", "provider: ", "all ", "is ", "well. "];
 
-/// The texts of a stream's chunks, which repeat in this order.
+/// Returns the texts of a stream's chunks, which repeat in this order.
 pub fn chunk_texts(behaviour: &Behaviour) -> Vec<String> {
     if let Some(rest) = &behaviour.rest {
         return rest.split_inclusive(' ').map(str::to_owned).collect();
@@ -151,12 +152,12 @@ pub fn chunk_texts(behaviour: &Behaviour) -> Vec<String> {
     }
 }
 
-/// The text of a whole answer: what the stream's chunks come to.
+/// Returns the text of a complete response, equal to the concatenated chunks of the stream.
 pub fn complete_text(behaviour: &Behaviour) -> String {
     chunk_texts(behaviour).iter().cycle().take(behaviour.chunks as usize).map(String::as_str).collect()
 }
 
-/// Text of a certain length.
+/// Returns filler text of `size` bytes.
 pub fn filler_text(size: usize) -> String {
     pad_text(String::new(), size)
 }

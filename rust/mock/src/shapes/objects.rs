@@ -1,8 +1,9 @@
-//! Answers that are the same for everybody: one row a route. `$id` is what the path names, `$model` what the body does.
+//! Static responses of the object endpoints, one route each. `$id` stands for the id in the path, `$model` for the
+//! model in the body.
 
 use super::ProviderFamily;
 
-/// What a request must have besides method and path for a row to answer it.
+/// Condition on a request besides method and path for a route to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouteCondition {
     Always,
@@ -16,12 +17,12 @@ struct StaticRoute {
     path: &'static str,
     condition: RouteCondition,
     content_type: &'static str,
-    /// Header lines.
+    /// Additional header lines.
     extra_headers: &'static str,
     body: &'static str,
 }
 
-/// What was asked, as far as a row depends on it.
+/// Parts of a request that decide which route matches.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteQuery<'a> {
     pub method: &'a str,
@@ -31,7 +32,7 @@ pub struct RouteQuery<'a> {
     pub is_stream: bool,
 }
 
-/// The body of an answer and what its head says of it.
+/// Body of a response, with the headers that describe it.
 #[derive(Clone, Debug)]
 pub struct ResponseContents {
     pub family: ProviderFamily,
@@ -88,7 +89,7 @@ const THREAD_MESSAGE: &str = r#"{"id":"msg-mock","object":"thread.message","crea
 const THREAD_RUN: &str = r#"{"id":"run-mock","object":"thread.run","created_at":1700000000,"thread_id":"$id","assistant_id":"asst-mock","status":"completed","model":"mock","instructions":"","tools":[],"metadata":{}}"#;
 const VECTOR_STORE: &str = r#"{"id":"$id","object":"vector_store","created_at":1700000000,"name":"mock","usage_bytes":0,"file_counts":{"in_progress":0,"completed":0,"failed":0,"cancelled":0,"total":0},"status":"completed","last_active_at":null,"metadata":{}}"#;
 
-// Where a row wants something it stands before the one that does not. An id that no path names is `mock`.
+// A route with a condition precedes the one without. `$id` becomes `mock` if the path has no id.
 const ROUTES: &[StaticRoute] = &[
     json_route("POST", "/v1/images/generations", IMAGE_RESPONSE),
     json_route("POST", "/v1/images/edits", IMAGE_RESPONSE),
@@ -187,7 +188,7 @@ const ROUTES: &[StaticRoute] = &[
     json_route("DELETE", "/v1/vector_stores/:id", r#"{"id":"$id","object":"vector_store.deleted","deleted":true}"#),
 ];
 
-/// The answer of the first row that fits.
+/// Returns the response of the first matching route.
 pub fn find_response(wanted: RouteQuery<'_>) -> Option<ResponseContents> {
     ROUTES.iter().find_map(|row| {
         let has = match row.condition {
@@ -209,7 +210,8 @@ pub fn find_response(wanted: RouteQuery<'_>) -> Option<ResponseContents> {
     })
 }
 
-/// What stands in a path where the pattern has `:id`; `None` where it does not fit.
+/// Returns the last path segment that the pattern marks with `:id`, or `mock` if it marks none; `None` if the path does
+/// not match.
 fn match_path<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
     let mut id = "mock";
     let mut segments = path.split('/');

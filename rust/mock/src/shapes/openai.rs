@@ -1,4 +1,4 @@
-//! `OpenAI`'s shapes: chat completions, completions, embeddings, models, moderations, errors.
+//! `OpenAI` response shapes: chat completions, completions, embeddings, models, moderations and errors.
 
 use serde_json::{Map, Value, json};
 
@@ -50,7 +50,7 @@ impl ResponseShape for Chat {
     fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
         let mut last = String::new();
         if let Some((name, arguments)) = ask.tool_call() {
-            // As it comes: first which tool, then what it is given in pieces.
+            // Matches OpenAI's order: first the tool's name, then its arguments in chunks.
             let mut call = tool_call_object(name, "");
             call["index"] = 0.into();
             last += &chat_chunk_event(ask, &json!({"tool_calls": [call]}), &Value::Null);
@@ -193,7 +193,7 @@ pub fn overloaded_error() -> Value {
     json!({"error": {"message": message, "type": "overloaded_error", "param": null, "code": "overloaded"}})
 }
 
-/// One vector per input, as numbers or as base64 of little-endian floats.
+/// Returns one vector per input, as numbers or as base64 of little-endian floats.
 pub fn embedding_response(model: &str, body: &[u8]) -> Value {
     let asked: Value = serde_json::from_slice(body).unwrap_or_default();
     let as_text = asked["encoding_format"] == "base64";
@@ -209,7 +209,7 @@ pub fn embedding_response(model: &str, body: &[u8]) -> Value {
     json!({"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 }
 
-// An array of numbers is one input in tokens.
+// An array of numbers is one input of token ids.
 fn count_inputs(input: &Value) -> usize {
     match input {
         Value::Array(items) if !items.iter().any(Value::is_number) => items.len(),

@@ -1,4 +1,4 @@
-//! `OpenAI`'s responses: items of output, whole or as typed events.
+//! `OpenAI` Responses API shapes: output items, complete or as typed events.
 
 use serde_json::{Value, json};
 

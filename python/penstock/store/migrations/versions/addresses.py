@@ -1,4 +1,6 @@
-"""E-mail addresses of people in small letters, by which they are found: `init --email` kept an owner's as it was typed."""
+"""Converts users' e-mail addresses to lower case, as lookups expect. `init --email` stored the owner's address as
+typed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ USERS = sa.table("users", sa.column("id"), sa.column("organisation_id"), sa.colu
 
 
 def upgrade() -> None:
-    """Write them so, but for who would then have that of somebody else."""
+    """Converts each address to lower case, except where another user of the organisation already has the result."""
     connection = op.get_bind()
     rows = connection.execute(sa.select(USERS).order_by(USERS.c.id)).all()
     taken = {(row.organisation_id, row.email) for row in rows}
@@ -24,4 +26,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Leave them: nobody knows how they were typed."""
+    """Does nothing: the original spelling is not stored."""

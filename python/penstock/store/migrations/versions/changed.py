@@ -1,4 +1,4 @@
-"""Which parts of what the data plane knows each change was in."""
+"""Change log: the snapshot sections that each numbered change affects."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0005_files"
 
 
 def upgrade() -> None:
-    """Make it."""
+    """Creates the table."""
     op.create_table(
         "changed",
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -18,5 +18,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drops the table."""
     op.drop_table("changed")

@@ -1,4 +1,4 @@
-"""Who was taken out of an organisation: a token that still names them makes nobody else of them."""
+"""Removed members of an organisation. A token that still names a removed user must not authenticate as that user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0010_givers"
 
 
 def upgrade() -> None:
-    """Make it; who went before is not known."""
+    """Creates the table. Users removed earlier are unknown and are not listed."""
     op.create_table(
         "departed",
         sa.Column("id", sa.String(36), nullable=False),
@@ -26,5 +26,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drops the table."""
     op.drop_table("departed")

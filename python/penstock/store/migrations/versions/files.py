@@ -1,4 +1,4 @@
-"""Files and batches that the gateway keeps itself."""
+"""Files and batches that the gateway stores itself."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def _constraints(table: str) -> list[sa.Constraint]:
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Creates the tables."""
     op.create_table(
         "files",
         *_tenant_columns(),
@@ -83,6 +83,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Drops the tables."""
     for table in ("batch_lines", "batches", "files"):
         op.drop_table(table)

@@ -1,4 +1,4 @@
-"""The first tables."""
+"""Initial tables of the store."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Creates the tables."""
     op.create_table(
         "changes",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -265,7 +265,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Drops the tables."""
     op.drop_index(op.f("ix_providers_workspace_id_slug"), table_name="providers")
     op.drop_index(op.f("ix_providers_workspace_id_id"), table_name="providers")
     op.drop_index(op.f("ix_providers_organisation_id_id"), table_name="providers")

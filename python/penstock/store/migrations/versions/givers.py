@@ -1,4 +1,6 @@
-"""Who gave the credentials of an integration, which need not be who made it."""
+"""Credential owners of an integration: the users who supplied its key and configurations. They may differ from the
+creator.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ COLUMN_NAMES = ("key_given_by", "configurations_given_by")
 
 
 def upgrade() -> None:
-    """Make room for it; of those that are there already nobody knows it any more."""
+    """Adds the columns. They stay empty for existing rows, whose credential owners are unknown."""
     with op.batch_alter_table("integrations") as altered:
         for name in COLUMN_NAMES:
             altered.add_column(sa.Column(name, sa.String(36), nullable=True))
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Drops the columns."""
     with op.batch_alter_table("integrations") as altered:
         for name in reversed(COLUMN_NAMES):
             altered.drop_column(name)

@@ -1,4 +1,4 @@
-"""What integrations say of models and workspaces, and where secrets are kept."""
+"""Model and workspace settings of integrations, and references to secrets in external secret managers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def _new_integration_columns() -> list[Any]:
         sa.Column("tags", JSON_DOCUMENT, nullable=False, server_default="{}"),
         sa.Column("allow_all_models", sa.Boolean(), nullable=False, server_default=sa.true()),
         sa.Column("pricing_adjustments", JSON_DOCUMENT),
-        # Those that were there before were open to every workspace.
+        # Existing integrations were open to every workspace.
         sa.Column("global_access", JSON_DOCUMENT, nullable=False, server_default='{"enabled": true}'),
         sa.Column("default_provider_slug", sa.String(length=255)),
         sa.Column("owner_id", sa.String(length=36)),
@@ -25,7 +25,7 @@ def _new_integration_columns() -> list[Any]:
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Creates the tables and adds the columns to `integrations`."""
     with op.batch_alter_table("integrations") as table:
         for column in _new_integration_columns():
             table.add_column(column)
@@ -35,7 +35,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drops the tables and the added columns."""
     op.drop_table("secret_references")
     op.drop_table("integration_workspaces")
     op.drop_table("integration_models")
@@ -45,7 +45,7 @@ def downgrade() -> None:
 
 
 def _common_columns(table: str, *parents: str) -> list[Any]:
-    """The columns that every table has, and those that refer to others."""
+    """Returns the columns that every table has, and the foreign keys to the parent tables."""
     columns: list[Any] = [sa.Column("id", sa.String(length=36), nullable=False)]
     rules: list[Any] = [sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{table}"))]
     for parent in ("organisations", *parents):

@@ -1,4 +1,6 @@
-"""Who was taken out of a workspace alone: a token that names both is of no use there any more."""
+"""Removed members of single workspaces. A token that names such a user and workspace is no longer valid in that
+workspace.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ down_revision = "0012_addresses"
 
 
 def upgrade() -> None:
-    """Add the workspace; those who are there were taken out of all of the organisation."""
+    """Adds `workspace_id`. It stays empty for existing rows: these users were removed from the whole organisation."""
     op.add_column("departed", sa.Column("workspace_id", sa.String(36)))
 
 
 def downgrade() -> None:
-    """Forget who was taken out of one workspace alone: without it they would count as taken out of all."""
+    """Deletes the rows of single workspaces, which would otherwise count as removals from the whole organisation."""
     rows = sa.table("departed", sa.column("workspace_id"))
     op.execute(sa.delete(rows).where(rows.c.workspace_id.is_not(None)))
     op.drop_column("departed", "workspace_id")

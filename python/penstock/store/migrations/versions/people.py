@@ -1,4 +1,4 @@
-"""Invites, passwords, sessions, and what a create was answered before."""
+"""Invites, passwords, sessions, and stored responses for idempotent creates."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Creates the tables and adds the columns."""
     with op.batch_alter_table("users") as users:
         users.add_column(sa.Column("password", sa.Text(), nullable=True))
     with op.batch_alter_table("key_digests") as digests:
@@ -69,7 +69,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Drops the tables and the added columns."""
     for table in ("answers", "sessions", "invites"):
         op.drop_table(table)
     with op.batch_alter_table("key_digests") as digests:

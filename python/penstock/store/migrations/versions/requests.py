@@ -1,4 +1,4 @@
-"""What was asked for stands beside what was changed: header fields and body, credentials left out."""
+"""Audited requests: header fields and body, without credentials, that belong to the entries of the audit log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0008_texts"
 
 
 def upgrade() -> None:
-    """Make room for it; of what was noted before nobody knows it any more."""
+    """Creates the table and adds `audit.asked_id`. It stays empty for existing entries, whose requests are unknown."""
     op.create_table(
         "requests",
         sa.Column("id", sa.String(36), nullable=False),
@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Drops the table and the column."""
     with op.batch_alter_table("audit") as altered:
         altered.drop_column("asked_id")
     op.drop_index(op.f("ix_requests_organisation_id"), table_name="requests")

@@ -1,4 +1,4 @@
-"""What is secret within configs is sealed, and masked in what was noted of them."""
+"""Encrypts the credentials in stored configs, and masks them in the audit log."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ AUDIT = sa.table(
 
 
 def upgrade() -> None:
-    """Make room for what is sealed, and seal it."""
+    """Adds the `sealed` columns, encrypts the credentials of configs and their versions, and masks the audit log."""
     for table in ("configs", "versions"):
         op.add_column(table, sa.Column("sealed", sa.Text(), nullable=True))
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
-        # What was there in clear is not to stay in pages that nothing uses.
+        # Overwrites deleted content, so that no plain-text credentials remain in unused pages of the file.
         connection.exec_driver_sql("PRAGMA secure_delete=ON")
     for row in _fetch_rows(sa.select(CONFIGS)):
         config, sealed = _config_sealer().seal(row["config"], row["id"])
@@ -48,7 +48,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Open it again; what was noted stays masked."""
+    """Decrypts the credentials and drops the columns. The audit log stays masked."""
     for row in _fetch_rows(sa.select(CONFIGS).where(CONFIGS.c.sealed.is_not(None))):
         _update_row(CONFIGS, row["id"], config=_config_sealer().open(row["config"], row["sealed"], row["id"]))
     for row in _fetch_rows(sa.select(VERSIONS).where(VERSIONS.c.sealed.is_not(None))):
@@ -62,7 +62,7 @@ def downgrade() -> None:
 def _config_sealer() -> SyncConfigSealer:
     found: SyncConfigSealer | None = context.config.attributes.get("rewriting")
     if found is None:
-        message = "there are configs, and nothing to seal their credentials with"
+        message = "the store has configs, but there is no key to encrypt their credentials with"
         raise LookupError(message)
     return found
 
@@ -76,7 +76,9 @@ def _update_row(table: sa.TableClause, row_id: str, **values: Any) -> None:  # n
 
 
 def _mask_audited_config(said: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Mask a noted row; what would be sealed of it is of no use any more."""
+    """Masks the credentials in an audited row. Their encrypted form is discarded, because the audit log never needs
+    them.
+    """
     if not said or not isinstance(said.get("config"), str):
         return said
     config, _ = _config_sealer().seal(said["config"], said["id"])

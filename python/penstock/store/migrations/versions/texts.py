@@ -1,4 +1,4 @@
-"""Sessions know the text of the key that they were opened with; those of before, which do not, are over."""
+"""Sessions record the digest of the API key that opened them. Existing sessions, which have no digest, become invalid."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ down_revision = "0007_sealed"
 
 
 def upgrade() -> None:
-    """Make room for it."""
+    """Adds the column."""
     op.add_column("sessions", sa.Column("key_sha256", sa.String(64), nullable=True))
 
 
 def downgrade() -> None:
-    """Go by the key again."""
+    """Drops the column; sessions are then tied to the key's id only."""
     op.drop_column("sessions", "key_sha256")
